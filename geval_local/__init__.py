@@ -1,0 +1,54 @@
+"""G-Eval on local language models: exact label probabilities, batched, offline.
+
+Public names are loaded on first use, so that importing the package does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+    from geval_local.metric import Metric
+    from geval_local.prompt import metric_from_prompt_file
+    from geval_local.samples import Sample, read_samples
+    from geval_local.scale import Distribution, Scale
+    from geval_local.score import Estimator, Score
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Distribution": "geval_local.scale",
+    "Estimator": "geval_local.score",
+    "Judge": "geval_local.judge",
+    "Metric": "geval_local.metric",
+    "Sample": "geval_local.samples",
+    "Scale": "geval_local.scale",
+    "Score": "geval_local.score",
+    "metric_from_prompt_file": "geval_local.prompt",
+    "read_samples": "geval_local.samples",
+}
+
+__all__ = [
+    "Distribution",
+    "Estimator",
+    "Judge",
+    "Metric",
+    "Sample",
+    "Scale",
+    "Score",
+    "__version__",
+    "metric_from_prompt_file",
+    "read_samples",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

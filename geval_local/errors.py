@@ -1,0 +1,94 @@
+"""Every error of the package, one tree.
+
+::
+
+    GevalError
+    |-- ConfigurationError          what was asked for cannot be done as asked (exit code 2)
+    |   |-- ScaleError              a scale that is not one
+    |   |-- MetricError             a metric file or prompt file that does not hold together
+    |   |-- JudgeError              a judge that cannot be found or loaded
+    |   |   |-- WeightsError        weights missing, or in a format that may run code
+    |   |   |-- UnsupportedModelError   an architecture that has no next-token softmax
+    |   |   `-- TokenizerError      no usable tokenizer, template, or token path for a label
+    |   `-- OutputError             an output that cannot be written
+    |-- DataError                   an input file that cannot be read at all (exit code 2)
+    `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
+
+Library code raises; only the command line exits.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "DataError",
+    "GevalError",
+    "JudgeError",
+    "MetricError",
+    "OutputError",
+    "ScaleError",
+    "TokenizerError",
+    "UnscorableError",
+    "UnsupportedModelError",
+    "WeightsError",
+]
+
+
+class GevalError(Exception):
+    """Base of all errors that a user of the package is meant to catch.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and where: the file, the row, the name.
+    hint : str, optional
+        What to do about it; shown on a line of its own.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n{self.hint}"
+
+
+class ConfigurationError(GevalError):
+    """What was asked for cannot be done as asked."""
+
+
+class ScaleError(ConfigurationError):
+    """A scale specification that does not describe an ordered set of labels with values."""
+
+
+class MetricError(ConfigurationError):
+    """A metric file or prompt file that does not hold together."""
+
+
+class JudgeError(ConfigurationError):
+    """A judge that cannot be found or loaded."""
+
+
+class WeightsError(JudgeError):
+    """Weights that are missing, or stored in a format that may run code when read."""
+
+
+class UnsupportedModelError(JudgeError):
+    """An architecture without a causal next-token distribution (encoder-decoder, encoder only)."""
+
+
+class TokenizerError(JudgeError):
+    """No usable tokenizer, no chat template where one is needed, or a label without a token path."""
+
+
+class OutputError(ConfigurationError):
+    """An output path that cannot be written."""
+
+
+class DataError(GevalError):
+    """An input file that cannot be read at all; single bad rows are `UnscorableError` reasons instead."""
+
+
+class UnscorableError(GevalError):
+    """One sample that cannot be scored; the run keeps its reason and goes on."""

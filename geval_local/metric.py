@@ -1,0 +1,265 @@
+"""Metric: what is judged, by which criteria, from which fields, on which scale. YAML in, YAML out."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
+
+from geval_local.errors import MetricError, ScaleError
+from geval_local.scale import Scale
+from geval_local.yaml_text import dump_yaml, line_of, load_yaml
+
+__all__ = ["Metric", "StepsProvenance", "preset_names"]
+
+DEFAULT_INTRODUCTION = """\
+You will be given a text. Your task is to rate it on one metric.
+
+Please read these instructions carefully and keep to them while you rate."""
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
+
+
+def _parse_scale(value: object) -> Scale:
+    try:
+        return Scale.parse(value)  # type: ignore[arg-type]
+    except ScaleError as error:
+        raise ValueError(str(error)) from error
+
+
+def _strip(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_strip)]
+_ScaleField = Annotated[Scale, BeforeValidator(_parse_scale), PlainSerializer(lambda scale: scale.spec)]
+
+
+class StepsProvenance(BaseModel):
+    """Where generated evaluation steps came from.
+
+    Attributes
+    ----------
+    judge : str
+        Name of the judge that wrote them.
+    fingerprint : str
+        Content fingerprint of that judge's weights and tokenizer.
+    prompt_sha256 : str
+        Hash of the prompt they were written for.
+    created : str
+        UTC date and time, ISO 8601.
+    version : str
+        Version of geval-local.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    judge: str
+    fingerprint: str
+    prompt_sha256: str
+    created: str
+    version: str
+
+
+class Metric(BaseModel):
+    """One evaluation dimension.
+
+    Parameters
+    ----------
+    name : str
+        Identifier, such as ``summarization/coherence``.
+    criteria : str
+        What is rated and what separates good from bad.
+    title : str, optional
+        The name that the form shows; derived from `name` when absent.
+    introduction : str, optional
+        The task introduction that opens the prompt.
+    steps : list of str, optional
+        Evaluation steps. Absent: the judge writes them once (auto chain-of-thought) and they are pinned. An empty
+        list means that the metric is to be used without steps.
+    steps_provenance : StepsProvenance, optional
+        Present when a model wrote the steps.
+    fields : dict of str to str
+        Sample field -> heading in the form, in form order.
+    scale : Scale or its written form
+        See `Scale.parse`.
+    rubric : dict of str to str, optional
+        Label or band of labels -> its description, printed under the criteria.
+    threshold : float, optional
+        The score from which a sample counts as passed, on the metric's scale.
+    shorten : str, optional
+        The one field that may lose its end when a prompt is too long for the judge. Without it such a sample is
+        unscored.
+    case_variants : bool
+        Whether word labels also count in lower case, capitalised and in upper case.
+    template : str, optional
+        A published prompt used to the letter, with ``{{field}}`` placeholders and the form's cue as its last line;
+        replaces introduction, criteria, steps and fields' headings in the prompt.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        On construction from Python; `load` and `from_yaml` turn it into a `MetricError` with file and line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    name: str
+    title: _Text = ""
+    introduction: _Text = DEFAULT_INTRODUCTION
+    criteria: _Text
+    scale: _ScaleField
+    rubric: dict[str, _Text] | None = None
+    steps: tuple[_Text, ...] | None = None
+    steps_provenance: StepsProvenance | None = None
+    fields: dict[str, _Text] = {"output": "Output"}
+    threshold: float | None = None
+    shorten: str | None = None
+    case_variants: bool = False
+    template: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_title(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("name"), str) and not data.get("title"):
+            words = re.split(r"[\s_-]+", data["name"].rsplit("/", 1)[-1])
+            data = data | {"title": " ".join(word[:1].upper() + word[1:] for word in words)}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Metric:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
+        if not self.fields:
+            raise ValueError("fields: a metric needs at least one field")
+        if self.shorten is not None and self.shorten not in self.fields:
+            raise ValueError(f"shorten: {self.shorten!r} is not one of the fields {', '.join(self.fields)}")
+        if self.steps is not None and any(not step for step in self.steps):
+            raise ValueError("steps: a step is empty")
+        if self.threshold is not None and not self.scale.low <= self.threshold <= self.scale.high:
+            raise ValueError(f"threshold: {self.threshold:g} is outside the scale {self.scale.text}")
+        if self.template is None and not self.criteria:
+            raise ValueError("criteria: must not be empty")
+        return self
+
+    @classmethod
+    def load(cls, name: str | Path) -> Metric:
+        """Load a preset by name, or a metric from a YAML file.
+
+        Parameters
+        ----------
+        name : str or Path
+            A preset such as ``summarization/coherence``, or the path of a ``.yaml`` file.
+
+        Raises
+        ------
+        MetricError
+            If there is no such preset or file, or the file is not a valid metric.
+        """
+        path = Path(name)
+        if path.suffix in (".yaml", ".yml"):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise MetricError(f"cannot read the metric file {path}: {error}") from error
+            return cls.from_yaml(text, origin=str(path))
+        resource = resources.files("geval_local") / "metrics" / f"{name}.yaml"
+        if not resource.is_file():
+            near = difflib.get_close_matches(str(name), preset_names(), n=3, cutoff=0.4)
+            raise MetricError(
+                f"there is no preset metric {str(name)!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
+                hint="List the presets with `geval-local metrics list`, or give the path of a .yaml file.",
+            )
+        return cls.from_yaml(resource.read_text(encoding="utf-8"), origin=f"preset {name}")
+
+    @classmethod
+    def from_yaml(cls, text: str, *, origin: str = "metric") -> Metric:
+        """Read a metric from YAML text.
+
+        Parameters
+        ----------
+        text : str
+            The YAML document.
+        origin : str
+            Name of the source, for error messages.
+
+        Raises
+        ------
+        MetricError
+            If the YAML is malformed, a key is unknown or a value does not fit; with line numbers.
+        """
+        try:
+            data, node = load_yaml(text)
+        except yaml.YAMLError as error:
+            raise MetricError(f"{origin}: not valid YAML: {error}") from error
+        if not isinstance(data, dict):
+            raise MetricError(f"{origin}: a metric is a mapping of keys such as name, criteria and scale")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            problems = [
+                f"{origin}, line {line_of(node, problem['loc'])}: {_explain(problem, data)}"
+                for problem in error.errors()
+            ]
+            raise MetricError("\n".join(problems), hint=f"Known keys: {', '.join(cls.model_fields)}.") from error
+
+    def to_yaml(self) -> str:
+        """Write the metric as YAML that `from_yaml` reads back to an equal metric."""
+        record = self.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
+        return dump_yaml(record)
+
+    def with_steps(self, steps: tuple[str, ...] | None, provenance: StepsProvenance | None = None) -> Metric:
+        """Copy the metric with other evaluation steps; ``()`` means no steps (the paper's "- CoT" row)."""
+        return self.model_copy(update={"steps": steps, "steps_provenance": provenance})
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the evaluation steps are still to be generated."""
+        return self.steps is None and self.template is None
+
+    @property
+    def hash(self) -> str:
+        """Hash (16 hex digits) of all that the prompt and the scale are made from, the steps left out."""
+        record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "shorten"})
+        return _digest([record, self.scale.labels, self.scale.values, list(self.fields)])
+
+    @property
+    def steps_hash(self) -> str:
+        """Hash (16 hex digits) of the evaluation steps; ``none`` when the prompt holds none."""
+        return _digest(list(self.steps)) if self.steps else "none"
+
+
+def preset_names() -> list[str]:
+    """Names of the metrics that ship with the package, sorted."""
+    root = resources.files("geval_local") / "metrics"
+    return sorted(
+        f"{group.name}/{entry.name.removesuffix('.yaml')}"
+        for group in root.iterdir()
+        if group.is_dir()
+        for entry in group.iterdir()
+        if entry.name.endswith(".yaml")
+    )
+
+
+def _digest(record: object) -> str:
+    canonical = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _explain(problem: Any, data: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(problem["loc"][-1]), list(Metric.model_fields), n=1)
+        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
+    if problem["type"] == "missing":
+        return f"the key {where!r} is missing"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message

@@ -1,0 +1,160 @@
+"""Prompts as text: the form that is filled for each sample, and the steps prompt (Liu et al., 2023, section 2).
+
+A prompt is a *body* and a *cue*. The cue is the form's last line ("- Coherence:"); the label is the model's next text.
+Nothing here knows about tokens or chat templates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_local.errors import MetricError
+from geval_local.metric import Metric
+from geval_local.scale import Scale
+
+__all__ = ["Prompt", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
+
+FORM_HEADING = "Evaluation Form (scores ONLY):"
+STEPS_HEADING = "Evaluation Steps:"
+STEPS_REQUEST = (
+    "Write the evaluation steps for this task as a short numbered list, one step per line, and nothing else."
+)
+_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w ]*?)\s*\}\}")
+
+#: What published prompt files call the fields of a sample.
+PLACEHOLDER_FIELDS: Mapping[str, str] = {
+    "document": "source",
+    "article": "source",
+    "source": "source",
+    "summary": "output",
+    "response": "output",
+    "output": "output",
+    "fact": "fact",
+    "reference": "reference",
+    "expected_output": "reference",
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A filled prompt.
+
+    Attributes
+    ----------
+    body : str
+        Everything before the form's last line.
+    cue : str
+        The form's last line, without trailing white space; the label follows it.
+    """
+
+    body: str
+    cue: str
+
+    @property
+    def text(self) -> str:
+        """The whole prompt as one completion text."""
+        return self.body + self.cue
+
+
+def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
+    """Fill a metric's form for one sample.
+
+    Parameters
+    ----------
+    metric : Metric
+        Steps, where wanted, are already in it.
+    fields : mapping of str to str
+        The text of every field of the metric. It is inserted as it is: braces, template syntax and headings inside it
+        mean nothing.
+
+    Returns
+    -------
+    Prompt
+    """
+    if metric.template is not None:
+        return _fill_template(metric.template, lambda name: fields[_field_name(name)])
+    blocks = [*_instructions(metric), *(f"{heading}:\n\n{fields[name]}" for name, heading in metric.fields.items())]
+    return Prompt("\n\n".join([*blocks, FORM_HEADING, ""]), f"- {metric.title}:")
+
+
+def render_steps_prompt(metric: Metric) -> Prompt:
+    """Compose the prompt of the auto chain-of-thought pass: the model continues the numbered list.
+
+    Returns
+    -------
+    Prompt
+        The cue is ``1.``, so that a plain language model continues with the first step.
+    """
+    blocks = _instructions(metric.with_steps(()))
+    return Prompt("\n\n".join([*blocks, STEPS_HEADING, ""]), "1.")
+
+
+def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str | None = None) -> Metric:
+    """Read a published prompt file as a metric, used to the letter.
+
+    Newlines are read as in Python's text mode (``\\r\\n`` becomes ``\\n``), which is how G-Eval's own script reads its
+    files; white space behind the form's last line is dropped, because the label's own surface forms bring it.
+
+    Parameters
+    ----------
+    path : str or Path
+        A text with ``{{Document}}``-like placeholders that ends in the form's cue, such as ``- Coherence:``.
+    scale : Scale or str
+        The scale, which such a file only describes in words.
+    name : str, optional
+        Name of the metric; the file's name without its suffix when absent.
+
+    Raises
+    ------
+    MetricError
+        If the file cannot be read, holds no placeholder, or does not end in a cue.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MetricError(f"cannot read the prompt file {path}: {error}") from error
+    names = list(dict.fromkeys(_field_name(match[1]) for match in _PLACEHOLDER.finditer(text)))
+    if not names:
+        raise MetricError(
+            f"the prompt file {path} holds no placeholder", hint="Mark the sample's fields: {{Document}}, {{Summary}}."
+        )
+    cue = _fill_template(text, lambda placeholder: "").cue
+    if not cue or _PLACEHOLDER.search(text.rstrip().rsplit("\n", 1)[-1]):
+        raise MetricError(f"the prompt file {path} does not end in a form line such as '- Coherence:'")
+    title = re.sub(r"\s*\([^)]*\)", "", cue.strip("-* \t")).rstrip(":").strip()
+    return Metric(
+        name=name or re.sub(r"[^\w.-]+", "_", path.stem),
+        title=title,
+        criteria=f"As written in {path.name}.",
+        scale=Scale.parse(scale),
+        fields={field: field for field in names},
+        template=text,
+    )
+
+
+def _instructions(metric: Metric) -> list[str]:
+    """Blocks shared by all samples of a metric: introduction, criteria with rubric, steps."""
+    criteria = f"{metric.title} ({metric.scale.text}) - {metric.criteria}"
+    if metric.rubric:
+        criteria += "".join(f"\n- {label}: {text}" for label, text in metric.rubric.items())
+    blocks = [metric.introduction, "Evaluation Criteria:", criteria]
+    if metric.steps:
+        numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(metric.steps, start=1))
+        blocks += [STEPS_HEADING, numbered]
+    return blocks
+
+
+def _fill_template(template: str, value: Callable[[str], str]) -> Prompt:
+    """Split off the cue before filling, so that white space at the end of a sample's text is never taken for it."""
+    head, newline, cue = template.rstrip().rpartition("\n")
+    # One pass over the template: placeholders inside a sample's own text stay text.
+    return Prompt(_PLACEHOLDER.sub(lambda match: value(match[1]), head + newline), cue)
+
+
+def _field_name(placeholder: str) -> str:
+    key = re.sub(r"\W+", "_", placeholder.strip()).lower()
+    return PLACEHOLDER_FIELDS.get(key, key)

@@ -1,0 +1,289 @@
+"""Scales and the arithmetic of label distributions: pure, float64, no model in sight.
+
+The definitions are those of G-Eval (Liu et al., 2023, section 2): the score is the probability-weighted sum of the
+label values, ``score = sum_l p(l) * value(l)``, here with exact probabilities instead of sampled frequencies.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geval_local.errors import ScaleError
+
+__all__ = ["Distribution", "Scale"]
+
+MAX_LABELS = 1001
+_NUMBER = r"[+-]?\d+(?:\.\d+)?"
+_RANGE = re.compile(rf"^\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})(?:\s*,?\s*step\s+({_NUMBER}))?\s*$")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An ordered set of labels with values.
+
+    Parameters
+    ----------
+    labels : tuple of str
+        The labels as the model is to write them, distinct after stripping white space, at least two.
+    values : tuple of float
+        One finite value per label; not all equal. They need not be integers, nor sorted.
+
+    Raises
+    ------
+    ScaleError
+        If the labels or the values break one of these rules.
+    """
+
+    labels: tuple[str, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(label.strip() for label in self.labels))
+        object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+        if len(self.labels) != len(self.values):
+            raise ScaleError(f"a scale needs one value per label: {len(self.labels)} labels, {len(self.values)} values")
+        if len(self.labels) < 2:
+            raise ScaleError("a scale needs at least two labels")
+        if len(self.labels) > MAX_LABELS:
+            raise ScaleError(f"a scale has at most {MAX_LABELS} labels, this one has {len(self.labels)}")
+        if any(not label for label in self.labels):
+            raise ScaleError("a label of the scale is empty")
+        doubled = sorted({label for label in self.labels if self.labels.count(label) > 1})
+        if doubled:
+            raise ScaleError(f"labels of a scale must be distinct; more than once: {', '.join(doubled)}")
+        for label, value in zip(self.labels, self.values, strict=True):
+            if not math.isfinite(value):
+                raise ScaleError(f"the value of label {label!r} is not finite: {value}")
+        if min(self.values) == max(self.values):
+            raise ScaleError(f"all labels of the scale have the same value {self.values[0]:g}")
+
+    @classmethod
+    def parse(cls, spec: Scale | str | Mapping[object, object] | Sequence[object]) -> Scale:
+        """Read a scale from its written form.
+
+        Parameters
+        ----------
+        spec : Scale, str, mapping or sequence
+            ``"1-5"``, ``"0-1 step 0.25"``, ``"Yes/No"`` (first label 1, last 0), a mapping ``{label: value}``, or a
+            sequence of numeric labels such as ``[1, 2, 4, 8]``.
+
+        Returns
+        -------
+        Scale
+
+        Raises
+        ------
+        ScaleError
+            If the specification cannot be read, with the forms that can.
+        """
+        if isinstance(spec, Scale):
+            return spec
+        if isinstance(spec, str):
+            return cls._parse_text(spec)
+        if isinstance(spec, Mapping):
+            pairs = [(_label_text(label), _number(value, f"label {label!r}")) for label, value in spec.items()]
+        elif isinstance(spec, Sequence):
+            pairs = [(_label_text(label), _number(label, "a label of a list scale")) for label in spec]
+        else:
+            raise ScaleError(f"a scale cannot be read from {type(spec).__name__}", hint=_FORMS)
+        return cls(tuple(label for label, _ in pairs), tuple(value for _, value in pairs))
+
+    @classmethod
+    def _parse_text(cls, spec: str) -> Scale:
+        match = _RANGE.match(spec)
+        if match is None:
+            words = [word.strip() for word in spec.split("/")]
+            if len(words) == 2 and all(words):
+                return cls((words[0], words[1]), (1.0, 0.0))
+            raise ScaleError(f"cannot read the scale {spec!r}", hint=_FORMS)
+        low, high, step = Decimal(match[1]), Decimal(match[2]), Decimal(match[3] or "1")
+        if step <= 0 or high <= low:
+            raise ScaleError(f"the scale {spec!r} is empty: it needs low < high and a step above 0", hint=_FORMS)
+        count = (high - low) / step
+        if count != count.to_integral_value():
+            raise ScaleError(f"the scale {spec!r} does not reach {high} in steps of {step}", hint=_FORMS)
+        if count >= MAX_LABELS:
+            raise ScaleError(f"the scale {spec!r} has {int(count) + 1} labels; at most {MAX_LABELS} are supported")
+        points = [low + step * index for index in range(int(count) + 1)]
+        return cls(tuple(_plain(point) for point in points), tuple(float(point) for point in points))
+
+    @cached_property
+    def array(self) -> NDArray[np.float64]:
+        """The values as a read-only float64 array of shape ``(labels,)``."""
+        array = np.asarray(self.values, dtype=np.float64)
+        array.setflags(write=False)
+        return array
+
+    @property
+    def low(self) -> float:
+        """The smallest value."""
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        """The largest value."""
+        return max(self.values)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether every label is the number it stands for."""
+        return all(_same_number(label, value) for label, value in zip(self.labels, self.values, strict=True))
+
+    @property
+    def text(self) -> str:
+        """How a prompt names the scale: ``1-5`` for a numeric one, ``Yes/No`` for words."""
+        if self.is_numeric:
+            ordered = sorted(zip(self.values, self.labels, strict=True))
+            return f"{ordered[0][1]}-{ordered[-1][1]}"
+        return "/".join(self.labels)
+
+    @property
+    def spec(self) -> str | dict[str, float]:
+        """The shortest written form that `parse` reads back to this scale."""
+        if self.is_numeric and len(self.labels) > 1:
+            step = _plain(Decimal(self.labels[1]) - Decimal(self.labels[0]))
+            text = self.text if step == "1" else f"{self.text} step {step}"
+            try:
+                if Scale.parse(text) == self:
+                    return text
+            except ScaleError:
+                pass
+        return dict(zip(self.labels, self.values, strict=True))
+
+    def normalize(self, value: float) -> float:
+        """Map a value of the scale linearly onto 0 (lowest) to 1 (highest); NaN stays NaN."""
+        return (value - self.low) / (self.high - self.low)
+
+
+class Distribution:
+    """The labels' probabilities for one form, and every figure derived from them.
+
+    Parameters
+    ----------
+    scale : Scale
+        The labels and their values.
+    label_logprobs : array_like, shape (labels,)
+        Natural logarithms of ``P(l | form)``, the probability that the model's next text is the label (not
+        normalised over the labels); ``-inf`` is allowed for single labels.
+
+    Raises
+    ------
+    ValueError
+        If the shape is wrong, a value is NaN or ``+inf``, or no label has any probability.
+    """
+
+    __slots__ = ("label_logprobs", "label_mass", "p", "scale")
+
+    def __init__(self, scale: Scale, label_logprobs: ArrayLike) -> None:
+        logprobs = np.asarray(label_logprobs, dtype=np.float64)
+        if logprobs.shape != (len(scale.labels),):
+            raise ValueError(f"expected {len(scale.labels)} label log-probabilities, got shape {logprobs.shape}")
+        if np.isnan(logprobs).any() or np.isposinf(logprobs).any():
+            raise ValueError("a label log-probability is NaN or infinite")
+        top = float(logprobs.max())
+        if math.isinf(top):
+            raise ValueError("no label of the scale has any probability")
+        weights = np.exp(logprobs - top)
+        total = float(weights.sum())
+        self.scale = scale
+        self.label_logprobs: NDArray[np.float64] = logprobs
+        self.p: NDArray[np.float64] = weights / total
+        self.label_mass: float = math.exp(top) * total
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """``{label: p(label)}``, summing to 1, in the order of the scale."""
+        return dict(zip(self.scale.labels, self.p.tolist(), strict=True))
+
+    @property
+    def score(self) -> float:
+        """The exact expectation ``sum p(l) * value(l)``, on the scale's own units."""
+        # Float error may leave the interval by an ulp when one label holds everything.
+        return min(max(float(self.p @ self.scale.array), self.scale.low), self.scale.high)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the label's value under the distribution."""
+        return math.sqrt(float(self.p @ (self.scale.array - self.score) ** 2))
+
+    @property
+    def entropy(self) -> float:
+        """Shannon entropy in nats: 0 for a certain label, ``log(labels)`` for a uniform distribution."""
+        positive = self.p[self.p > 0]
+        return max(0.0, -float((positive * np.log(positive)).sum()))
+
+    @property
+    def mode_index(self) -> int:
+        """Index of the most likely label; the first one of the scale on an exact tie."""
+        return int(self.p.argmax())
+
+    @property
+    def mode(self) -> str:
+        """The most likely label."""
+        return self.scale.labels[self.mode_index]
+
+    @property
+    def margin(self) -> float:
+        """Difference between the two largest probabilities, 0 to 1."""
+        top_two = np.sort(self.p)[-2:]
+        return float(top_two[1] - top_two[0])
+
+    def probability_at_least(self, threshold: float) -> float:
+        """Probability that the label's value is at least `threshold`."""
+        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
+
+    def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
+        """Mean value of `n` labels drawn from the distribution: the estimator that sampling judges are left with.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws, at least 1. The paper used 20 (section 3).
+        seed : int or sequence of int
+            Seed of the generator; equal seeds give equal draws.
+        """
+        if n < 1:
+            raise ValueError(f"the number of draws must be at least 1, not {n}")
+        counts = np.random.default_rng(seed).multinomial(n, self.p)
+        return float(counts @ self.scale.array) / n
+
+
+_FORMS = 'Write a range ("1-5", "0-1 step 0.25"), two words ("Yes/No"), or a mapping of labels to values.'
+
+
+def _plain(number: Decimal) -> str:
+    """Write a decimal as people do: no exponent, no trailing zeros."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _label_text(label: object) -> str:
+    if isinstance(label, bool):
+        raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
+    if isinstance(label, float):
+        return _plain(Decimal(repr(label)))
+    return str(label)
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS)
+    try:
+        return float(value)
+    except ValueError:
+        raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS) from None
+
+
+def _same_number(label: str, value: float) -> bool:
+    try:
+        return float(label) == value
+    except ValueError:
+        return False
