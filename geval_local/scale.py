@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -139,24 +140,37 @@ class Scale:
 
     @property
     def text(self) -> str:
-        """How a prompt names the scale: ``1-5`` for a numeric one, ``Yes/No`` for words."""
-        if self.is_numeric:
-            ordered = sorted(zip(self.values, self.labels, strict=True))
-            return f"{ordered[0][1]}-{ordered[-1][1]}"
-        return "/".join(self.labels)
+        """How a prompt names the scale: ``1-5``, ``-2 to 2``, ``0-1 in steps of 0.25``, ``1/2/4/8``, ``Yes/No``."""
+        step = self._step
+        if step is None:
+            return "/".join(self.labels)
+        ordered = sorted(zip(self.values, self.labels, strict=True))
+        span = f"{ordered[0][1]}{'-' if self.low >= 0 else ' to '}{ordered[-1][1]}"
+        return span if step == 1 else f"{span} in steps of {_plain(step)}"
 
     @property
     def spec(self) -> str | dict[str, float]:
         """The shortest written form that `parse` reads back to this scale."""
-        if self.is_numeric and len(self.labels) > 1:
-            step = _plain(Decimal(self.labels[1]) - Decimal(self.labels[0]))
-            text = self.text if step == "1" else f"{self.text} step {step}"
-            try:
-                if Scale.parse(text) == self:
-                    return text
-            except ScaleError:
-                pass
+        first, last, step = self.labels[0], self.labels[-1], self._step
+        if step is None:
+            text = f"{first}/{last}"
+        else:
+            text = f"{first}-{last}" if step == 1 else f"{first}-{last} step {_plain(step)}"
+        try:
+            if Scale.parse(text) == self:
+                return text
+        except ScaleError:
+            pass
         return dict(zip(self.labels, self.values, strict=True))
+
+    @property
+    def _step(self) -> Decimal | None:
+        """The distance between neighbouring labels of a numeric scale; None if it varies or the labels are words."""
+        if not self.is_numeric:
+            return None
+        points = sorted(Decimal(label) for label in self.labels)
+        steps = {upper - lower for lower, upper in pairwise(points)}
+        return steps.pop() if len(steps) == 1 else None
 
     def normalize(self, value: float) -> float:
         """Map a value of the scale linearly onto 0 (lowest) to 1 (highest); NaN stays NaN."""
@@ -206,8 +220,7 @@ class Distribution:
     @property
     def score(self) -> float:
         """The exact expectation ``sum p(l) * value(l)``, on the scale's own units."""
-        # Float error may leave the interval by an ulp when one label holds everything.
-        return min(max(float(self.p @ self.scale.array), self.scale.low), self.scale.high)
+        return self._on_scale(float(self.p @ self.scale.array))
 
     @property
     def std(self) -> float:
@@ -253,7 +266,11 @@ class Distribution:
         if n < 1:
             raise ValueError(f"the number of draws must be at least 1, not {n}")
         counts = np.random.default_rng(seed).multinomial(n, self.p)
-        return float(counts @ self.scale.array) / n
+        return self._on_scale(float(counts @ self.scale.array) / n)
+
+    def _on_scale(self, mean: float) -> float:
+        # Float error may leave the interval by an ulp when one label holds everything.
+        return min(max(mean, self.scale.low), self.scale.high)
 
 
 _FORMS = 'Write a range ("1-5", "0-1 step 0.25"), two words ("Yes/No"), or a mapping of labels to values.'
@@ -268,6 +285,8 @@ def _plain(number: Decimal) -> str:
 def _label_text(label: object) -> str:
     if isinstance(label, bool):
         raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
+    if label is None:
+        raise ScaleError("a label of the scale is empty or null", hint="Quote it in the YAML file if it is a word.")
     if isinstance(label, float):
         return _plain(Decimal(repr(label)))
     return str(label)
