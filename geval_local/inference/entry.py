@@ -1,0 +1,157 @@
+"""One judge as models.yaml describes it, and the reading of such files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from geval_local.errors import JudgeError
+from geval_local.yaml_text import line_of, load_yaml
+
+__all__ = ["BYTES_PER_PARAMETER", "HUB_ID", "JudgeEntry", "read_models"]
+
+#: Size of one weight in each dtype that a judge may be kept in.
+BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+#: What a hub id looks like: ``organisation/model``.
+HUB_ID = r"[\w.-]+/[\w.-]+"
+
+
+class JudgeEntry(BaseModel):
+    """One judge: where its weights are and how it is to be prompted.
+
+    Attributes
+    ----------
+    name : str
+        The name it is asked for by.
+    path : Path, optional
+        Directory of the model; relative to the file that names it. Either this or `hub` is given.
+    hub : str, optional
+        Hub id ``organisation/model``.
+    revision : str, optional
+        Branch, tag or commit of the hub repository.
+    dtype : {"float64", "float32", "bfloat16", "float16"}
+        What the weights are loaded in; ``float64`` is for proofs on small models.
+    style : {"completion", "chat", "chat-no-prefill"}
+        ``completion``: one text that ends in the form's cue. ``chat``: all up to the cue in the user turn, the cue as
+        the beginning of the assistant's turn. ``chat-no-prefill``: the cue too in the user turn.
+    thinking : {"none", "closed"}
+        ``closed``: the model thinks before it answers, and the chat template is told to leave that block empty.
+    context : int, optional
+        Longest input, tokens. None: the model names no limit.
+    license : str, optional
+        SPDX identifier or the name of the licence.
+    parameters : float, optional
+        Number of weights, for display.
+    memory_gb : float, optional
+        Memory of the weights alone in `dtype`, GB (1e9 bytes): computed as parameters x bytes, not measured.
+    note : str
+        What a user should know before choosing it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    path: Path | None = None
+    hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
+    revision: str | None = None
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] = "bfloat16"
+    style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
+    thinking: Literal["none", "closed"] = "none"
+    context: int | None = Field(default=None, gt=0)
+    license: str | None = None
+    parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _compute_memory(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("memory_gb") is None and data.get("parameters") is not None:
+            try:
+                size = BYTES_PER_PARAMETER[data.get("dtype", "bfloat16")]
+                return data | {"memory_gb": float(data["parameters"]) * size / 1e9}
+            except (KeyError, TypeError, ValueError):
+                return data  # the validation of the two fields themselves names the problem
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> JudgeEntry:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("a judge needs either path or hub, and not both")
+        if self.revision is not None and self.hub is None:
+            raise ValueError("revision belongs to a hub id; a path has none")
+        return self
+
+
+def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeEntry]]:
+    """Read a models file.
+
+    Parameters
+    ----------
+    path : Path
+        The YAML file: ``judges`` (name -> entry) and, optionally, ``default``.
+    base : Path
+        The directory that relative paths in it start from.
+
+    Returns
+    -------
+    default : str or None
+        Name of the file's default judge.
+    judges : dict of str to JudgeEntry
+        The entries, paths made absolute.
+
+    Raises
+    ------
+    JudgeError
+        If the file cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit; with lines.
+    """
+    try:
+        data, node = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise JudgeError(f"cannot read the models file {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise JudgeError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("judges"), dict):
+        raise JudgeError(f"{path}: a models file is a mapping with the key judges (name -> entry)")
+    known = [field for field in JudgeEntry.model_fields if field != "name"]
+    problems = [
+        f"{path}, line {line_of(node, [key])}: unknown key {key!r}" for key in data if key not in ("default", "judges")
+    ]
+    entries: dict[str, JudgeEntry] = {}
+    for name, record in data["judges"].items():
+        where = f"{path}, line {line_of(node, ['judges', name])}: {name}"
+        if not isinstance(record, dict):
+            problems.append(f"{where}: an entry is a mapping of keys such as hub and style")
+            continue
+        if "name" in record:
+            problems.append(f"{where}: unknown key 'name'; the entry's own key is its name")
+            continue
+        try:
+            entry = JudgeEntry.model_validate(record | {"name": name})
+        except ValidationError as error:
+            problems += [
+                f"{path}, line {line_of(node, ['judges', name, *problem['loc']])}: {name}: {_explain(problem, known)}"
+                for problem in error.errors()
+            ]
+            continue
+        if entry.path is not None:
+            entry = entry.model_copy(update={"path": (base / entry.path.expanduser()).resolve()})
+        entries[name] = entry
+    if problems:
+        raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
+    return data.get("default"), entries
+
+
+def _explain(problem: Any, known: list[str]) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(where, known, n=1)
+        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message

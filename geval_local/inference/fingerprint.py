@@ -1,0 +1,159 @@
+"""What makes two judges the same judge: which files hold the weights, and the digests of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.errors import WeightsError
+from geval_local.paths import home_directory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["fingerprint", "tokenizer_hash", "weight_files"]
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEX_DIGITS = 16
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """List the safetensors files that loading reads, whether they are there or not.
+
+    A repository may hold further safetensors (other formats of the same weights, adapters); they are no part of the
+    model.
+
+    Parameters
+    ----------
+    directory : Path
+        The model's directory.
+
+    Returns
+    -------
+    list of Path
+        ``model.safetensors``, or the shards of its index, sorted by name; empty when there is neither.
+
+    Raises
+    ------
+    WeightsError
+        If the index cannot be read, or names a file outside the directory.
+    """
+    if (directory / _SINGLE).exists():
+        return [directory / _SINGLE]
+    index = directory / _INDEX
+    if not index.exists():
+        return []
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise WeightsError(f"{index} names {name!r}, which is not a safetensors file of its own directory")
+    return [directory / name for name in names]
+
+
+def fingerprint(directory: Path) -> str:
+    """Identify a judge by the content of its weights.
+
+    Parameters
+    ----------
+    directory : Path
+        The model's directory, complete.
+
+    Returns
+    -------
+    str
+        16 hex digits of the SHA-256 over the weight files' names and SHA-256 digests, sorted by name. The directory's
+        place and the files' times do not enter.
+    """
+    files = weight_files(directory)
+    digests = [f"{file.name}:{digest}" for file, digest in zip(files, _digests(files), strict=True)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
+    """Identify how text becomes tokens: tokenizer.json, begin and end tokens, chat template.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        The tokenizer loaded from `directory`.
+    directory : Path
+        The model's directory. Without a ``tokenizer.json`` in it the loaded backend's own serialisation is taken.
+
+    Returns
+    -------
+    str
+        16 hex digits.
+    """
+    file = directory / "tokenizer.json"
+    content = file.read_bytes() if file.is_file() else tokenizer.backend_tokenizer.to_str().encode()
+    settings = {
+        "tokenizer": hashlib.sha256(content).hexdigest(),
+        "chat_template": tokenizer.chat_template,
+        "bos_token": tokenizer.bos_token,
+        "eos_token": tokenizer.eos_token,
+        # tokenizer_config.json may switch these against what tokenizer.json does on its own.
+        "add_bos_token": getattr(tokenizer, "add_bos_token", None),
+        "add_eos_token": getattr(tokenizer, "add_eos_token", None),
+    }
+    record = json.dumps(settings, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(record.encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def _digests(files: Sequence[Path]) -> list[str]:
+    """SHA-256 of each file: from the name of its hub cache blob, from the notes of an earlier run, or by reading it."""
+    notes_file = home_directory() / "digests.json"
+    notes = _read_notes(notes_file)
+    fresh: dict[str, str] = {}
+    digests = []
+    for file in files:
+        blob = file.resolve()
+        if file.is_symlink() and blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
+            digests.append(blob.name)  # the hub cache names each large file by the SHA-256 of its content
+            continue
+        status = blob.stat()
+        key = f"{blob}|{status.st_size}|{status.st_mtime_ns}"
+        digest = notes.get(key, "")
+        if not _SHA256.fullmatch(digest):
+            digest = fresh[key] = _file_digest(blob)
+        digests.append(digest)
+    if fresh:
+        _write_notes(notes_file, fresh)
+    return digests
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read_notes(path: Path) -> dict[str, str]:
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in notes.items() if isinstance(value, str)} if isinstance(notes, dict) else {}
+
+
+def _write_notes(path: Path, fresh: dict[str, str]) -> None:
+    """Add digests to the notes. They only save time: where they cannot be kept, the next run reads the file again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as stream:
+            json.dump({**_read_notes(path), **fresh}, stream)
+        os.replace(stream.name, path)
+    except OSError:
+        return

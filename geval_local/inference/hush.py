@@ -1,0 +1,31 @@
+"""What transformers says while it loads: silenced where it is noise, cut to its first line where it is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import transformers
+
+__all__ = ["first_line", "quiet"]
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's text that says anything, or the error's type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' progress bars and warnings: all that matters in them is raised as an error here."""
+    logging: Any = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
