@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
 
 from geval_local.errors import MetricError, ScaleError
-from geval_local.scale import Scale
+from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml, line_of, load_yaml
 
 __all__ = ["Metric", "StepsProvenance", "preset_names"]
@@ -35,11 +35,21 @@ def _parse_scale(value: object) -> Scale:
         raise ValueError(str(error)) from error
 
 
+def _label_keys(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    try:
+        return {label_text(key): text for key, text in value.items()}
+    except ScaleError as error:
+        raise ValueError(str(error)) from error
+
+
 def _strip(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
 
 
 _Text = Annotated[str, BeforeValidator(_strip)]
+_Rubric = Annotated[dict[str, _Text], BeforeValidator(_label_keys)]
 _ScaleField = Annotated[Scale, BeforeValidator(_parse_scale), PlainSerializer(lambda scale: scale.spec)]
 
 
@@ -117,7 +127,7 @@ class Metric(BaseModel):
     introduction: _Text = DEFAULT_INTRODUCTION
     criteria: _Text
     scale: _ScaleField
-    rubric: dict[str, _Text] | None = None
+    rubric: _Rubric | None = None
     steps: tuple[_Text, ...] | None = None
     steps_provenance: StepsProvenance | None = None
     fields: dict[str, _Text] = {"output": "Output"}
@@ -229,7 +239,8 @@ class Metric(BaseModel):
     def hash(self) -> str:
         """Hash (16 hex digits) of all that the prompt and the scale are made from, the steps left out."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "shorten"})
-        return _digest([record, self.scale.labels, self.scale.values, list(self.fields)])
+        # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
+        return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 
     @property
     def steps_hash(self) -> str:

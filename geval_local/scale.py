@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ScaleError
 
-__all__ = ["Distribution", "Scale"]
+__all__ = ["Distribution", "Scale", "label_text"]
 
 MAX_LABELS = 1001
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
@@ -90,9 +90,9 @@ class Scale:
         if isinstance(spec, str):
             return cls._parse_text(spec)
         if isinstance(spec, Mapping):
-            pairs = [(_label_text(label), _number(value, f"label {label!r}")) for label, value in spec.items()]
+            pairs = [(label_text(label), _number(value, f"label {label!r}")) for label, value in spec.items()]
         elif isinstance(spec, Sequence):
-            pairs = [(_label_text(label), _number(label, "a label of a list scale")) for label in spec]
+            pairs = [(label_text(label), _number(label, "a label of a list scale")) for label in spec]
         else:
             raise ScaleError(f"a scale cannot be read from {type(spec).__name__}", hint=_FORMS)
         return cls(tuple(label for label, _ in pairs), tuple(value for _, value in pairs))
@@ -282,7 +282,14 @@ def _plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _label_text(label: object) -> str:
+def label_text(label: object) -> str:
+    """Write a label that YAML or Python read as a number the way people write it.
+
+    Raises
+    ------
+    ScaleError
+        If it was read as a boolean or as null.
+    """
     if isinstance(label, bool):
         raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
     if label is None:

@@ -1,4 +1,7 @@
-"""YAML as people mean it: ``Yes`` and ``No`` are words, duplicate keys are errors, and every value knows its line."""
+"""YAML as people mean it.
+
+``Yes`` and ``No`` are words, dates are text, duplicate keys are errors, and every value knows its line.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,14 @@ import yaml
 __all__ = ["dump_yaml", "line_of", "load_yaml"]
 
 
+_RARE_BREAKS = frozenset("\x85\u2028\u2029")
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads Yes, No, On and Off as booleans, which would turn a Yes/No scale into {True: 1, False: 0}."""
+    """YAML 1.1 reads Yes, No, On and Off as booleans, which would turn a Yes/No scale into {True: 1, False: 0}.
+
+    It also reads 2025-01-31 as a date, where only text is meant here.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -29,19 +38,23 @@ class _Dumper(yaml.SafeDumper):
     """Block style for long texts, so that a written file can be edited."""
 
 
-def _without_word_booleans(resolvers: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+def _plain_resolvers(resolvers: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+    def is_meant(first: str, tag: str) -> bool:
+        return tag != "tag:yaml.org,2002:timestamp" and (tag != "tag:yaml.org,2002:bool" or first in "tTfF")
+
     return {
-        first: [(tag, pattern) for tag, pattern in entries if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
+        first: [(tag, pattern) for tag, pattern in entries if is_meant(first, tag)]
         for first, entries in resolvers.items()
     }
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    # YAML reads next line, line and paragraph separators as line breaks unless they are escaped.
+    style = '"' if _RARE_BREAKS.intersection(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_Loader.yaml_implicit_resolvers = _without_word_booleans(yaml.SafeLoader.yaml_implicit_resolvers)
+_Loader.yaml_implicit_resolvers = _plain_resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
 _Dumper.add_representer(str, _represent_text)
 
 
@@ -69,6 +82,8 @@ def load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     try:
         node = loader.get_single_node()
         return (None if node is None else loader.construct_document(node)), node
+    except ValueError as error:  # "0x_" looks like a number to the resolver and is none
+        raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()
 
