@@ -1,0 +1,178 @@
+"""What every engine takes and gives: requests in, label log-probabilities out, pack by pack.
+
+An engine knows nothing of metrics, texts or tokenizers. Its plan is a pure function of the requests, so an interrupted
+run that plans again executes the same packs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from geval_local.inference.labels import LabelTrie
+from geval_local.inference.readout import Head
+
+__all__ = ["Engine", "Pack", "Position", "Readout", "ReadoutTable", "Request", "read_positions"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One filled form, tokenized.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, shape (tokens,)
+        The prompt's tokens, at least one.
+    trie : LabelTrie
+        The labels' token paths behind it.
+    """
+
+    ids: NDArray[np.int32]
+    trie: LabelTrie
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What the model says about one form.
+
+    Attributes
+    ----------
+    label_logprobs : ndarray of float64, shape (labels,), or None
+        ``log P(l | form)``; None if the form could not be computed.
+    other_tokens : tuple of (int, float)
+        The likeliest next tokens that open no label, with their probabilities, likeliest first.
+    error : str or None
+        Why there are no log-probabilities.
+    """
+
+    label_logprobs: NDArray[np.float64] | None
+    other_tokens: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """One read-out position: an inner node of one request's label trie."""
+
+    request: int
+    node: int
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A unit of work: the requests that it completes, and how many tokens it computes.
+
+    Attributes
+    ----------
+    requests : tuple of int
+        Indices into the planned requests.
+    tokens : int
+        Tokens that go through the model, padding included.
+    """
+
+    requests: tuple[int, ...]
+    tokens: int
+
+
+class Engine(Protocol):
+    """A way of getting label log-probabilities out of a model."""
+
+    name: str
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """Cut the work into packs: a pure function of the requests and the engine's token budget."""
+        ...
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """Compute packs of a plan in order; each comes with one read-out per request that it names."""
+        ...
+
+
+def read_positions(
+    head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
+) -> list[tuple[Position, NDArray[np.float64], tuple[tuple[int, float], ...]]]:
+    """Read the labels' tokens at a batch of positions.
+
+    Parameters
+    ----------
+    head : Head
+        The model's head.
+    hidden : Tensor, shape (positions, hidden)
+        Final hidden states at the positions.
+    positions : sequence of Position
+        What each row of `hidden` is.
+    requests : sequence of Request
+        The planned requests.
+
+    Returns
+    -------
+    list of (Position, ndarray of float64, tuple)
+        For every position the log-probabilities of its children's tokens, and the likeliest tokens that are none.
+    """
+    wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
+    tokens = np.zeros((len(positions), max(map(len, wanted))), dtype=np.int64)
+    for row, row_tokens in enumerate(wanted):
+        tokens[row, : len(row_tokens)] = row_tokens
+    read = head.edge_logprobs(hidden, tokens)
+    return [
+        (
+            position,
+            read.logprobs[row, : len(wanted[row])],
+            tuple(
+                (int(token), float(prob))
+                for token, prob in zip(read.top_tokens[row], read.top_probs[row], strict=True)
+                if token not in wanted[row]
+            ),
+        )
+        for row, position in enumerate(positions)
+    ]
+
+
+@dataclass
+class _Partial:
+    edges: NDArray[np.float64]
+    missing: int
+    other: tuple[tuple[int, float], ...] = field(default=())
+
+
+class ReadoutTable:
+    """Puts read positions together into read-outs, also when a request's positions come in different packs.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+        The planned requests.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._partial: dict[int, _Partial] = {}
+
+    def add(self, position: Position, logprobs: NDArray[np.float64], other: tuple[tuple[int, float], ...]) -> None:
+        """Take in the children's log-probabilities of one position."""
+        trie = self._requests[position.request].trie
+        partial = self._partial.get(position.request)
+        if partial is None:
+            partial = _Partial(np.empty(trie.edges), len(trie.inner_nodes))
+            self._partial[position.request] = partial
+        partial.edges[trie.edge_slices[position.node]] = logprobs
+        partial.missing -= 1
+        if position.node == 0:
+            partial.other = other
+
+    def take(self, request: int) -> Readout:
+        """Give out the finished read-out of a request."""
+        partial = self._partial.pop(request)
+        if partial.missing:
+            raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")
+        if np.isnan(partial.edges).any():
+            return Readout(None, error="the model's logits are not numbers (NaN) for this prompt")
+        logprobs = self._requests[request].trie.label_logprobs(partial.edges)
+        if np.isneginf(logprobs).all():
+            return Readout(None, error="the model gives no label of the scale any probability")
+        return Readout(logprobs, partial.other)

@@ -1,0 +1,209 @@
+r"""The label trie: which next tokens spell a label, and how their probabilities become label probabilities.
+
+Pure numpy. A label may be written in several surface forms ("4", " 4"), each a token sequence. All sequences are merged
+into one trie::
+
+    root -- " " -- "1" (label 1) -- "0" (label 10)
+         \      \- "2" (label 2)
+          \- "1" ...
+
+The probability of a label is the sum over its surface forms ``t`` of the path's probability, times the probability
+that the text does not go on to a longer label::
+
+    P(l | form) = sum over t of l:  prod_i p(t_i | form, t_<i)  x  (1 - sum over trie children c of t: p(c | form, t))
+
+so that "1" does not swallow "10" in a tokenizer that spells digits one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["InnerNode", "LabelTrie", "SurfaceForm"]
+
+
+@dataclass(frozen=True)
+class SurfaceForm:
+    """One way of writing a label behind the form.
+
+    Attributes
+    ----------
+    label : int
+        Index of the label in its scale.
+    text : str
+        The text as it stands behind the form's last character.
+    token_ids : tuple of int
+        The tokens that the text adds to the form.
+    """
+
+    label: int
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InnerNode:
+    """A trie node with children: a position at which the model's next-token distribution is read.
+
+    Attributes
+    ----------
+    path : tuple of int
+        Tokens from the root to this node; empty for the root itself, whose position is the form's last token.
+    parent : int
+        Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
+    tokens : tuple of int
+        The children's tokens: those whose log-probabilities are needed here.
+    """
+
+    path: tuple[int, ...]
+    parent: int
+    tokens: tuple[int, ...]
+
+
+@dataclass
+class _Node:
+    label: int = -1
+    children: dict[int, _Node] = field(default_factory=dict)
+
+    def labels(self) -> set[int]:
+        below = {label for child in self.children.values() for label in child.labels()}
+        return below | {self.label} if self.label >= 0 else below
+
+
+class LabelTrie:
+    """All token sequences of all labels of a scale, merged.
+
+    Parameters
+    ----------
+    forms : iterable of SurfaceForm
+        At least one per label.
+    labels : int
+        Number of labels of the scale.
+
+    Raises
+    ------
+    ValueError
+        If a surface form is empty, two labels share a token sequence, or a label has no surface form.
+    """
+
+    def __init__(self, forms: Iterable[SurfaceForm], labels: int) -> None:
+        self.forms = tuple(forms)
+        self.labels = labels
+        missing = sorted(set(range(labels)) - {form.label for form in self.forms})
+        if missing:
+            raise ValueError(f"labels without a surface form: {missing}")
+        root = _Node()
+        for form in self.forms:
+            if not form.token_ids:
+                raise ValueError(f"the surface form {form.text!r} adds no token")
+            node = root
+            for token in form.token_ids:
+                node = node.children.setdefault(token, _Node())
+            if node.label not in (-1, form.label):
+                raise ValueError(f"labels {node.label} and {form.label} share the tokens {list(form.token_ids)}")
+            node.label = form.label
+        _prune(root)
+        self._edges: list[tuple[int, int, int]] = []  # per edge: parent's inner index, child's inner index, label
+        inner: list[InnerNode] = []
+        self._collect(root, (), -1, inner)
+        self.inner_nodes: tuple[InnerNode, ...] = tuple(inner)
+
+    def _collect(self, node: _Node, path: tuple[int, ...], parent: int, inner: list[InnerNode]) -> int:
+        index = len(inner)
+        inner.append(InnerNode(path, parent, tuple(node.children)))
+        # Edges are numbered node by node, so that one inner node's read-out fills one slice of them.
+        first = len(self._edges)
+        self._edges += [(index, -1, child.label) for child in node.children.values()]
+        for offset, (token, child) in enumerate(node.children.items()):
+            if child.children:
+                child_index = self._collect(child, (*path, token), index, inner)
+                self._edges[first + offset] = (index, child_index, child.label)
+        return index
+
+    @property
+    def edges(self) -> int:
+        """Number of edges: the length of one prompt's read-out."""
+        return len(self._edges)
+
+    @cached_property
+    def edge_slices(self) -> tuple[slice, ...]:
+        """For every inner node, in order, the slice of the edges that its children make."""
+        slices: list[slice] = []
+        for index in range(len(self.inner_nodes)):
+            numbers = [number for number, (parent, _, _) in enumerate(self._edges) if parent == index]
+            slices.append(slice(numbers[0], numbers[-1] + 1))
+        return tuple(slices)
+
+    @cached_property
+    def reading_paths(self) -> tuple[tuple[int, ...], ...]:
+        """Shortest set of token paths that together pass through every inner node; ``((),)`` if the root suffices."""
+        paths = [node.path for node in self.inner_nodes]
+        return tuple(path for path in paths if not any(_is_proper_prefix(path, other) for other in paths))
+
+    @property
+    def extra_tokens(self) -> int:
+        """Tokens that are appended behind a prompt to reach every inner node: one per inner node but the root."""
+        return len(self.inner_nodes) - 1
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path to an inner node."""
+        return max(len(node.path) for node in self.inner_nodes)
+
+    def collisions(self) -> list[tuple[int, int]]:
+        """Pairs of labels of which the first's path is a proper prefix of the second's."""
+        pairs = {
+            (short.label, long.label)
+            for short in self.forms
+            for long in self.forms
+            if short.label != long.label and _is_proper_prefix(short.token_ids, long.token_ids)
+        }
+        return sorted(pairs)
+
+    def label_logprobs(self, edge_logprobs: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Combine next-token log-probabilities into label log-probabilities.
+
+        Parameters
+        ----------
+        edge_logprobs : ndarray, shape (..., edges)
+            Natural log-probability of every edge's token given the form and the path to its parent.
+
+        Returns
+        -------
+        ndarray of float64, shape (..., labels)
+            ``log P(l | form)``; ``-inf`` where a label has no probability at all.
+        """
+        edges = np.asarray(edge_logprobs, dtype=np.float64)
+        batch = edges.shape[:-1]
+        reach = [np.zeros(batch) for _ in self.inner_nodes]
+        going_on = [np.exp(edges[..., part]).sum(axis=-1) for part in self.edge_slices]
+        total = np.full((*batch, self.labels), -np.inf)
+        # Preorder numbering: a parent's reach is complete before any of its children asks for it.
+        for number, (parent, child, label) in sorted(enumerate(self._edges), key=lambda item: item[1][0]):
+            path = reach[parent] + edges[..., number]
+            if child >= 0:
+                reach[child] = path
+            if label >= 0:
+                if child >= 0:
+                    # Rounding may push the children's sum past 1 by an ulp; the label then holds nothing.
+                    with np.errstate(divide="ignore"):
+                        path = path + np.log(np.maximum(1.0 - going_on[child], 0.0))
+                total[..., label] = np.logaddexp(total[..., label], path)
+        return total
+
+
+def _prune(node: _Node) -> None:
+    """Cut what only spells on a label that is already complete: its probability is counted at the shorter form."""
+    for child in node.children.values():
+        _prune(child)
+    if node.label >= 0:
+        node.children = {token: child for token, child in node.children.items() if child.labels() != {node.label}}
+
+
+def _is_proper_prefix(short: Sequence[int], long: Sequence[int]) -> bool:
+    return len(short) < len(long) and tuple(long[: len(short)]) == tuple(short)

@@ -1,0 +1,106 @@
+"""Samples become requests: filled form, tokens, label trie, or the reason why not. No weights needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geval_local.errors import UnscorableError
+from geval_local.inference.encoding import PromptEncoder, TokenIds
+from geval_local.inference.engine import Request
+from geval_local.inference.surface import LabelReader
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt, render_form
+from geval_local.samples import Sample
+
+__all__ = ["Prepared", "RequestMaker"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One sample on its way to the model.
+
+    Attributes
+    ----------
+    request : Request or None
+        What the engine takes; None if the sample cannot be scored.
+    prompt_tokens : int
+        Length of the filled form; 0 if it could not be filled.
+    dropped_tokens : int
+        Tokens that the field allowed to be shortened has lost.
+    error : str or None
+        Why there is no request.
+    """
+
+    request: Request | None
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+    error: str | None = None
+
+
+class RequestMaker:
+    """Fills a metric's form and tokenizes it.
+
+    Parameters
+    ----------
+    encoder : PromptEncoder
+        Tokenizer and prompt style.
+    metric : Metric
+        With its final evaluation steps.
+    context : int
+        Longest prompt that the judge can read, in tokens, the label's own tokens included.
+
+    Raises
+    ------
+    TokenizerError
+        If a label of the scale has no token path behind the form.
+    """
+
+    def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:
+        self.encoder = encoder
+        self.metric = metric
+        self.context = context
+        self.reader = LabelReader(encoder, metric)
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
+        """Turn samples into requests, in order; bad ones carry their reason."""
+        filled: list[tuple[dict[str, str], Prompt] | str] = []
+        for sample in samples:
+            try:
+                texts = sample.texts(self.metric.fields)
+                filled.append((texts, render_form(self.metric, texts)))
+            except UnscorableError as error:
+                filled.append(str(error))
+        encoded = iter(self.encoder.encode([entry[1] for entry in filled if not isinstance(entry, str)]))
+        return [
+            Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
+            for entry in filled
+        ]
+
+    def _fit(self, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
+        """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
+        trie = self.reader.trie_for(prompt, ids)
+        room = self.context - trie.depth
+        full_length = len(ids)
+        dropped = 0
+        name = self.metric.shorten
+        while len(ids) > room and name is not None and texts[name]:
+            dropped += len(ids) - room
+            shortened = self.encoder.drop_tokens(texts[name], len(ids) - room)
+            texts = {**texts, name: shortened}
+            prompt = render_form(self.metric, texts)
+            ids = self.encoder.encode([prompt])[0]
+        if len(ids) > room or (name is not None and not texts[name]):
+            remedy = (
+                f"the field {name!r} cannot be shortened far enough"
+                if name is not None
+                else "name a field to be cut (shorten: source in the metric), or take a judge that reads more"
+            )
+            return Prepared(
+                None,
+                full_length,
+                error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
+            )
+        if dropped:
+            trie = self.reader.trie_for(prompt, ids)
+        return Prepared(Request(ids, trie), len(ids), dropped)

@@ -1,0 +1,154 @@
+"""Evaluation steps (auto chain-of-thought): written once per metric and judge, then pinned and reused.
+
+Liu et al. (2023), section 2: the model is given the task introduction and the criteria, and writes the steps by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Protocol
+
+from geval_local import __version__
+from geval_local.errors import JudgeError, MetricError
+from geval_local.metric import Metric, StepsProvenance
+from geval_local.paths import home_directory
+from geval_local.prompt import Prompt, render_steps_prompt
+
+__all__ = ["StepsWriter", "parse_steps", "pinned_steps", "write_steps"]
+
+MAX_STEPS_TOKENS = 512
+_ITEM = re.compile(r"^\s*\**(\d+)[.)]\**\s+(.*\S)\s*$")
+
+
+class StepsWriter(Protocol):
+    """What this module needs of a judge: its name, its fingerprint, and greedy continuation of a prompt."""
+
+    @property
+    def name(self) -> str:
+        """Name of the judge."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Content fingerprint of its weights."""
+        ...
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it is prompted through a chat template."""
+        ...
+
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+        """Continue a prompt greedily."""
+        ...
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Read a numbered list; it ends where the numbering or the text breaks off.
+
+    Parameters
+    ----------
+    text : str
+        The list with its first number, as the model wrote it. Lines without a number continue the step above.
+
+    Returns
+    -------
+    tuple of str
+        The steps in order; empty if the text is no list.
+    """
+    steps: list[str] = []
+    for line in text.strip().splitlines():
+        item = _ITEM.match(line)
+        if item and int(item[1]) == len(steps) + 1:
+            steps.append(item[2])
+        elif not line.strip() or item or not steps:
+            if steps and not line.strip():
+                continue
+            break
+        else:
+            steps[-1] = f"{steps[-1]} {line.strip()}"
+    return tuple(steps)
+
+
+def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
+    """Let a judge write the evaluation steps of a metric.
+
+    Parameters
+    ----------
+    judge : StepsWriter
+        The judge, usually a `Judge`.
+    metric : Metric
+        Steps that it already has are replaced.
+
+    Returns
+    -------
+    Metric
+        The metric with steps and their provenance.
+
+    Raises
+    ------
+    JudgeError
+        If what the judge wrote is not a numbered list of at least two steps.
+    """
+    prompt = render_steps_prompt(metric, instruct=judge.is_chat)
+    written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS)
+    text = written if re.match(r"\s*\**1[.)]", written) else f"{prompt.cue}{written}"
+    steps = parse_steps(text)
+    if len(steps) < 2:
+        raise JudgeError(
+            f"the judge {judge.name} wrote no evaluation steps for {metric.name}; it wrote: {written.strip()[:200]!r}",
+            hint="Write `steps:` into the metric's YAML file yourself, or score with --no-steps.",
+        )
+    provenance = StepsProvenance(
+        judge=judge.name,
+        fingerprint=judge.fingerprint,
+        prompt_sha256=hashlib.sha256(prompt.text.encode()).hexdigest(),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        version=__version__,
+    )
+    return metric.with_steps(steps, provenance)
+
+
+def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | None]:
+    """Give a metric its steps: those it has, those pinned for this metric and judge, or newly written and pinned ones.
+
+    Parameters
+    ----------
+    judge : StepsWriter
+        The judge.
+    metric : Metric
+        Returned as it is unless it needs steps.
+
+    Returns
+    -------
+    metric : Metric
+        The metric with its steps.
+    written : Path or None
+        The file that new steps were pinned in; None if nothing was written.
+
+    Raises
+    ------
+    JudgeError
+        If the judge cannot write steps.
+    MetricError
+        If the pinned file is damaged or belongs to another prompt.
+    """
+    if not metric.needs_steps:
+        return metric, None
+    path = home_directory() / "steps" / f"{metric.name.replace('/', '.')}-{metric.hash}-{judge.fingerprint}.yaml"
+    if path.is_file():
+        pinned = Metric.load(path)
+        if pinned.hash != metric.hash or not pinned.steps:
+            raise MetricError(
+                f"the pinned steps in {path} belong to another version of {metric.name}", hint="Delete the file."
+            )
+        return metric.with_steps(pinned.steps, pinned.steps_provenance), None
+    complete = write_steps(judge, metric)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(complete.to_yaml(), encoding="utf-8")
+    partial.replace(path)
+    return complete, path
