@@ -80,8 +80,15 @@ def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
     return Prompt("\n\n".join([*blocks, FORM_HEADING, ""]), f"- {metric.title}:")
 
 
-def render_steps_prompt(metric: Metric) -> Prompt:
+def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
     """Compose the prompt of the auto chain-of-thought pass: the model continues the numbered list.
+
+    Parameters
+    ----------
+    metric : Metric
+        Steps that it already has are left out.
+    instruct : bool
+        Whether to ask for the list in words, as an instruction-tuned model in a chat expects.
 
     Returns
     -------
@@ -89,13 +96,13 @@ def render_steps_prompt(metric: Metric) -> Prompt:
         The cue is ``1.``, so that a plain language model continues with the first step.
     """
     blocks = _instructions(metric.with_steps(()))
-    return Prompt("\n\n".join([*blocks, STEPS_HEADING, ""]), "1.")
+    return Prompt("\n\n".join([*blocks, *([STEPS_REQUEST] if instruct else []), STEPS_HEADING, ""]), "1.")
 
 
 def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str | None = None) -> Metric:
     """Read a published prompt file as a metric, used to the letter.
 
-    Newlines are read as in Python's text mode (``\\r\\n`` becomes ``\\n``), which is how G-Eval's own script reads its
+    Newlines are read as in Python's text mode (carriage returns go), which is how G-Eval's own script reads its
     files; white space behind the form's last line is dropped, because the label's own surface forms bring it.
 
     Parameters
@@ -123,9 +130,9 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
             f"the prompt file {path} holds no placeholder", hint="Mark the sample's fields: {{Document}}, {{Summary}}."
         )
     cue = _fill_template(text, lambda placeholder: "").cue
-    if not cue or _PLACEHOLDER.search(text.rstrip().rsplit("\n", 1)[-1]):
+    title = re.sub(r"\s*\([^)]*\)", "", cue).strip("-*: \t")
+    if not title or _PLACEHOLDER.search(text.rstrip().rsplit("\n", 1)[-1]):
         raise MetricError(f"the prompt file {path} does not end in a form line such as '- Coherence:'")
-    title = re.sub(r"\s*\([^)]*\)", "", cue.strip("-* \t")).rstrip(":").strip()
     return Metric(
         name=name or re.sub(r"[^\w.-]+", "_", path.stem),
         title=title,
