@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -391,3 +393,28 @@ def test_steps_hash_follows_the_steps():
 def test_a_metric_cannot_be_changed_in_place():
     with pytest.raises(ValidationError, match="frozen"):
         BASE.criteria = "other"
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_the_commented_example_is_a_metric_that_uses_every_editable_key():
+    path = EXAMPLES / "metric.yaml"
+    metric = Metric.load(path)
+    assert metric.needs_steps
+    assert metric.rubric is not None
+    assert list(metric.rubric) == ["1-2", "3", "4-5"]
+    written = set(re.findall(r"^(?:# )?([a-z_]+):", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert written == set(Metric.model_fields) - {"steps_provenance", "template"}
+
+
+def test_the_example_rows_fit_the_example_metric():
+    lines = (EXAMPLES / "summaries.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert all(list(row) == ["id", "source", "output"] for row in rows)
+    assert len({row["id"] for row in rows}) == len({row["output"] for row in rows}) == 8
+    assert len({row["source"] for row in rows}) == 2
+    metric = Metric.load(EXAMPLES / "metric.yaml")
+    assert all(row["output"] in render_form(metric, row).text for row in rows)
