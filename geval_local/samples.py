@@ -1,0 +1,220 @@
+"""Sample: one row to be scored, and the way from its columns to the texts of a metric's fields.
+
+A row that cannot be read or scored keeps its place with the reason; good rows around it are not affected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.readers import RawRow, read_rows
+
+__all__ = ["ALIASES", "Sample", "read_samples"]
+
+#: Field of a metric -> other column names that are read as it, best first.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "source": ("document", "article", "context", "input"),
+    "output": ("system_output", "response", "actual_output", "prediction"),
+    "reference": ("expected_output", "ground_truth"),
+    "fact": ("knowledge", "context"),
+    "question": ("query", "input", "user_input"),
+    "context": ("retrieval_context", "retrieved_contexts", "source", "document"),
+}
+_NOT_UTF8 = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
+_JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row to be scored.
+
+    Parameters
+    ----------
+    fields : mapping of str to object
+        The input columns as read, in order.
+    row : int
+        The row's number in its file, from 1: the line for JSONL (blank lines are skipped but counted), the data row
+        for JSON, CSV and Parquet; 0 when made in Python.
+    origin : str
+        The file's name, for messages.
+    error : str, optional
+        Why the row itself could not be read; `fields` then holds what could be kept.
+    """
+
+    fields: Mapping[str, Any]
+    row: int = 0
+    origin: str = ""
+    error: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The sample's place, as messages begin: ``data.jsonl, row 3``."""
+        place = [self.origin] if self.origin else []
+        return ", ".join([*place, f"row {self.row}"] if self.row else place) or "the sample"
+
+    def texts(self, metric_fields: Iterable[str]) -> dict[str, str]:
+        """Find the text of every field of a metric.
+
+        Each column serves one field: columns of exactly the fields' names first, then those names in another case,
+        then `ALIASES`, in the order of the fields.
+
+        Parameters
+        ----------
+        metric_fields : iterable of str
+            Names of the metric's fields.
+
+        Returns
+        -------
+        dict of str to str
+            Field -> its text, unchanged; a list of texts is joined by blank lines.
+
+        Raises
+        ------
+        UnscorableError
+            If the row could not be read, or a field is missing, null, NaN, empty, not text, or not valid Unicode.
+        """
+        if self.error is not None:
+            raise UnscorableError(self.error)
+        wanted = tuple(metric_fields)
+        columns = _resolve(wanted, tuple(self.fields))
+        texts = {}
+        for field in wanted:
+            if field not in columns:
+                raise self._missing(field, columns)
+            column = columns[field]
+            name = f"the field {field!r}" + ("" if column == field else f" (column {column!r})")
+            texts[field] = _text(self.fields[column], f"{self.where}: {name}")
+        return texts
+
+    def _missing(self, field: str, columns: Mapping[str, str]) -> UnscorableError:
+        read_as = {column: name for name, column in columns.items() if column != name}
+        there = [f"{name} (read as {read_as[name]})" if name in read_as else str(name) for name in self.fields]
+        names = " or ".join((field, *ALIASES.get(field, ())))
+        return UnscorableError(
+            f"{self.where}: the field {field!r} is missing; the columns are: {', '.join(there) or 'none'}",
+            hint=f"Give its text in a column of its own, named {names}.",
+        )
+
+
+def read_samples(path: str | os.PathLike[str], *, limit: int | None = None) -> Iterator[Sample]:
+    """Read the rows of a file, one at a time and in order.
+
+    Rows that cannot be read (malformed, not UTF-8, wrong number of cells, an ``id`` that an earlier row has) are
+    yielded in their place with `Sample.error` set.
+
+    Parameters
+    ----------
+    path : str or path
+        A ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv`` or ``.parquet`` file; all but Parquet also
+        compressed, with ``.gz`` behind. All but ``.json`` are streamed.
+    limit : int, optional
+        Stop after this many rows, bad ones included.
+
+    Returns
+    -------
+    iterator of Sample
+
+    Raises
+    ------
+    DataError
+        If there is no readable file of a known format (at once), or the file as a whole is broken or holds no rows
+        (while iterating).
+    ConfigurationError
+        If `limit` is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"the limit of rows must be at least 1, not {limit}")
+    path = Path(path)
+    return _samples(islice(read_rows(path), limit), path)
+
+
+def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
+    # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
+    first_seen: dict[bytes, int] = {}
+    row = None
+    for row in rows:
+        error = row.error
+        if error is None and not _is_unicode(row.fields):
+            error = f"{_NOT_UTF8}; convert the file to UTF-8"
+        key = _id_hash(row.fields.get("id"))
+        if key is not None and first_seen.setdefault(key, row.number) != row.number and error is None:
+            error = f"duplicate id {row.fields['id']!r}, first seen in row {first_seen[key]}; give every row its own id"
+        sample = Sample(row.fields, row.number, path.name)
+        yield sample if error is None else Sample(row.fields, row.number, path.name, f"{sample.where}: {error}")
+    if row is None:
+        raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
+
+
+@lru_cache(maxsize=256)
+def _resolve(wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, str]:
+    """Map fields to columns; a field without a column is left out."""
+    found = {field: field for field in wanted if field in columns}
+    own_name = {field: (field,) for field in wanted}
+    for names, loosely in ((own_name, True), (ALIASES, False), (ALIASES, True)):
+        for field in wanted:
+            if field in found:
+                continue
+            free = [column for column in columns if column not in found.values()]
+            column = next(filter(None, (_match(name, free, loosely) for name in names.get(field, ()))), None)
+            if column is not None:
+                found[field] = column
+    return found
+
+
+def _match(name: str, columns: list[str], loosely: bool) -> str | None:
+    if not loosely:
+        return name if name in columns else None
+    same = [column for column in columns if str(column).strip().casefold() == name.casefold()]
+    return same[0] if len(same) == 1 else None  # "Output" beside "OUTPUT" is anyone's guess
+
+
+def _text(value: Any, what: str) -> str:
+    """Check one field's value; `what` begins the message."""
+    if isinstance(value, list | tuple):
+        if not value:
+            raise UnscorableError(f"{what} is an empty list", hint="Give at least one text.")
+        return "\n\n".join(_text(item, f"{what}, item {index}") for index, item in enumerate(value, start=1))
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise UnscorableError(
+            f"{what} is {'null' if value is None else 'NaN'}", hint="Fill it in, or leave the row out."
+        )
+    if not isinstance(value, str):
+        found = _JSON_TYPES.get(type(value), f"of type {type(value).__name__}")
+        raise UnscorableError(f"{what} is {found}, not text", hint="A field's value is a text or a list of texts.")
+    if not value.strip():
+        raise UnscorableError(
+            f"{what} is empty" if not value else f"{what} is only white space", hint="Fill it in, or leave the row out."
+        )
+    if not _is_unicode(value):
+        raise UnscorableError(f"{what} {_NOT_UTF8}", hint="Convert the text to UTF-8.")
+    return value
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether no text inside a value holds a lone surrogate, which is how bytes that are not UTF-8 come in."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if isinstance(value, Mapping):
+        return all(_is_unicode(key) and _is_unicode(item) for key, item in value.items())
+    return not isinstance(value, list | tuple) or all(map(_is_unicode, value))
+
+
+def _id_hash(value: Any) -> bytes | None:
+    """Hash an id to 8 bytes; None for what is no id (null, empty, NaN, an object)."""
+    if not isinstance(value, str | int | float) or value == "" or value != value:
+        return None
+    text = f"{type(value).__name__}:{value}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
