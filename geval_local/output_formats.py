@@ -1,0 +1,190 @@
+"""The text formats of results: JSONL and CSV, and the one way in which any value becomes strict JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+from collections.abc import Container, Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+__all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
+
+#: Every figure of `Score.to_dict`, in the order of the columns.
+FIGURES = (
+    "score",
+    "normalized",
+    "probabilities",
+    "label_mass",
+    "std",
+    "entropy",
+    "mode",
+    "margin",
+    "threshold",
+    "threshold_probability",
+    "passed",
+    "other_tokens",
+    "prompt_tokens",
+    "dropped_tokens",
+    "error",
+)
+#: Rows from which the columns of a CSV file are collected; what comes later has to fit.
+HEADER_ROWS = 1000
+
+
+class ResultRow(NamedTuple):
+    """What one row of results is made from.
+
+    Attributes
+    ----------
+    columns : dict
+        The input columns.
+    earlier : dict
+        Metric -> figures that the input already held, for metrics that are not scored now.
+    figures : dict
+        Metric -> figures as by `Score.to_dict`.
+    is_bad : bool
+        Whether the input row could not be read.
+    """
+
+    columns: dict[str, Any]
+    earlier: dict[str, Any]
+    figures: dict[str, dict[str, Any]]
+    is_bad: bool
+
+
+class Sink(Protocol):
+    """One output format."""
+
+    def write(self, row: ResultRow) -> None:
+        """Append a row."""
+
+    def finish(self) -> None:
+        """Write what is still held back."""
+
+    def discard(self) -> None:
+        """Let go of everything but the file itself; called once, after `finish` or instead of it."""
+
+
+class JsonlSink:
+    """One object per line; equal rows give equal bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, row: ResultRow) -> None:
+        """Append a row."""
+        line = to_json({**row.columns, "geval": {**row.earlier, **row.figures}})
+        self._file.write(line.encode() + b"\n")
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+class CsvSink:
+    """Input columns, then ``metric.figure`` for every metric and figure, then ``extra``.
+
+    Texts are written as they are, null and NaN as empty cells, everything else as JSON. The header stands first in the
+    file, so it is made from the first `HEADER_ROWS` readable rows; columns that only turn up later, or only in rows
+    that could not be read, go into ``extra`` as one JSON object, so that nothing is lost and memory stays bounded.
+    """
+
+    def __init__(self, file: BinaryIO, metrics: Sequence[str]) -> None:
+        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        self._writer = csv.writer(self._text)
+        self._figure_columns = [f"{metric}.{figure}" for metric in metrics for figure in FIGURES]
+        self._header: list[str] | None = None
+        self._extra = "extra"
+        self._waiting: list[tuple[dict[str, Any], bool]] = []
+
+    def write(self, row: ResultRow) -> None:
+        """Append a row; the first ones wait for the header."""
+        # A figure that the input already held, from an earlier run, must not outlive its replacement.
+        cells = {as_text(name): value for name, value in row.columns.items() if name not in self._figure_columns}
+        for metric, values in {**row.earlier, **row.figures}.items():
+            cells |= {as_text(f"{metric}.{figure}"): value for figure, value in values.items()}
+        if self._header is not None:
+            self._put(cells)
+            return
+        self._waiting.append((cells, row.is_bad))
+        if len(self._waiting) >= HEADER_ROWS:
+            self._start()
+
+    def finish(self) -> None:
+        """Write the rows that still wait, and the header if there was none."""
+        if self._header is None:
+            self._start()
+        self._text.flush()
+
+    def discard(self) -> None:
+        """Leave the file to its owner."""
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that is closed already
+            self._text.detach()
+
+    def _start(self) -> None:
+        good = [cells for cells, is_bad in self._waiting if not is_bad] or [cells for cells, _ in self._waiting]
+        names = dict.fromkeys(name for cells in good for name in cells if name not in self._figure_columns)
+        self._header = [*names, *self._figure_columns]
+        self._extra = free_name("extra", self._header)
+        self._writer.writerow([*self._header, self._extra])
+        for cells, _ in self._waiting:
+            self._put(cells)
+        self._waiting.clear()
+
+    def _put(self, cells: dict[str, Any]) -> None:
+        known = [_cell(cells.pop(name, None)) for name in self._header or ()]
+        self._writer.writerow([*known, to_json(cells) if cells else ""])
+
+
+def _cell(value: Any) -> str:
+    value = plain(value)
+    return "" if value is None else as_text(value)
+
+
+def as_text(value: Any) -> str:
+    """Write a value as one text: a string as it is (see `plain`), everything else as JSON."""
+    value = plain(value)
+    return value if isinstance(value, str) else to_json(value)
+
+
+def to_json(value: Any) -> str:
+    """Write a value as strict JSON (no NaN) in UTF-8-encodable text; floats with all their digits."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Reduce a value to what strict JSON can hold.
+
+    NaN and infinities become None, dates ISO 8601, bytes and lone surrogates visible escapes, NumPy's scalars Python's,
+    and any other object its ``str``.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {plain(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return plain(str(value))
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Append underscores until nothing else has the name."""
+    while name in taken:
+        name += "_"
+    return name
