@@ -186,6 +186,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     _refuse_gaps(entry, directory, report)
     model.eval()
     model.requires_grad_(False)
+    if arguments["dtype"] is torch.float64:
+        model.set_experts_implementation("eager")  # the grouped product of mixture models knows no float64
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
