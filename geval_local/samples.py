@@ -9,9 +9,9 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "question": ("query", "input", "user_input"),
     "context": ("retrieval_context", "retrieved_contexts", "source", "document"),
 }
-_NOT_UTF8 = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
+#: No sane row comes near; without a limit one hostile row would exhaust the stack of whoever walks it.
+MAX_LEVELS = 32
+_NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
 
@@ -142,14 +144,17 @@ def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
     first_seen: dict[bytes, int] = {}
     row = None
     for row in rows:
+        fields = {name: value for name, value in row.fields.items() if not _is_deep(value)}
         error = row.error
-        if error is None and not _is_unicode(row.fields):
-            error = f"{_NOT_UTF8}; convert the file to UTF-8"
-        key = _id_hash(row.fields.get("id"))
+        if error is None and len(fields) < len(row.fields):
+            error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
+        elif error is None and not _is_unicode(fields):
+            error = f"{_NOT_UNICODE}; convert the file to UTF-8"
+        key = _id_hash(fields.get("id"))
         if key is not None and first_seen.setdefault(key, row.number) != row.number and error is None:
-            error = f"duplicate id {row.fields['id']!r}, first seen in row {first_seen[key]}; give every row its own id"
-        sample = Sample(row.fields, row.number, path.name)
-        yield sample if error is None else Sample(row.fields, row.number, path.name, f"{sample.where}: {error}")
+            error = f"duplicate id {fields['id']!r}, first seen in row {first_seen[key]}; give every row its own id"
+        sample = Sample(fields, row.number, path.name)
+        yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
     if row is None:
         raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
 
@@ -195,7 +200,7 @@ def _text(value: Any, what: str) -> str:
             f"{what} is empty" if not value else f"{what} is only white space", hint="Fill it in, or leave the row out."
         )
     if not _is_unicode(value):
-        raise UnscorableError(f"{what} {_NOT_UTF8}", hint="Convert the text to UTF-8.")
+        raise UnscorableError(f"{what} {_NOT_UNICODE}", hint="Convert the text to UTF-8.")
     return value
 
 
@@ -207,9 +212,17 @@ def _is_unicode(value: Any) -> bool:
         except UnicodeEncodeError:
             return False
         return True
+    return all(map(_is_unicode, _items(value)))
+
+
+def _is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
+    return levels == 0 or any(_is_deep(item, levels - 1) for item in _items(value))
+
+
+def _items(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        return all(_is_unicode(key) and _is_unicode(item) for key, item in value.items())
-    return not isinstance(value, list | tuple) or all(map(_is_unicode, value))
+        return chain(value, value.values())
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _id_hash(value: Any) -> bytes | None:
