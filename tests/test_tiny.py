@@ -47,3 +47,11 @@ def test_byte_tokenizer_merges_marks_the_beginning_and_closes_thinking():
     chat = [{"role": "user", "content": "hi"}]
     closed = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, enable_thinking=False)
     assert closed == "<s><|user|>hi</s><|assistant|><think></think>"
+
+
+def test_one_seed_gives_the_same_weights_in_every_dtype():
+    exact = tiny_model("llama", 50)
+    rounded = tiny_model("llama", 50, dtype=torch.bfloat16)
+    assert rounded.dtype == rounded.config.dtype == torch.bfloat16
+    assert torch.equal(exact.lm_head.weight.to(torch.bfloat16), rounded.lm_head.weight)
+    assert rounded.model.rotary_emb.inv_freq.dtype == torch.float32

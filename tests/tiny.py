@@ -179,14 +179,18 @@ def tiny_model(
         torch.manual_seed(seed)
         # The grouped matrix product of the mixture models knows no float64.
         experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in sizes else {}
-        model = AutoModelForCausalLM.from_config(config, **experts)
-        # Some families start every matrix but the embeddings near zero, or leave biases and norms where a wrong
-        # read-out cannot be seen.
+        # Built in float64 and rounded afterwards: one seed gives the same weights in every dtype.
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **experts)
+        # Biases and norms at their initial zeros and ones would hide a read-out that leaves them out.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() == 1 and not name.endswith(("A_log", "dt_bias", ".D")):
                     parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.to(dtype).eval().requires_grad_(False)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dtype == torch.float64:  # rotary frequencies are float32 and stay so, as when a model is loaded
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = dtype
+    return model.eval().requires_grad_(False)
 
 
 def byte_tokenizer(

@@ -168,6 +168,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
                 use_safetensors=True,
                 trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below with the names of the parameters
                 **arguments,
             )
         except SafetensorError as error:

@@ -23,6 +23,7 @@ __all__ = [
     "Registry",
     "directory_entry",
     "fetch_directory",
+    "find_fetchable",
     "find_judge",
     "load_registry",
     "local_directory",
@@ -86,19 +87,44 @@ def find_judge(name: str | Path | None = None, models_file: str | Path | None = 
     """
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
-    if wanted in registry.judges:
-        return registry.judges[wanted]
-    directory = Path(wanted).expanduser()
-    if directory.is_dir():
-        return directory_entry(directory.resolve(), name=wanted)
-    known = next((entry for entry in registry.judges.values() if entry.hub == wanted), None)
-    if known is not None:
-        return known
-    if re.fullmatch(HUB_ID, wanted) and (cached := _cached_snapshot(wanted, None)) is not None:
-        entry = directory_entry(cached, name=wanted)
-        return entry.model_copy(update={"path": None, "hub": wanted})
+    if wanted not in registry.judges and Path(wanted).expanduser().is_dir():
+        return directory_entry(Path(wanted).expanduser().resolve(), name=wanted)
+    entry = _named(registry, wanted)
+    if entry is None and re.fullmatch(HUB_ID, wanted):
+        directory = local_directory(JudgeEntry(name=wanted, hub=wanted))
+        if directory is not None:
+            entry = directory_entry(directory, name=wanted).model_copy(update={"path": None, "hub": wanted})
+    if entry is None:
+        raise _unknown(registry, wanted)
+    return entry
+
+
+def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
+    """Find what ``judges fetch`` is to bring: a judge by name, or any hub id, known or not.
+
+    Raises
+    ------
+    JudgeError
+        If `name` is neither.
+    """
+    registry = load_registry(models_file)
+    entry = _named(registry, name)
+    if entry is None and re.fullmatch(HUB_ID, name):
+        entry = JudgeEntry(name=name, hub=name)
+    if entry is None:
+        raise _unknown(registry, name)
+    return entry
+
+
+def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
+    """Look a judge up by its name; a hub id means the known judge of that id, with its style."""
+    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
+    return registry.judges.get(wanted) or next(by_hub, None)
+
+
+def _unknown(registry: Registry, wanted: str) -> JudgeError:
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
-    raise JudgeError(
+    return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
         hint="List the judges with `geval-local judges list`, give the directory of a model, or name it in a file of "
         "your own (--models FILE). A hub id works once `geval-local judges fetch ID` has brought it here.",
