@@ -74,6 +74,19 @@ def test_options_reach_the_model(judge):
     assert mapped.parameters == loaded.parameters
 
 
+def test_soft_capped_attention_is_never_computed_without_its_cap(tmp_path):
+    model = tiny_model("gemma2", 263, attn_logit_softcapping=0.5)
+    model.set_attn_implementation("eager")
+    entry = find_judge(save_judge(tmp_path / "capped", model, byte_tokenizer()))
+    loaded = load_model(entry)
+    assert loaded.attention == "eager"
+    assert difference(loaded.model, model) < 1e-9
+    with pytest.raises(ConfigurationError, match=r"sdpa|attention"):
+        load_model(entry, LoadOptions(attention="sdpa"))
+    free = find_judge(save_judge(tmp_path / "free", tiny_model("gemma3", 263), byte_tokenizer()))
+    assert load_model(free).attention == "sdpa"
+
+
 def test_the_entry_decides_the_dtype_unless_an_option_does(judge):
     entry = find_judge(judge).model_copy(update={"dtype": "float32"})
     assert load_model(entry).dtype == torch.float32

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from geval_local.errors import JudgeError, TokenizerError, WeightsError
+from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
 from geval_local.inference.checkpoint import check_architecture, check_weight_files
 from geval_local.inference.entry import JudgeEntry
 from geval_local.inference.fingerprint import fingerprint, tokenizer_hash
@@ -185,6 +185,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
             raise JudgeError(f"judge {entry.name!r} cannot be loaded from {directory}: {first_line(error)}") from error
     model, report = loaded
     _refuse_gaps(entry, directory, report)
+    _keep_soft_capping(entry, model, options)
     model.eval()
     model.requires_grad_(False)
     if arguments["dtype"] is torch.float64:
@@ -215,6 +216,19 @@ def _refuse_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> 
             hint="They would be initialised at random. Check that config.json and weights belong together and that "
             "this is a causal language model with its head.",
         )
+
+
+def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
+    """Leave sdpa where attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap there."""
+    config = model.config.get_text_config()
+    if getattr(config, "attn_logit_softcapping", None) is None or config._attn_implementation != "sdpa":
+        return
+    if options.attention is not None:
+        raise ConfigurationError(
+            f"judge {entry.name!r} caps its attention scores, which the attention implementation 'sdpa' cannot",
+            hint="Leave the attention implementation out, or take `eager`.",
+        )
+    model.set_attn_implementation("eager")
 
 
 def _fetch_hint(entry: JudgeEntry) -> str:
