@@ -1,0 +1,116 @@
+"""ScoredItem: one rated text with its score, the shape that every analysis shares."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from geval_local.errors import DataError
+
+__all__ = ["ScoredItem", "pair", "usable", "word_count"]
+
+NO_HUMAN = "no human rating"
+
+
+@dataclass(frozen=True)
+class ScoredItem:
+    """One output with its human rating and its score.
+
+    Attributes
+    ----------
+    group : str
+        The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
+        resampled together.
+    system : str
+        Who wrote the output; empty if unknown.
+    human : float
+        The human rating; NaN if there is none.
+    predicted : float
+        The score of the judge or metric; NaN if unscored, never 0.
+    probabilities : mapping of str to float, optional
+        ``{label: p}``, summing to 1, where the score is an expectation over labels.
+    length : int, optional
+        Length of the output in words.
+    key : str
+        Identity of the item: what pairs it with the same item of another run.
+    error : str, optional
+        Why the item is unscored.
+    """
+
+    group: str
+    system: str
+    human: float
+    predicted: float
+    probabilities: Mapping[str, float] | None = None
+    length: int | None = None
+    key: str = ""
+    error: str | None = None
+
+
+def word_count(text: str) -> int:
+    """Count the words of a text: its runs of non-space characters."""
+    return len(text.split())
+
+
+def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
+    """Separate the items that have both a rating and a score from those that do not.
+
+    Returns
+    -------
+    kept : list of ScoredItem
+        Items with finite `human` and `predicted`, in order.
+    left_out : dict of str to int
+        Reason -> how many items were left out for it.
+    """
+    kept: list[ScoredItem] = []
+    left_out: Counter[str] = Counter()
+    for item in items:
+        if not math.isfinite(item.predicted):
+            left_out[item.error or "unscored"] += 1
+        elif not math.isfinite(item.human):
+            left_out[NO_HUMAN] += 1
+        else:
+            kept.append(item)
+    return kept, dict(left_out)
+
+
+def pair(
+    first: Sequence[ScoredItem], second: Sequence[ScoredItem], *, same_human: bool = True
+) -> tuple[list[ScoredItem], list[ScoredItem]]:
+    """Align two score lists on the items that both of them scored, in the order of the first.
+
+    Parameters
+    ----------
+    first, second : sequence of ScoredItem
+        Scores of two judges, metrics or runs.
+    same_human : bool
+        Whether a differing human rating is an error, as it must be wherever both are compared with the same people.
+
+    Raises
+    ------
+    DataError
+        If keys repeat, no item is in both lists, or two items of one key belong to different groups or ratings.
+    """
+    for items in (first, second):
+        doubled = [key for key, count in Counter(item.key for item in items).items() if count > 1]
+        if doubled:
+            raise DataError(f"the item {doubled[0]!r} is there more than once, so it cannot be paired")
+    others = {item.key: item for item in second if math.isfinite(item.predicted)}
+    left = [item for item in first if math.isfinite(item.predicted) and item.key in others]
+    right = [others[item.key] for item in left]
+    if not left:
+        raise DataError(
+            "the two score lists have no scored item in common",
+            hint="Give both files the same `id` column, or the same rows in the same order.",
+        )
+    for a, b in zip(left, right, strict=True):
+        differ = same_human and not (a.human == b.human or (math.isnan(a.human) and math.isnan(b.human)))
+        if a.group != b.group or differ:
+            raise DataError(
+                f"item {a.key!r} is not the same in both score lists: group {a.group!r} rated {a.human:g} "
+                f"against group {b.group!r} rated {b.human:g}",
+                hint="Pair runs over the same file, with the same human field and grouping.",
+            )
+    return left, right
