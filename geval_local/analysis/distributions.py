@@ -1,0 +1,61 @@
+"""Recorded label probabilities as `Distribution` objects and as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.records import ScoredItem
+from geval_local.errors import DataError
+from geval_local.scale import Distribution, Scale
+
+__all__ = ["expectations", "probability_matrix"]
+
+
+def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.float64]:
+    """Collect the items' label probabilities.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        All with `probabilities` over the labels of `scale`.
+    scale : Scale
+        The metric's scale.
+
+    Returns
+    -------
+    ndarray of float64, shape (items, labels)
+        Rows sum to 1, columns in the order of the scale.
+
+    Raises
+    ------
+    DataError
+        If an item has no probabilities, other labels than the scale, or a sum away from 1 by more than 1e-6.
+    """
+    rows = np.empty((len(items), len(scale.labels)))
+    for index, item in enumerate(items):
+        if item.probabilities is None:
+            raise DataError(
+                f"item {item.key!r} has no label probabilities",
+                hint="Score with the exact estimator; raw responses and reference metrics have none.",
+            )
+        if set(item.probabilities) != set(scale.labels):
+            raise DataError(
+                f"item {item.key!r} has probabilities for {', '.join(item.probabilities)}, not for {scale.text}",
+                hint="Give the scale of the metric that was scored.",
+            )
+        row = np.array([item.probabilities[label] for label in scale.labels], dtype=np.float64)
+        if not (row >= 0).all() or abs(row.sum() - 1) > 1e-6:
+            raise DataError(f"item {item.key!r}: its label probabilities sum to {row.sum():g}, not 1")
+        # Through Distribution, so that stored and fresh probabilities obey the same arithmetic.
+        with np.errstate(divide="ignore"):
+            rows[index] = Distribution(scale, np.log(row)).p
+    return rows
+
+
+def expectations(p: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:
+    """Take the expected value of each row of label probabilities, shape (items,)."""
+    # Float error may leave the interval by an ulp when one label holds everything.
+    return np.clip(p @ scale.array, scale.low, scale.high)
