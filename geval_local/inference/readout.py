@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from geval_local.errors import UnsupportedModelError
 
@@ -45,20 +44,40 @@ class EdgeLogprobs:
     top_probs: NDArray[np.float64]
 
 
-class _GivenHiddenStates(nn.Module):
-    """Stands in for a model's trunk and returns hidden states that were computed before."""
+class _TrunkOutput:
+    """What a trunk returns: hidden states first, and None for whatever else an architecture asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor | None:
+        return self.last_hidden_state if index == 0 else None
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class _GivenHiddenStates(nn.Module):
+    """Stands in for a model's trunk and returns hidden states that were computed before.
+
+    Everything else that a head looks up on its trunk (Falcon-H1: a multiplier of the logits) is the real trunk's.
+    """
+
+    def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
-        self.hidden: torch.Tensor | None = None
+        self.hidden = torch.empty(0)
+        self.__dict__["real_trunk"] = trunk  # not a submodule: nothing may move or convert it through this one
 
     @property
     def decoder(self) -> _GivenHiddenStates:
         # OPT's causal LM calls model.decoder, not model.
         return self
 
-    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.hidden)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["real_trunk"], name)
+
+    def forward(self, *_: Any, **__: Any) -> _TrunkOutput:
+        return _TrunkOutput(self.hidden)
 
 
 def trunk_of(model: PreTrainedModel) -> nn.Module:
@@ -94,7 +113,7 @@ class Head:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-        self._trunk = _GivenHiddenStates()
+        self._trunk = _GivenHiddenStates(getattr(model, model.base_model_prefix))
         self._model = _shallow_copy(model)
         self._model._modules[model.base_model_prefix] = self._trunk
         head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -125,7 +144,7 @@ class Head:
         # The token is never looked at; forward wants one input or the other.
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
-        self._trunk.hidden = None
+        self._trunk.hidden = torch.empty(0)
         return logits.to(self.dtype)  # type: ignore[no-any-return]
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from geval_local.inference.labels import LabelTrie, SurfaceForm
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, render_form
 
-__all__ = ["DroppedForm", "FormLabels", "LabelReader"]
+__all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants"]
 
 #: What may stand between the form's last character and the label. A new line is not among them: several tokenizers
 #: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
