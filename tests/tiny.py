@@ -178,9 +178,11 @@ def tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # The grouped matrix product of the mixture models knows no float64.
-        experts = {"experts_implementation": "eager"} if "num_experts_per_tok" in sizes else {}
+        choices = {"experts_implementation": "eager"} if "num_experts_per_tok" in sizes else {}
+        if kind == "gemma2":
+            choices["attn_implementation"] = "eager"  # transformers 5.17 would take sdpa, which drops its soft-capping
         # Built in float64 and rounded afterwards: one seed gives the same weights in every dtype.
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **experts)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64, **choices)
         # Biases and norms at their initial zeros and ones would hide a read-out that leaves them out.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
