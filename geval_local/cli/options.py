@@ -1,0 +1,107 @@
+"""Options that several verbs share, and the judge that they describe."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from geval_local.inference.entry import JudgeEntry
+    from geval_local.judge import Judge
+
+__all__ = [
+    "Attention",
+    "BatchTokens",
+    "Device",
+    "DeviceMap",
+    "Dtype",
+    "Json",
+    "JudgeChoice",
+    "JudgeName",
+    "ModelsFile",
+    "Quantization",
+    "Style",
+    "TrustRemoteCode",
+]
+
+_LOADING = "Loading"
+
+StyleName = Literal["completion", "chat", "chat-no-prefill"]
+QuantizationName = Literal["8bit", "4bit"]
+
+JudgeName = Annotated[
+    str | None,
+    typer.Option(
+        "--judge",
+        "-j",
+        metavar="NAME",
+        help="A name of `judges list`, a directory, or a hub id in the local cache. Absent: the default judge.",
+        show_default=False,
+    ),
+]
+ModelsFile = Annotated[
+    Path | None,
+    typer.Option("--models", metavar="FILE", help="A models file of your own, laid over the packaged one."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
+Style = Annotated[
+    StyleName | None,
+    typer.Option(help="Prompt style. Absent: the judge's own.", rich_help_panel=_LOADING),
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, ... Absent: a GPU if there is one.", rich_help_panel=_LOADING)
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(metavar="MAP", help="Split over devices by accelerate: auto, balanced, ...", rich_help_panel=_LOADING),
+]
+Dtype = Annotated[str | None, typer.Option(help="float64, float32, bfloat16 or float16.", rich_help_panel=_LOADING)]
+Attention = Annotated[
+    str | None, typer.Option(metavar="NAME", help="eager, sdpa, flash_attention_2, ...", rich_help_panel=_LOADING)
+]
+Quantization = Annotated[
+    QuantizationName | None, typer.Option(help="Quantize while loading, by bitsandbytes.", rich_help_panel=_LOADING)
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Most tokens per forward pass. Absent: by device.", rich_help_panel=_LOADING),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Let Python files of the model's directory run.", rich_help_panel=_LOADING
+    ),
+]
+
+
+@dataclass(frozen=True)
+class JudgeChoice:
+    """Which judge was asked for, and how it is to be loaded; the names are those of `Judge.load`."""
+
+    name: str | None = None
+    models_file: Path | None = None
+    style: StyleName | None = None
+    batch_tokens: int | None = None
+    device: str | None = None
+    device_map: str | None = None
+    dtype: str | None = None
+    attention: str | None = None
+    quantization: QuantizationName | None = None
+    trust_remote_code: bool = False
+
+    def load(self) -> Judge:
+        """Load the judge."""
+        from geval_local.judge import Judge
+
+        options: dict[str, Any] = asdict(self)
+        return Judge.load(options.pop("name"), **options)
+
+    def entry(self) -> JudgeEntry:
+        """Find its entry, without weights."""
+        from geval_local.inference.registry import find_judge
+
+        entry = find_judge(self.name, self.models_file)
+        return entry if self.style is None else entry.model_copy(update={"style": self.style})

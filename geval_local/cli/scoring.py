@@ -1,0 +1,145 @@
+"""The run behind ``score``: rows stream through every metric, window by window, into the output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.cli.console import note, show_progress
+from geval_local.cli.gates import Gates
+from geval_local.cli.options import JudgeChoice
+from geval_local.errors import OutputError
+from geval_local.metric import Metric
+from geval_local.outputs import ResultWriter
+from geval_local.samples import Sample, read_samples
+from geval_local.score import Estimator
+from geval_local.summary import Summary, Tally
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["Result", "Task", "score_file"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run was asked for."""
+
+    file: Path
+    metrics: Sequence[Metric]
+    judge: JudgeChoice
+    estimator: Estimator
+    output: Path | None
+    limit: int | None
+    threshold: float | None
+    gates: Gates
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Attributes
+    ----------
+    judge : str
+        Name of the judge.
+    summaries : list of Summary
+        One per metric.
+    signatures : list of str
+        One per metric.
+    failures : list of str
+        The gates that were failed.
+    rows : int
+        Rows of the input.
+    load_seconds, seconds : float
+        Time of loading, and of scoring and writing.
+    """
+
+    judge: str
+    summaries: list[Summary]
+    signatures: list[str]
+    failures: list[str]
+    rows: int
+    load_seconds: float
+    seconds: float
+
+
+def score_file(task: Task) -> Result:
+    """Score a file; the figures are those of `Judge.score_many` to the last bit.
+
+    Raises
+    ------
+    GevalError
+        If the input, the output or the judge cannot be used; input and output are found out before the judge is loaded.
+    """
+    if task.output is not None and task.output.resolve() == task.file.resolve():
+        raise OutputError(f"cannot write {task.output}: it is the input", hint="Name another file.")
+    samples = read_samples(task.file, limit=task.limit)
+    # The first row shows whether the file holds any; loading a judge for an empty one would be a waste.
+    first = list(islice(samples, 1))
+    with ExitStack() as stack:
+        writer = None
+        if task.output is not None:
+            names = [metric.name for metric in task.metrics]
+            writer = stack.enter_context(ResultWriter.open(task.output, names))
+        start = time.perf_counter()
+        note("loading the judge ...", "dim")
+        judge = task.judge.load()
+        loaded = time.perf_counter()
+        metrics = [judge.with_steps(metric) for metric in task.metrics]
+        tallies = _score(task, judge, metrics, _chain(first, samples), writer)
+    summaries = [tally.summary(seed=task.estimator.seed) for tally in tallies]
+    return Result(
+        judge=judge.name,
+        summaries=summaries,
+        signatures=[str(judge.signature(metric, task.estimator)) for metric in metrics],
+        failures=task.gates.failures(summaries),
+        rows=summaries[0].rows,
+        load_seconds=loaded - start,
+        seconds=time.perf_counter() - loaded,
+    )
+
+
+def _chain(first: list[Sample], rest: Iterator[Sample]) -> Iterator[Sample]:
+    yield from first
+    yield from rest
+
+
+def _score(
+    task: Task, judge: Judge, metrics: list[Metric], samples: Iterator[Sample], writer: ResultWriter | None
+) -> list[Tally]:
+    from geval_local.judge import LOW_LABEL_MASS, WINDOW
+
+    tallies = [Tally(metric.name, low_mass=LOW_LABEL_MASS) for metric in metrics]
+    window = list(islice(samples, WINDOW))
+    total = _count(task, len(window), WINDOW) * len(metrics)
+    with show_progress(f"scoring {task.file.name}", total) as advance:
+        while window:
+            columns = [
+                list(
+                    judge.iter_scores(
+                        metric, window, estimator=task.estimator, threshold=task.threshold, advance=advance
+                    )
+                )
+                for metric in metrics
+            ]
+            for place, sample in enumerate(window):
+                scores = [column[place] for column in columns]
+                for tally, score in zip(tallies, scores, strict=True):
+                    tally.add(sample, score)
+                if writer is not None:
+                    writer.write(sample, {score.metric: score for score in scores})
+            window = list(islice(samples, WINDOW))
+    return tallies
+
+
+def _count(task: Task, first: int, window: int) -> int:
+    """Count the rows for the progress bar; a file of more than one window is read once more for it."""
+    if first < window:
+        return first
+    return sum(1 for _ in read_samples(task.file, limit=task.limit))

@@ -1,0 +1,255 @@
+"""Summary: what a whole file's scores come to, with the uncertainty of the mean and the rows that have no score."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geval_local.samples import Sample
+from geval_local.score import Score
+
+__all__ = ["Reason", "Summary", "Tally", "bootstrap_interval"]
+
+#: How many rows are named for each reason of being unscored.
+ROWS_NAMED = 5
+_DRAWS_AT_ONCE = 1 << 22
+_NUMBER = re.compile(r"\d+")
+
+
+def bootstrap_interval(
+    values: ArrayLike, *, seed: int = 0, resamples: int = 1000, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean.
+
+    Parameters
+    ----------
+    values : array_like, shape (rows,)
+        Finite values, one per row; rows are drawn with replacement.
+    seed : int
+        Seed of the draws; equal seeds give equal intervals.
+    resamples : int
+        Number of resampled means, at least 1.
+    confidence : float
+        Share of the resampled means inside the interval, above 0 and below 1.
+
+    Returns
+    -------
+    low, high : float
+        In the unit of `values`; both NaN for fewer than two values, whose mean has no measurable uncertainty.
+
+    Raises
+    ------
+    ValueError
+        If a value is not finite, or a parameter is outside its range.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1 or not np.isfinite(data).all():
+        raise ValueError("the values of a bootstrap are a list of finite numbers")
+    if resamples < 1 or not 0 < confidence < 1:
+        raise ValueError(f"cannot draw {resamples} resamples for an interval of {confidence:g}")
+    if len(data) < 2:
+        return math.nan, math.nan
+    generator = np.random.default_rng(seed)
+    means: NDArray[np.float64] = np.empty(resamples)
+    step = max(1, _DRAWS_AT_ONCE // len(data))
+    for start in range(0, resamples, step):
+        count = min(step, resamples - start)
+        draws = generator.integers(len(data), size=(count, len(data)))
+        means[start : start + count] = data[draws].mean(axis=1)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why rows are unscored.
+
+    Attributes
+    ----------
+    text : str
+        The reason as the first of them has it. Reasons that differ in their numbers alone are counted together.
+    count : int
+        How many rows have it.
+    rows : tuple of int
+        Row numbers of the first of them, at most `ROWS_NAMED`.
+    """
+
+    text: str
+    count: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of all rows on one metric. Unscored rows are counted and enter no other figure.
+
+    Attributes
+    ----------
+    metric : str
+        Name of the metric.
+    rows, scored : int
+        All rows, and those that have a score.
+    mean : float
+        Mean score on the metric's own scale; NaN if no row was scored.
+    low, high : float
+        Bootstrap 95 % interval of the mean; NaN for fewer than two scores.
+    std : float
+        Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
+    label_mass, label_mass_min : float
+        Mean and smallest label mass; NaN if no row was scored.
+    low_mass : float
+        The label mass below which a row counts as low.
+    low_mass_share : float
+        Share of the scored rows with low mass, 0-1; NaN if no row was scored.
+    threshold : float or None
+        The threshold in use.
+    passed_share : float or None
+        Share of the scored rows that reach it, 0-1; None without a threshold or a score.
+    shortened : int
+        Rows of which a field was cut to fit the judge.
+    reasons : tuple of Reason
+        Why rows are unscored, the most frequent reason first.
+    """
+
+    metric: str
+    rows: int
+    scored: int
+    mean: float
+    low: float
+    high: float
+    std: float
+    label_mass: float
+    label_mass_min: float
+    low_mass: float
+    low_mass_share: float
+    threshold: float | None
+    passed_share: float | None
+    shortened: int
+    reasons: tuple[Reason, ...]
+
+    @property
+    def unscored(self) -> int:
+        """Rows without a score."""
+        return self.rows - self.scored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures as plain JSON values; a figure that does not exist is null, never NaN or 0."""
+        return {
+            "rows": self.rows,
+            "scored": self.scored,
+            "unscored": self.unscored,
+            "mean": _finite(self.mean),
+            "interval": None if math.isnan(self.low) else [self.low, self.high],
+            "std": _finite(self.std),
+            "label_mass": {
+                "mean": _finite(self.label_mass),
+                "min": _finite(self.label_mass_min),
+                "low": self.low_mass,
+                "share_below_low": _finite(self.low_mass_share),
+            },
+            "threshold": self.threshold,
+            "passed_share": self.passed_share,
+            "shortened": self.shortened,
+            "reasons": [
+                {"reason": reason.text, "count": reason.count, "rows": list(reason.rows)} for reason in self.reasons
+            ],
+        }
+
+
+@dataclass
+class _Unscored:
+    text: str
+    count: int = 0
+    rows: list[int] = field(default_factory=list)
+
+
+class Tally:
+    """Takes in the scores of one metric row by row, 17 bytes a row, and sums them up at the end.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    low_mass : float
+        Label mass below which a row counts as low, 0-1.
+    """
+
+    def __init__(self, metric: str, *, low_mass: float = 0.9) -> None:
+        self.metric = metric
+        self.low_mass = low_mass
+        self._rows = 0
+        self._shortened = 0
+        self._values = array("d")
+        self._masses = array("d")
+        self._passed = array("b")
+        self._threshold: float | None = None
+        self._unscored: dict[str, _Unscored] = {}
+
+    def add(self, sample: Sample, score: Score) -> None:
+        """Take in one row.
+
+        Parameters
+        ----------
+        sample : Sample
+            The row, for its number.
+        score : Score
+            Its score on this metric, or the reason why there is none.
+        """
+        self._rows += 1
+        if score.error is not None:
+            text = score.error.removeprefix(f"{sample.where}: ").split("\n", 1)[0]
+            entry = self._unscored.setdefault(_NUMBER.sub("#", text), _Unscored(text))
+            entry.count += 1
+            if len(entry.rows) < ROWS_NAMED:
+                entry.rows.append(sample.row or self._rows)
+            return
+        self._values.append(score.value)
+        self._masses.append(score.label_mass)
+        self._shortened += score.dropped_tokens > 0
+        if score.passed is not None:
+            self._threshold = score.threshold
+            self._passed.append(score.passed)
+
+    def summary(self, *, seed: int = 0) -> Summary:
+        """Sum up the rows so far.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the bootstrap.
+        """
+        values = np.asarray(self._values, dtype=np.float64)
+        masses = np.asarray(self._masses, dtype=np.float64)
+        low, high = bootstrap_interval(values, seed=seed)
+        some = len(values) > 0
+        return Summary(
+            metric=self.metric,
+            rows=self._rows,
+            scored=len(values),
+            mean=float(values.mean()) if some else math.nan,
+            low=low,
+            high=high,
+            std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+            label_mass=float(masses.mean()) if some else math.nan,
+            label_mass_min=float(masses.min()) if some else math.nan,
+            low_mass=self.low_mass,
+            low_mass_share=float((masses < self.low_mass).mean()) if some else math.nan,
+            threshold=self._threshold,
+            passed_share=sum(self._passed) / len(self._passed) if self._passed else None,
+            shortened=self._shortened,
+            reasons=tuple(
+                Reason(entry.text, entry.count, tuple(entry.rows))
+                for entry in sorted(self._unscored.values(), key=lambda entry: -entry.count)
+            ),
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
