@@ -42,7 +42,18 @@ def test_it_is_the_hash_of_names_and_content_hashes(tmp_path, home):
     lines = [
         f"{name}.safetensors:{hashlib.sha256(text).hexdigest()}" for name, text in (("a", b"first"), ("b", b"second"))
     ]
-    assert fingerprint(directory) == hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    assert fingerprint(directory) == hashlib.sha256("\n".join(["{}", *lines]).encode()).hexdigest()[:16]
+
+
+def test_the_configuration_counts_but_not_who_saved_it(tmp_path, home):
+    directory = sharded(tmp_path / "m", a=b"first")
+    config = directory / "config.json"
+    config.write_text(json.dumps({"rope_theta": 1e4, "transformers_version": "5.17.0"}))
+    before = fingerprint(directory)
+    config.write_text(json.dumps({"transformers_version": "5.23.0", "rope_theta": 1e4}))
+    assert fingerprint(directory) == before
+    config.write_text(json.dumps({"rope_theta": 1e6, "transformers_version": "5.17.0"}))
+    assert fingerprint(directory) != before
 
 
 def test_every_byte_counts_and_nothing_else(tmp_path, home):

@@ -23,6 +23,7 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
+_SAVED_BY = {"transformers_version", "_name_or_path", "use_cache"}
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -62,7 +63,9 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def fingerprint(directory: Path) -> str:
-    """Identify a judge by the content of its weights.
+    """Identify a judge by the content of its weights and of its configuration.
+
+    The same weights under another configuration (rotary scaling, a sliding window) are another judge.
 
     Parameters
     ----------
@@ -72,12 +75,19 @@ def fingerprint(directory: Path) -> str:
     Returns
     -------
     str
-        16 hex digits of the SHA-256 over the weight files' names and SHA-256 digests, sorted by name. The directory's
-        place and the files' times do not enter.
+        16 hex digits of the SHA-256 over config.json (notes of the program that saved it left out) and the weight
+        files' names and SHA-256 digests, sorted by name. The directory's place and the files' times do not enter.
     """
     files = weight_files(directory)
     digests = [f"{file.name}:{digest}" for file, digest in zip(files, _digests(files), strict=True)]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:_HEX_DIGITS]
+    return hashlib.sha256("\n".join([_configuration(directory), *digests]).encode()).hexdigest()[:_HEX_DIGITS]
+
+
+def _configuration(directory: Path) -> str:
+    file = directory / "config.json"
+    record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    kept = {key: value for key, value in record.items() if key not in _SAVED_BY}
+    return json.dumps(kept, sort_keys=True, ensure_ascii=False)
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
