@@ -167,3 +167,7 @@ def test_a_file_that_is_not_a_calibration_is_refused(tmp_path):
         load_calibration(path)
     with pytest.raises(OutputError, match="cannot write"):
         save_calibration(calibrate(judged(6), SCALE), tmp_path / "none" / "c.json")
+
+
+def test_isotonic_pooling_weighs_scores_by_their_items():
+    assert fit_isotonic(np.array([1.0, 1.0, 1.0, 2.0]), np.array([3.0, 3.0, 3.0, 1.0])) == ((1.0, 2.5), (2.0, 2.5))

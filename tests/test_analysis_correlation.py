@@ -179,3 +179,23 @@ def test_p_value_agrees_with_the_interval_and_is_never_zero():
     assert (two_sided_p(draws) < 0.05) == (interval_of(2.0, draws).low > 0)
     assert two_sided_p(np.full(999, 5.0)) == pytest.approx(2 / 1000)
     assert two_sided_p(draws - 2.0) > 0.5
+
+
+def test_a_resample_of_equal_values_has_no_coefficient_rather_than_noise():
+    # The weighted mean of equal numbers is not always that number: a variance of 1e-31 must not pass for one.
+    rng = np.random.default_rng(0)
+    human = np.array([55 / 7] * 5 + [1.0, 5.0])
+    draws = np.hstack([rng.multinomial(7, np.full(5, 0.2), size=200), np.zeros((200, 2), dtype=np.int64)])
+    for a, b in ((human, rng.normal(size=7)), (rng.normal(size=7), human)):
+        assert np.isnan(PooledStatistic(a, b, np.arange(7)).resample(draws)).all()
+
+
+def test_systems_with_equal_means_are_tied_whatever_the_order_of_the_sum():
+    values = {"a": (0.1, 0.2, 0.3), "b": (0.3, 0.2, 0.1), "c": (0.5, 0.6, 0.9)}
+    items = [
+        ScoredItem(f"d{group}", system, 1.0 + "abc".index(system), value)
+        for system, row in values.items()
+        for group, value in enumerate(row)
+    ]
+    assert sum(values["a"]) != sum(values["b"])
+    assert correlate(items, "system", resamples=0).ties.predicted == 1
