@@ -137,7 +137,6 @@ def test_dividing_the_prior_out_undoes_a_tilt():
 
 
 def test_the_prior_effect_shows_in_scores_and_agreement():
-    # Two kinds of documents whose prior tilts differ would need two priors; one tilt leaves ranks within a label alone.
     rng = np.random.default_rng(1)
     prior = {"1": 0.01, "2": 0.09, "3": 0.9}
     items = []
