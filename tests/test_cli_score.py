@@ -1,0 +1,222 @@
+"""``score`` end to end on a tiny judge: the figures of the Python API, files, gates, steps, interruption."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from cli_run import METRIC, STEPS, good_rows, judge_directory, read_rows, run, write_rows
+
+import geval_local.judge
+from geval_local import Estimator, Judge, Metric, read_samples
+
+FORMS = ["summarization/coherence", "summarization/fluency"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "data.jsonl", good_rows(10))
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    return tmp_path
+
+
+def score(here: Path, *arguments: object, file: str = "data.jsonl", metric: str | None = "clarity.yaml"):
+    named = [] if metric is None else ["--metric", metric]
+    return run("score", file, *named, "--judge", judge_directory(), *arguments, home=here / "home")
+
+
+def test_figures_are_those_of_the_python_api_to_the_last_bit(here, monkeypatch):
+    monkeypatch.setattr(geval_local.judge, "WINDOW", 4)
+    done = run(
+        *("score", "data.jsonl", "-m", FORMS[0], "-m", FORMS[1], "--judge", judge_directory(), "--no-steps"),
+        *("-o", "out.jsonl", "--json", "--batch-tokens", 3000),
+        home=here / "home",
+    )
+    assert done.exit_code == 0, done.stderr
+    rows = read_rows(here / "out.jsonl")
+    judge = Judge.load(judge_directory(), batch_tokens=3000)
+    for name in FORMS:
+        expected = judge.score_many(Metric.load(name).with_steps(()), read_samples("data.jsonl"))
+        assert [row["geval"][name] for row in rows] == [one.to_dict() for one in expected]
+        reported = json.loads(done.stdout)["metrics"][name]
+        assert reported["mean"] == pytest.approx(sum(one.value for one in expected) / 10, rel=1e-15)
+        assert reported["signature"] == str(judge.signature(Metric.load(name).with_steps(())))
+    assert [row["id"] for row in rows] == [f"r{number}" for number in range(10)]
+    assert rows[0]["source"] == good_rows(1)[0]["source"]
+
+
+def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
+    before = set(here.iterdir())
+    done = score(here)
+    assert done.exit_code == 0, done.stderr
+    assert "10/10" in done.stdout
+    assert "clarity" in done.stdout
+    assert "signature judge:" in done.stdout
+    assert "-o scores.jsonl" in done.stderr
+    assert set(here.iterdir()) - before <= {here / "home"}
+
+
+def test_json_is_the_only_thing_on_stdout(here):
+    done = score(here, "--json", "--limit", 3, "--seed", 7)
+    record = json.loads(done.stdout)
+    assert record["rows"] == 3
+    low, high = record["metrics"]["clarity"]["interval"]
+    assert low <= record["metrics"]["clarity"]["mean"] <= high
+    assert record["failed_gates"] == []
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_other_formats_by_extension(here, name):
+    done = score(here, "-o", name)
+    assert done.exit_code == 0, done.stderr
+    if name.endswith("csv"):
+        assert (here / name).read_text(encoding="utf-8").count("\n") >= 11
+    else:
+        assert pq.read_table(here / name).num_rows == 10
+
+
+def test_estimators_reach_the_scores(here):
+    judge, metric = Judge.load(judge_directory()), Metric.load("clarity.yaml")
+    for arguments, estimator in (
+        (["--estimator", "mode"], Estimator("mode")),
+        (["--estimator", "sample", "--n", 5, "--seed", 3], Estimator("sample", 5, 3)),
+    ):
+        done = score(here, *arguments, "--json", "-o", "out.jsonl")
+        expected = [one.value for one in judge.score_many(metric, read_samples("data.jsonl"), estimator=estimator)]
+        assert [row["geval"]["clarity"]["score"] for row in read_rows(here / "out.jsonl")] == expected
+        assert json.loads(done.stdout)["estimator"] == estimator.text
+
+
+def test_thresholds_and_gates_decide_the_exit_code(here):
+    done = score(here, "--json", "--threshold", 3, "-o", "out.jsonl")
+    figures = [row["geval"]["clarity"] for row in read_rows(here / "out.jsonl")]
+    share = json.loads(done.stdout)["metrics"]["clarity"]["passed_share"]
+    assert share == sum(one["score"] >= 3 for one in figures) / 10
+    mean = json.loads(done.stdout)["metrics"]["clarity"]["mean"]
+    assert score(here, "--fail-under", mean - 0.01).exit_code == 0
+    failed = score(here, "--fail-under", mean + 0.01, "--json")
+    assert failed.exit_code == 1
+    assert "is under" in failed.stderr
+    assert len(json.loads(failed.stdout)["failed_gates"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [("0", 1), ("1", 1), ("2", 0), ("16%", 1), ("17%", 0), ("0%", 1), ("100%", 0)]
+)
+def test_max_unscored_counts_rows_or_their_share(here, limit, code):
+    write_rows(here / "holes.jsonl", [*good_rows(10), {"source": "x", "output": ""}, {"source": "x"}])
+    done = score(here, "--max-unscored", limit, file="holes.jsonl")
+    assert done.exit_code == code, done.stderr
+    assert ("gate failed" in done.stderr) == bool(code)
+
+
+def test_no_scored_row_at_all_fails_the_mean_gate(here):
+    write_rows(here / "holes.jsonl", [{"source": "x", "output": ""}])
+    assert score(here, file="holes.jsonl").exit_code == 0
+    done = score(here, "--fail-under", 1, "--json", file="holes.jsonl")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["metrics"]["clarity"]["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threshold", "7"], "outside the scale 1-5"),
+        (["--fail-under", "0.5"], "outside the scale 1-5"),
+        (["--max-unscored", "many"], "no limit"),
+        (["--max-unscored", "-1"], "no limit"),
+        (["--max-unscored", "101%"], "no limit"),
+        (["--metric", "clarity.yaml"], "same name"),
+        (["--scale", "1-5"], "--prompt-file"),
+        (["--prompt-file", "p.txt", "--scale", "1-5"], "metric by itself"),
+        (["--n", "0", "--estimator", "sample"], "at least once"),
+        (["--limit", "0"], "at least 1"),
+        (["--metric", "summarization/coherense"], "did you mean summarization/coherence"),
+        (["--dtype", "int8"], "int8"),
+    ],
+)
+def test_wrong_settings_are_named_without_a_traceback(here, arguments, message):
+    done = score(here, *arguments, "--json")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_metric_must_be_named(here):
+    done = score(here, metric=None)
+    assert done.exit_code == 2
+    assert "metrics list" in done.stderr
+
+
+def test_output_and_input_are_checked_before_the_judge(here, monkeypatch):
+    monkeypatch.setattr(Judge, "load", lambda *_, **__: pytest.fail("the judge was loaded"))
+    (here / "empty.jsonl").write_text("", encoding="utf-8")
+    for arguments, file, message in (
+        (["-o", "nowhere/out.jsonl"], "data.jsonl", "no directory"),
+        (["-o", "out.txt"], "data.jsonl", "unknown format"),
+        (["-o", "data.jsonl"], "data.jsonl", "it is the input"),
+        ([], "missing.jsonl", "no file"),
+        ([], "empty.jsonl", "no rows"),
+    ):
+        done = score(here, *arguments, file=file)
+        assert done.exit_code == 2
+        assert message in done.stderr
+    assert len(read_rows(here / "data.jsonl")) == 10
+
+
+def test_a_prompt_file_is_a_metric(here):
+    (here / "fluency.txt").write_text("Rate it.\n\n{{Summary}}\n\n- Fluency (1-3): \n", encoding="utf-8")
+    done = score(here, "--prompt-file", "fluency.txt", "--scale", "1-3", "--json", "-o", "out.jsonl", metric=None)
+    assert done.exit_code == 0, done.stderr
+    assert list(json.loads(done.stdout)["metrics"]) == ["fluency"]
+    assert list(read_rows(here / "out.jsonl")[0]["geval"]["fluency"]["probabilities"]) == ["1", "2", "3"]
+
+
+def test_missing_steps_are_written_once_announced_and_pinned(here, monkeypatch):
+    written = []
+    monkeypatch.setattr(Judge, "continue_text", lambda *_, **__: written.append(1) or STEPS)
+    first = score(here, "--limit", 2, "--json", metric=FORMS[0])
+    second = score(here, "--limit", 2, "--json", metric=FORMS[0])
+    assert first.exit_code == second.exit_code == 0
+    assert len(written) == 1
+    pinned = next((here / "home" / "steps").iterdir())
+    assert f"pinned in {pinned}" in first.stderr
+    assert "pinned" not in second.stderr
+    signatures = [json.loads(done.stdout)["metrics"][FORMS[0]]["signature"] for done in (first, second)]
+    assert signatures[0] == signatures[1]
+    assert "steps:none" not in signatures[0]
+
+
+def test_a_judge_that_writes_no_steps_is_told_of_with_a_remedy(here):
+    done = score(here, "-o", "out.jsonl", metric=FORMS[0])
+    assert done.exit_code == 2
+    assert "wrote no evaluation steps" in done.stderr
+    assert "--no-steps" in done.stderr
+    assert not (here / "out.jsonl").exists()
+
+
+def test_an_interruption_exits_with_3_and_prints_the_command(here, monkeypatch):
+    def interrupt(*_: object, **__: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Judge, "iter_scores", interrupt)
+    done = score(here, "-o", "my out.jsonl")
+    assert done.exit_code == 3
+    assert (
+        f"geval-local score data.jsonl --metric clarity.yaml --judge {judge_directory()} -o 'my out.jsonl'"
+        in done.stderr
+    )
+    assert [path.name for path in here.iterdir() if "out" in path.name] == []
+
+
+def test_low_label_mass_is_told(here):
+    record = json.loads(score(here, "--json").stdout)["metrics"]["clarity"]["label_mass"]
+    assert 0 <= record["min"] <= record["mean"] <= 1
+    assert not math.isnan(record["share_below_low"])
+    assert record["share_below_low"] > 0  # a random model does not know the form
+    assert "label mass below 0.9" in score(here).stderr
