@@ -57,6 +57,7 @@ def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
     assert "clarity" in done.stdout
     assert "signature judge:" in done.stdout
     assert "-o scores.jsonl" in done.stderr
+    assert f"judges check {judge_directory()} --metric clarity.yaml" in done.stderr
     assert set(here.iterdir()) - before <= {here / "home"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
-from cli_run import run
+from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
 from geval_local import __version__
 
@@ -68,3 +69,23 @@ def test_usage_errors_exit_with_2_and_leave_stdout_alone(arguments, tmp_path):
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Usage" in result.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
+    write_rows(tmp_path / "data.jsonl", good_rows(20_000))
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    before = {path.name for path in tmp_path.iterdir()}
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "--judge", str(judge_directory()), "-o", "out.jsonl"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geval_local", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "loading the judge ...\n"
+    assert len(list(tmp_path.iterdir())) > len(before)
+    process.send_signal(stop)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert f"run it again with:\n  geval-local {' '.join(command)}\n" in errors
+    assert "Traceback" not in errors
+    assert {path.name for path in tmp_path.iterdir()} == before

@@ -13,6 +13,10 @@ def main() -> None:
 
     0: done. 1: a gate failed (``--fail-under``, ``--max-unscored``). 2: usage or configuration. 3: interrupted.
     """
+    import signal
+
     from geval_local.cli.app import app
 
+    # A scheduler's polite stop is an interruption too: nothing half-written stays behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app(prog_name="geval-local")

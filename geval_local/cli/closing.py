@@ -61,10 +61,10 @@ def _show_table(result: Result) -> None:
     from rich.text import Text
 
     # Narrow enough for a terminal of 80 columns.
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("metric", overflow="fold")
     low_mass = result.summaries[0].low_mass
-    for heading in ("scored", "mean [95 % interval]", "std", "mass", "min", f"<{low_mass:g}"):
+    for heading in ("scored", "mean [95 % CI]", "std", "mass", "min", f"<{low_mass:g}"):
         table.add_column(heading, justify="right", no_wrap=True)
     has_threshold = any(summary.threshold is not None for summary in result.summaries)
     if has_threshold:
@@ -131,8 +131,7 @@ def _show_next(result: Result, task: Task, command: str) -> None:
 
 
 def _metric_option(task: Task) -> str:
-    metric = task.metrics[0]
-    return "" if metric.template is not None else f" --metric {shlex.quote(metric.name)}"
+    return f" --metric {shlex.quote(task.metric_names[0])}" if task.metric_names else ""
 
 
 def _record(result: Result, task: Task) -> dict[str, Any]:

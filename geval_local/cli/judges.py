@@ -117,10 +117,12 @@ def fetch(
 ) -> None:
     """Download a judge's safetensors, configuration and tokenizer; the only verb that uses the network."""
     from geval_local.inference.fetch import fetch as download
+    from geval_local.inference.registry import load_registry
 
     directory = download(_entry_to_fetch(name, models), output)
     typer.echo(str(directory))
-    note(f"next: geval-local judges check {name if output is None else directory}")
+    listed = output is None and name in load_registry(models).judges
+    note(f"next: geval-local judges check {name if listed else directory}")
 
 
 def _entry_to_fetch(name: str, models: Path | None) -> JudgeEntry:

@@ -31,7 +31,7 @@ def score(
     judge: options.JudgeName = None,
     models: options.ModelsFile = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A new .jsonl, .csv or .parquet file.")
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
     dry_run: Annotated[
@@ -96,7 +96,7 @@ def score(
     from geval_local.cli.closing import show_result
     from geval_local.cli.scoring import Task, score_file
 
-    task = Task(file, chosen, choice, Estimator(estimator, n, seed), output, limit, threshold, gates)
+    task = Task(file, chosen, metric or [], choice, Estimator(estimator, n, seed), output, limit, threshold, gates)
     result = score_file(task)
     show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
     if result.failures:

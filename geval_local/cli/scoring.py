@@ -28,10 +28,11 @@ __all__ = ["Result", "Task", "score_file"]
 
 @dataclass(frozen=True)
 class Task:
-    """What a run was asked for."""
+    """What a run was asked for; `metric_names` are the metrics' names or files as given, none for a prompt file."""
 
     file: Path
     metrics: Sequence[Metric]
+    metric_names: Sequence[str]
     judge: JudgeChoice
     estimator: Estimator
     output: Path | None
@@ -92,6 +93,7 @@ def score_file(task: Task) -> Result:
         judge = task.judge.load()
         loaded = time.perf_counter()
         metrics = [judge.with_steps(metric) for metric in task.metrics]
+        begin = time.perf_counter()
         tallies = _score(task, judge, metrics, _chain(first, samples), writer)
     summaries = [tally.summary(seed=task.estimator.seed) for tally in tallies]
     return Result(
@@ -101,7 +103,7 @@ def score_file(task: Task) -> Result:
         failures=task.gates.failures(summaries),
         rows=summaries[0].rows,
         load_seconds=loaded - start,
-        seconds=time.perf_counter() - loaded,
+        seconds=time.perf_counter() - begin,
     )
 
 

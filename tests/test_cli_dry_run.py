@@ -1,0 +1,76 @@
+"""``score --dry-run``: forms, tokens and labels from the tokenizer alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_run import METRIC, STEPS, good_rows, judge_directory, run, write_rows
+
+from geval_local import Judge, Metric
+from geval_local.prompt import render_form
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "data.jsonl", [{"source": "x"}, *good_rows(2)])
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    # No weights: whatever needs them fails.
+    shutil.copytree(judge_directory(), tmp_path / "judge", ignore=shutil.ignore_patterns("*.safetensors"))
+    return tmp_path
+
+
+def dry(here: Path, *arguments: object, judge: object = "judge"):
+    return run("score", "data.jsonl", "--judge", judge, "--dry-run", *arguments, home=here / "home")
+
+
+def test_the_first_usable_form_is_shown_to_the_letter_without_weights(here):
+    done = dry(here, "-m", "clarity.yaml")
+    assert done.exit_code == 0, done.stderr
+    form = render_form(Metric.load("clarity.yaml"), {key: str(value) for key, value in good_rows(1)[0].items()})
+    assert f"<s>{form.text}" in done.stdout
+    assert "data.jsonl, row 2" in done.stdout
+    assert "row 1: the field 'output' is missing" in done.stderr
+    assert "1 of them BOS" in done.stdout
+    assert "... " in done.stdout
+
+
+def test_json_holds_tokens_and_trie(here):
+    done = dry(here, "-m", "clarity.yaml", "-m", "factuality/summary_consistency", "--json")
+    record = json.loads(done.stdout)
+    form = record["forms"]["clarity"]
+    assert form["row"] == 2
+    assert form["bos_count"] == 1
+    assert len(form["token_ids"]) == len(form["text"].encode()) - len("<s>") + 1
+    assert [(one["label"], one["text"]) for one in form["surface_forms"][:2]] == [("1", "1"), ("1", " 1")]
+    assert form["inner_nodes"] == [[], [form["surface_forms"][1]["token_ids"][0]]]
+    assert record["forms"]["factuality/summary_consistency"]["steps"] == "to be written"
+
+
+def test_missing_steps_are_told_and_pinned_ones_are_used(here, monkeypatch):
+    done = dry(here, "-m", "summarization/fluency", judge=judge_directory())
+    assert "no evaluation steps yet" in done.stderr
+    assert "Evaluation Steps:" not in done.stdout
+    monkeypatch.setattr(Judge, "continue_text", lambda *_, **__: STEPS)
+    assert run("steps", "summarization/fluency", "--judge", judge_directory(), home=here / "home").exit_code == 0
+    done = dry(here, "-m", "summarization/fluency", judge=judge_directory())
+    assert "no evaluation steps yet" not in done.stderr
+    assert "2. Compare them." in done.stdout
+
+
+def test_a_file_whose_rows_all_fail_is_an_error(here):
+    write_rows(here / "data.jsonl", [{"source": "x"}] * 3)
+    done = dry(here, "-m", "clarity.yaml")
+    assert done.exit_code == 2
+    assert "none of the first 3 rows" in done.stderr
+
+
+def test_a_long_label_list_leaves_out_its_middle(here):
+    (here / "wide.yaml").write_text(METRIC.replace("scale: 1-5", "scale: 0-100"), encoding="utf-8")
+    done = dry(here, "-m", "wide.yaml")
+    assert done.exit_code == 0, done.stderr
+    assert "142 more" in done.stdout
+    assert "1 opens 10" in done.stdout

@@ -1,0 +1,72 @@
+"""``metrics``: presets listed, shown as YAML that reads back, files validated, new ones that validate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_run import METRIC, run
+
+from geval_local import Metric
+from geval_local.metric import preset_names
+
+
+def test_list_names_every_preset(tmp_path):
+    done = run("metrics", "list", home=tmp_path)
+    assert done.exit_code == 0
+    assert all(name in done.stdout for name in preset_names())
+    listed = json.loads(run("metrics", "list", "--json", home=tmp_path).stdout)
+    assert [one["name"] for one in listed] == preset_names()
+
+
+def test_show_prints_yaml_that_reads_back_to_the_same_metric(tmp_path):
+    done = run("metrics", "show", "factuality/summary_consistency", home=tmp_path)
+    assert Metric.from_yaml(done.stdout) == Metric.load("factuality/summary_consistency")
+
+
+def test_validate_names_every_problem_of_every_file_with_its_line(tmp_path):
+    good, bad, worse = (tmp_path / name for name in ("good.yaml", "bad.yaml", "worse.yaml"))
+    good.write_text(METRIC, encoding="utf-8")
+    bad.write_text(METRIC.replace("criteria:", "criterai:"), encoding="utf-8")
+    worse.write_text(METRIC.replace("1-5", "5-1"), encoding="utf-8")
+    assert run("metrics", "validate", good, home=tmp_path).exit_code == 0
+    done = run("metrics", "validate", bad, good, worse, tmp_path / "none.yaml", home=tmp_path)
+    assert done.exit_code == 2
+    assert f"{bad}, line 2: unknown key 'criterai', did you mean 'criteria'?" in done.stderr
+    assert f"{worse}, line 6" in done.stderr
+    assert "none.yaml" in done.stderr
+    assert f"{good}: clarity, scale 1-5" in done.stdout
+
+
+def test_new_writes_a_commented_file_that_validates_and_overwrites_nothing(tmp_path):
+    file = tmp_path / "mine.yaml"
+    assert run("metrics", "new", "support/clarity", "-o", file, home=tmp_path).exit_code == 0
+    assert Metric.load(file).name == "support/clarity"
+    assert run("metrics", "validate", file, home=tmp_path).exit_code == 0
+    text = file.read_text(encoding="utf-8")
+    again = run("metrics", "new", "other", "-o", file, home=tmp_path)
+    assert again.exit_code == 2
+    assert "is there already" in again.stderr
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_every_optional_key_of_a_new_file_validates_when_uncommented(tmp_path):
+    file = tmp_path / "mine.yaml"
+    run("metrics", "new", "clarity", "-o", file, home=tmp_path)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    optional = ("# introduction", "#   ", "# source:", "# rubric:", "# steps:", "# threshold:", "# shorten:")
+    for number, line in enumerate(lines):
+        if line.startswith(optional):
+            lines[number] = ("  " if line.startswith("# source:") else "") + line[2:]
+    metric = Metric.from_yaml("\n".join(lines))
+    assert metric.shorten == "source"
+    assert metric.threshold == 4
+    assert metric.rubric is not None
+    assert len(metric.steps or ()) == 3
+
+
+@pytest.mark.parametrize("name", ["two words", "a: b", "", "a//b"])
+def test_new_refuses_a_name_that_is_none(name, tmp_path):
+    done = run("metrics", "new", name, "-o", tmp_path / "m.yaml", home=tmp_path)
+    assert done.exit_code == 2
+    assert not (tmp_path / "m.yaml").exists()
