@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 from tiny import byte_tokenizer, save_judge, tiny_model
@@ -27,12 +27,15 @@ steps:
 STEPS = " Read both texts.\n2. Compare them.\n3. Choose a score.\n\n"
 
 
+_DIRECTORY = TemporaryDirectory(prefix="tiny-judge-")  # goes when the test process ends
+
+
 @cache
 def judge_directory() -> Path:
     """A random Llama with a byte tokenizer; it scores, and cannot write a numbered list."""
     tokenizer = byte_tokenizer(chat=False)
     model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
-    return save_judge(Path(mkdtemp(prefix="tiny-judge-")), model, tokenizer)
+    return save_judge(Path(_DIRECTORY.name), model, tokenizer)
 
 
 def run(*arguments: object, home: Path) -> Result:
