@@ -193,15 +193,7 @@ class Tally:
         self._unscored: dict[str, _Unscored] = {}
 
     def add(self, sample: Sample, score: Score) -> None:
-        """Take in one row.
-
-        Parameters
-        ----------
-        sample : Sample
-            The row, for its number.
-        score : Score
-            Its score on this metric, or the reason why there is none.
-        """
+        """Take in one row: the sample, for its number, and its score or the reason why there is none."""
         self._rows += 1
         if score.error is not None:
             text = score.error.removeprefix(f"{sample.where}: ").split("\n", 1)[0]

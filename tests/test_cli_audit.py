@@ -10,8 +10,9 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, Sample
 from geval_local.errors import JudgeError, UnscorableError
-from geval_local.inference.audit import audit_judge, audit_prompt, example_samples
+from geval_local.inference.audit import audit_judge, audit_prompt
 from geval_local.inference.engine import Readout
+from geval_local.inference.examples import example_samples
 from geval_local.inference.prepare import RequestMaker
 from geval_local.metric import preset_names
 
