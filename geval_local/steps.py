@@ -17,7 +17,15 @@ from geval_local.metric import Metric, StepsProvenance
 from geval_local.paths import home_directory
 from geval_local.prompt import Prompt, render_steps_prompt
 
-__all__ = ["StepsWriter", "parse_steps", "pinned_steps", "write_steps"]
+__all__ = [
+    "StepsWriter",
+    "parse_steps",
+    "pinned_path",
+    "pinned_steps",
+    "read_pinned",
+    "with_pinned_steps",
+    "write_steps",
+]
 
 MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"^\s*\**(\d+)[.)]\**\s+(.*\S)\s*$")
@@ -112,6 +120,43 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
     return metric.with_steps(steps, provenance)
 
 
+def pinned_path(metric: Metric, fingerprint: str) -> Path:
+    """Name the file in which the steps of a metric by one judge are pinned; it need not exist.
+
+    Parameters
+    ----------
+    metric : Metric
+        Its hash, which leaves the steps out, is part of the name.
+    fingerprint : str
+        Content fingerprint of the judge.
+    """
+    return home_directory() / "steps" / f"{metric.name.replace('/', '.')}-{metric.hash}-{fingerprint}.yaml"
+
+
+def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
+    """Give a metric the steps that a judge has pinned for it; None if there are none.
+
+    Raises
+    ------
+    MetricError
+        If the pinned file is damaged or belongs to another version of the metric.
+    """
+    path = pinned_path(metric, fingerprint)
+    if not path.is_file():
+        return None
+    pinned = Metric.load(path)
+    if pinned.hash != metric.hash or not pinned.steps:
+        raise MetricError(
+            f"the pinned steps in {path} belong to another version of {metric.name}", hint="Delete the file."
+        )
+    return metric.with_steps(pinned.steps, pinned.steps_provenance)
+
+
+def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
+    """Give a metric that needs steps those that a judge has pinned, if there are any; write nothing."""
+    return (read_pinned(metric, fingerprint) if metric.needs_steps else None) or metric
+
+
 def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | None]:
     """Give a metric its steps: those it has, those pinned for this metric and judge, or newly written and pinned ones.
 
@@ -138,14 +183,10 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
     """
     if not metric.needs_steps:
         return metric, None
-    path = home_directory() / "steps" / f"{metric.name.replace('/', '.')}-{metric.hash}-{judge.fingerprint}.yaml"
-    if path.is_file():
-        pinned = Metric.load(path)
-        if pinned.hash != metric.hash or not pinned.steps:
-            raise MetricError(
-                f"the pinned steps in {path} belong to another version of {metric.name}", hint="Delete the file."
-            )
-        return metric.with_steps(pinned.steps, pinned.steps_provenance), None
+    path = pinned_path(metric, judge.fingerprint)
+    pinned = read_pinned(metric, judge.fingerprint)
+    if pinned is not None:
+        return pinned, None
     complete = write_steps(judge, metric)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")

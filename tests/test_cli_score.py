@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -59,6 +60,16 @@ def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
     assert "-o scores.jsonl" in done.stderr
     assert f"judges check {judge_directory()} --metric clarity.yaml" in done.stderr
     assert set(here.iterdir()) - before <= {here / "home"}
+
+
+def test_first_rows_show_their_label_probabilities(here):
+    result = score(here)
+    shown = [line.split() for line in result.stdout.splitlines() if re.match(r"\s*r\d", line)]
+    assert len(shown) == 8, result.stdout
+    for cells in shown:
+        value, *shares = map(float, cells[1:])
+        assert sum(shares) == pytest.approx(1, abs=0.005)
+        assert sum(p * label for label, p in enumerate(shares, start=1)) == pytest.approx(value, abs=0.02)
 
 
 def test_json_is_the_only_thing_on_stdout(here):

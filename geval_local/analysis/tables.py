@@ -23,6 +23,8 @@ __all__ = [
     "comparison_table",
     "correlation_table",
     "gap_table",
+    "interval",
+    "number",
     "sampling_table",
     "side_table",
 ]

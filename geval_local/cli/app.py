@@ -72,16 +72,16 @@ def _start(
     """
     show_log()
     if context.invoked_subcommand != "judges":
-        go_offline()
+        _go_offline()
 
 
 @judges.app.callback()
 def _start_judges(context: typer.Context) -> None:
     """List, check and fetch judges. Fetching is the only thing that uses the network."""
     if context.invoked_subcommand != "fetch":
-        go_offline()
+        _go_offline()
 
 
-def go_offline() -> None:
+def _go_offline() -> None:
     """Tell the hub client, before anything imports it, that there is no network."""
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -17,6 +17,8 @@ __all__ = ["show_result"]
 
 #: Kinds of reasons that are shown for each metric; `--json` has them all.
 REASONS_SHOWN = 8
+#: Most labels of a scale whose probabilities fit on a line.
+LABELS_SHOWN = 7
 
 
 def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> None:
@@ -36,6 +38,7 @@ def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> N
     if as_json:
         print_json(_record(result, task))
     else:
+        _show_first_rows(result)
         _show_table(result)
         _show_unscored(result)
         console = result_console()
@@ -53,6 +56,28 @@ def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> N
             note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
     for failure in result.failures:
         note(f"gate failed: {failure}", "bold red")
+
+
+def _show_first_rows(result: Result) -> None:
+    """Show the first rows with their label probabilities: what a score is made of, at a glance."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for place, summary in enumerate(result.summaries):
+        scored = [(sample, scores[place]) for sample, scores in result.first_rows if scores[place].is_scored]
+        labels = list(scored[0][1].probabilities or {}) if scored else []
+        if not 0 < len(labels) <= LABELS_SHOWN:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column(f"first rows: {summary.metric}", overflow="ellipsis", no_wrap=True, max_width=40)
+        for heading in ("score", *(f"p({label})" for label in labels)):
+            table.add_column(Text(heading), justify="right", no_wrap=True)
+        for sample, score in scored:
+            name = sample.fields.get("id") or f"row {sample.row}"
+            shares = (f"{p:.3f}" for p in (score.probabilities or {}).values())
+            table.add_row(*map(Text, (str(name), f"{score.value:.3f}", *shares)))
+        print_table(table)
 
 
 def _show_table(result: Result) -> None:

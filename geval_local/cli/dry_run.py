@@ -10,7 +10,6 @@ from typing import Any
 from geval_local.cli.audit_view import label_record, show_labels, show_tokens
 from geval_local.cli.console import note, print_json, result_console
 from geval_local.cli.options import JudgeChoice
-from geval_local.cli.pins import with_pinned
 from geval_local.errors import DataError, UnscorableError
 from geval_local.inference.audit import PromptAudit, audit_prompt
 from geval_local.inference.encoding import PromptEncoder
@@ -21,6 +20,7 @@ from geval_local.inference.prepare import RequestMaker
 from geval_local.inference.registry import directory_entry
 from geval_local.metric import Metric
 from geval_local.samples import Sample, read_samples
+from geval_local.steps import with_pinned_steps
 
 __all__ = ["show_forms"]
 
@@ -46,7 +46,7 @@ def show_forms(file: Path, metrics: Sequence[Metric], choice: JudgeChoice, *, as
     directory = resolve_directory(entry)
     records: dict[str, Any] = {}
     for metric in metrics:
-        pinned = with_pinned(metric, fingerprint(directory)) if _is_complete(directory) else metric
+        pinned = with_pinned_steps(metric, fingerprint(directory)) if _is_complete(directory) else metric
         if pinned.needs_steps:
             note(
                 f"{metric.name} has no evaluation steps yet, so their block is missing below: it takes the judge "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from geval_local.inference.audit import JudgeAudit
     from geval_local.inference.entry import JudgeEntry
 
-__all__ = ["app"]
+__all__ = ["app", "check", "fetch", "list_judges"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -79,10 +79,10 @@ def check(
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
-    from geval_local.cli.pins import with_pinned
     from geval_local.inference.audit import audit_judge
     from geval_local.inference.prepare import RequestMaker
     from geval_local.metric import Metric
+    from geval_local.steps import with_pinned_steps
 
     chosen = Metric.load(metric)
     judge = JudgeChoice(
@@ -97,7 +97,7 @@ def check(
         quantization=quantization,
         trust_remote_code=trust_remote_code,
     ).load()
-    chosen = with_pinned(chosen, judge.fingerprint)
+    chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
     audit = audit_judge(judge.loaded, judge.engine, RequestMaker(judge.encoder, chosen, judge.context))

@@ -11,7 +11,7 @@ from geval_local.cli import options
 from geval_local.cli.console import note, print_json, print_table
 from geval_local.errors import ConfigurationError, MetricError, OutputError
 
-__all__ = ["app"]
+__all__ = ["app", "list_metrics", "new", "show", "validate"]
 
 app = typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics.")
 

@@ -17,13 +17,16 @@ from geval_local.errors import OutputError
 from geval_local.metric import Metric
 from geval_local.outputs import ResultWriter
 from geval_local.samples import Sample, read_samples
-from geval_local.score import Estimator
+from geval_local.score import Estimator, Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
 __all__ = ["Result", "Task", "score_file"]
+
+#: Rows that are shown with their label probabilities.
+FIRST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Result:
         Name of the judge.
     summaries : list of Summary
         One per metric.
+    first_rows : list of (Sample, list of Score)
+        The first `FIRST_ROWS` rows with their scores, one per metric, to be shown.
     signatures : list of str
         One per metric.
     failures : list of str
@@ -63,6 +68,7 @@ class Result:
 
     judge: str
     summaries: list[Summary]
+    first_rows: list[tuple[Sample, list[Score]]]
     signatures: list[str]
     failures: list[str]
     rows: int
@@ -94,11 +100,12 @@ def score_file(task: Task) -> Result:
         loaded = time.perf_counter()
         metrics = [judge.with_steps(metric) for metric in task.metrics]
         begin = time.perf_counter()
-        tallies = _score(task, judge, metrics, _chain(first, samples), writer)
+        tallies, first_rows = _score(task, judge, metrics, _chain(first, samples), writer)
     summaries = [tally.summary(seed=task.estimator.seed) for tally in tallies]
     return Result(
         judge=judge.name,
         summaries=summaries,
+        first_rows=first_rows,
         signatures=[str(judge.signature(metric, task.estimator)) for metric in metrics],
         failures=task.gates.failures(summaries),
         rows=summaries[0].rows,
@@ -114,9 +121,10 @@ def _chain(first: list[Sample], rest: Iterator[Sample]) -> Iterator[Sample]:
 
 def _score(
     task: Task, judge: Judge, metrics: list[Metric], samples: Iterator[Sample], writer: ResultWriter | None
-) -> list[Tally]:
+) -> tuple[list[Tally], list[tuple[Sample, list[Score]]]]:
     from geval_local.judge import LOW_LABEL_MASS, WINDOW
 
+    first_rows: list[tuple[Sample, list[Score]]] = []
     tallies = [Tally(metric.name, low_mass=LOW_LABEL_MASS) for metric in metrics]
     window = list(islice(samples, WINDOW))
     total = _count(task, len(window), WINDOW) * len(metrics)
@@ -132,12 +140,14 @@ def _score(
             ]
             for place, sample in enumerate(window):
                 scores = [column[place] for column in columns]
+                if len(first_rows) < FIRST_ROWS:
+                    first_rows.append((sample, scores))
                 for tally, score in zip(tallies, scores, strict=True):
                     tally.add(sample, score)
                 if writer is not None:
                     writer.write(sample, {score.metric: score for score in scores})
             window = list(islice(samples, WINDOW))
-    return tallies
+    return tallies, first_rows
 
 
 def _count(task: Task, first: int, window: int) -> int:

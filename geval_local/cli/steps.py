@@ -91,20 +91,17 @@ def _check_output(output: Path) -> None:
 
 def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     """Write and pin a preset's steps, unless this judge has pinned some."""
-    from geval_local.cli.pins import find_pinned
     from geval_local.cli.steps_file import replace_file
-    from geval_local.metric import Metric
-    from geval_local.steps import pinned_steps, write_steps
+    from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
     judge = choice.load()
     bare = given.with_steps(None)
-    path = find_pinned(bare, judge.fingerprint)
-    if path is None:
-        complete, path = pinned_steps(judge, bare)
-        return complete, f"pinned in {path}"
-    old = Metric.load(path)
+    path = pinned_path(bare, judge.fingerprint)
+    old = read_pinned(bare, judge.fingerprint)
+    if old is None:
+        return pinned_steps(judge, bare)[0], f"pinned in {path}"
     if not force:
-        return bare.with_steps(old.steps, old.steps_provenance), f"pinned in {path} already; --force writes them anew"
+        return old, f"pinned in {path} already; --force writes them anew"
     complete = write_steps(judge, bare)
     _show_difference(old, complete)
     replace_file(path, complete.to_yaml())

@@ -33,6 +33,15 @@ TokenIds = NDArray[np.int32]
 
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")
 
+#: Some templates print the date (Llama 3.2, GPT-OSS), and a score must not depend on the day: they are told the date
+#: that Llama's own templates fall back to.
+_DATE_PARTS = {"%Y": "2024", "%y": "24", "%m": "07", "%d": "26", "%b": "Jul", "%B": "July", "%A": "Friday", "%a": "Fri"}
+_FIXED_DATE = (
+    "{% macro strftime_now(format) -%}{{ format"
+    + "".join(f" | replace('{part}', '{text}')" for part, text in _DATE_PARTS.items())
+    + " }}{%- endmacro +%}"
+)
+
 
 @dataclass(frozen=True)
 class _Frame:
@@ -71,7 +80,7 @@ class PromptEncoder:
             )
         self.tokenizer = tokenizer
         self.style = style
-        self._close_thinking = close_thinking
+        self.close_thinking = close_thinking
         self._salt = f"\ue000{secrets.token_hex(8)}\ue001"
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
         self._backend, self._original_ids, self._secret_names = _with_secret_names(
@@ -93,14 +102,19 @@ class PromptEncoder:
     @cached_property
     def _frame(self) -> _Frame:
         mark = self._salt + "body"
-        template_options: dict[str, Any] = {"enable_thinking": False} if self._close_thinking else {}
+        template = self.tokenizer.get_chat_template()
+        template_options: dict[str, Any] = {"enable_thinking": False} if self.close_thinking else {}
         text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True, **template_options
+            [{"role": "user", "content": mark}],
+            chat_template=_FIXED_DATE + template if "strftime_now" in template else template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **template_options,
         )
         if not isinstance(text, str) or text.count(mark) != 1:
             raise TokenizerError("the chat template does not show the user's message exactly once")
         before, after = text.split(mark)
-        if self._close_thinking and "</think>" not in after:
+        if self.close_thinking and "</think>" not in after:
             after += "\n</think>\n\n" if after.rstrip().endswith("<think>") else "<think>\n\n</think>\n\n"
         return _Frame(self._hide(before), self._hide(after))
 
@@ -152,6 +166,8 @@ class PromptEncoder:
 
     def drop_tokens(self, text: str, count: int) -> str:
         """Cut `count` tokens off the end of a sample's text; empty if it has no more than that."""
+        if count == 0:
+            return text
         offsets = self._backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
@@ -191,11 +207,31 @@ def _with_secret_names(
             names[token["content"]] = f"{salt}{number}\ue001"
             token.update(content=names[token["content"]], special=True, normalized=False)
         originals.append((token["content"], token["id"]))
+    _rename_in_model(record["model"], names)
     copy = Tokenizer.from_str(json.dumps(record))
     ids = [(copy.token_to_id(content), original) for content, original in originals]
     size = max([copy.get_vocab_size(with_added_tokens=True), *(new + 1 for new, _ in ids if new is not None)])
-    # Ids of renamed tokens are handed out anew; everything else keeps its own.
+    # Renamed tokens that the model's vocabulary does not hold get new ids; everything else keeps its own.
     table = np.arange(max(size, backend.get_vocab_size(with_added_tokens=True)), dtype=np.int32)
     for new, original in ids:
         table[new] = original
     return copy, table, names
+
+
+def _rename_in_model(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Rename the control tokens that the model's own vocabulary holds as well.
+
+    A Unigram model finds every piece of its vocabulary in a text, and a BPE model every piece that its merges spell.
+    """
+    pieces = model["vocab"]
+    if isinstance(pieces, dict):
+        if not names.keys() & pieces.keys():
+            return
+        model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in pieces]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = (pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"])
+        model["merges"] = [[left, right] for left, right in pairs if not {left, right, left + right} & names.keys()]

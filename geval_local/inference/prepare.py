@@ -27,7 +27,7 @@ class Prepared:
     prompt_tokens : int
         Length of the filled form; 0 if it could not be filled.
     dropped_tokens : int
-        Tokens that the field allowed to be shortened has lost.
+        Tokens that the prompt has lost with the end of the field that may be shortened.
     error : str or None
         Why there is no request.
     """
@@ -80,17 +80,14 @@ class RequestMaker:
     def _fit(self, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
         trie = self.reader.trie_for(prompt, ids)
-        room = self.context - trie.depth
         full_length = len(ids)
-        dropped = 0
         name = self.metric.shorten
-        while len(ids) > room and name is not None and texts[name]:
-            dropped += len(ids) - room
-            shortened = self.encoder.drop_tokens(texts[name], len(ids) - room)
-            texts = {**texts, name: shortened}
+        while (excess := len(ids) + trie.depth - self.context) > 0 and name is not None and texts[name]:
+            texts = {**texts, name: self.encoder.drop_tokens(texts[name], excess)}
             prompt = render_form(self.metric, texts)
             ids = self.encoder.encode([prompt])[0]
-        if len(ids) > room or (name is not None and not texts[name]):
+            trie = self.reader.trie_for(prompt, ids)
+        if excess > 0 or (name is not None and not texts[name]):
             remedy = (
                 f"the field {name!r} cannot be shortened far enough"
                 if name is not None
@@ -101,6 +98,5 @@ class RequestMaker:
                 full_length,
                 error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
             )
-        if dropped:
-            trie = self.reader.trie_for(prompt, ids)
-        return Prepared(Request(ids, trie), len(ids), dropped)
+        # Tokens are counted by what is left: a cut inside a character or a merge takes more of them than asked for.
+        return Prepared(Request(ids, trie), len(ids), full_length - len(ids))
