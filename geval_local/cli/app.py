@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from geval_local import __version__
 from geval_local.cli import judges, metrics
 from geval_local.cli.console import note, show_error, show_log
+from geval_local.cli.meta_eval import meta_eval
 from geval_local.cli.score import score
 from geval_local.cli.steps import steps
 from geval_local.errors import GevalError
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 app.command()(score)
 app.command()(steps)
+app.command("meta-eval")(meta_eval)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
 

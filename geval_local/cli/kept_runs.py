@@ -121,11 +121,15 @@ class KeptRuns:
         manifest = read_manifest(path)
         remedy = f"Choose another directory with -o, or delete {path}."
         if manifest is None:
-            raise ConfigurationError(f"{path} is there, but not what it is: it has no {manifest_path(path).name}", hint=remedy)
+            raise ConfigurationError(
+                f"{path} is there, but not what it is: it has no {manifest_path(path).name}", hint=remedy
+            )
         if (manifest.input_sha256, manifest.rows) != (file_sha256(self.source), len(self.rows)):
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
         for name, signature in signatures.items():
-            if name in manifest.metrics and (differ := signature_differences(manifest.metrics[name].signature, signature)):
+            if name in manifest.metrics and (
+                differ := signature_differences(manifest.metrics[name].signature, signature)
+            ):
                 told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in differ.items())
                 raise ConfigurationError(f"{path} holds scores of {name} under another signature: {told}", hint=remedy)
         return manifest

@@ -111,7 +111,8 @@ def _match(given: str, layout: Benchmark) -> tuple[str, Metric]:
     for dimension, preset in layout.dimensions.items():
         if preset is not None and (metric.name == preset or last == dimension):
             return dimension, metric
+    rated = ", ".join(dimension for dimension, preset in layout.dimensions.items() if preset)
     raise ConfigurationError(
         f"{layout.name} has no ratings for {metric.name}",
-        hint=f"Say which it rates: --metric DIMENSION={given}, one of {', '.join(d for d, p in layout.dimensions.items() if p)}.",
+        hint=f"Say which it rates: --metric DIMENSION={given}, one of {rated}.",
     )

@@ -13,7 +13,11 @@ from geval_local.output_formats import plain
 __all__ = ["as_record", "show_table"]
 
 
-def show_table(table: Table, title: str, *, fold: Collection[str] = ()) -> None:
+#: Columns of reasons, which may be long; the others hold figures and are never broken.
+WORDY = ("groups skipped", "items left out", "output", "test", "Williams")
+
+
+def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections: bool = False) -> None:
     """Print a table with its notes.
 
     Parameters
@@ -24,6 +28,8 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = ()) -> None:
         Stands above it.
     fold : collection of str
         Headers of columns that go into a note where all rows have the same cell, which makes room for the others.
+    sections : bool
+        Whether rows are called ``section: name``; then each section's name stands once, above its rows.
     """
     from rich import box
     from rich.table import Table as RichTable
@@ -40,9 +46,17 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = ()) -> None:
         if index == 0:
             shown.add_column(table.headers[index], overflow="fold")
         else:
-            shown.add_column(table.headers[index], justify="right", overflow="fold")
+            header = table.headers[index]
+            shown.add_column(header, justify="right", overflow="fold", no_wrap=header not in WORDY)
+    section = ""
     for row in table.rows:
-        shown.add_row(*(Text(row[index]) for index in kept))
+        name = row[0]
+        if sections:
+            own, _, name = row[0].partition(": ")
+            if own != section:
+                shown.add_row(Text(own, "bold"))
+            section, name = own, f"  {name}"
+        shown.add_row(Text(name), *(Text(row[index]) for index in kept[1:]))
     console = result_console()
     console.print()
     console.print(Text(title, "bold"))
