@@ -52,9 +52,9 @@ class Evaluation:
     correlations : mapping of Level to mapping of str to mapping of str to Correlation
         Level -> contender -> dimension. Baselines are there at the first level only.
     comparisons : mapping of str to Comparison
-        ``dimension: first - second`` -> the test of their difference, at the first level.
+        ``dimension: first / second`` -> the test of their difference, at the first level.
     agreements : mapping of str to Agreement
-        ``dimension: first, second`` -> their agreement with each other.
+        ``dimension: first / second`` -> their agreement with each other.
     notes : tuple of str
         What could not be correlated, and why.
     """
@@ -102,10 +102,10 @@ def evaluate(
     for first, second, dimension in _pairs(contenders):
         one, other = first.items[dimension], second.items[dimension]
         try:
-            name = f"{dimension}: {first.name} - {second.name}"
+            name = f"{dimension}: {first.name} / {second.name}"
             comparisons[name] = compare(one, other, levels[0], coefficient, resamples=resamples, seed=seed)
             if {first.kind, second.kind} <= {"judge", "responses"}:
-                agreements[f"{dimension}: {first.name}, {second.name}"] = agree(one, other)
+                agreements[name] = agree(one, other)
         except DataError as error:
             notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
     return Evaluation(tuple(contenders), correlations, comparisons, agreements, tuple(notes))
@@ -113,12 +113,14 @@ def evaluate(
 
 def _pairs(contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Contender, str]]:
     """Judges, responses and predictions with each other; an ablation only with the judge that it is one of."""
+    pairs = []
     for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
         ablations = [one for one in (first, second) if one.kind == "ablation"]
-        if ablations and not (len(ablations) == 1 and ablations[0].parent in (first.name, second.name)):
-            continue
-        for dimension in first.items:
-            if dimension in second.items:
+        if not ablations or (len(ablations) == 1 and ablations[0].parent in (first.name, second.name)):
+            pairs.append((first, second))
+    for dimension in dict.fromkeys(dimension for contender in contenders for dimension in contender.items):
+        for first, second in pairs:
+            if dimension in first.items and dimension in second.items:
                 yield first, second, dimension
 
 

@@ -38,11 +38,13 @@ __all__ = [
 
 PREDICTIONS = "predict_scores"
 DRAWS = 20
+NO_STEPS = "no-steps"
 
 
 def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
     """Let a judge score the rows."""
-    figures = runs.figures(judge, list(metrics.values()))
+    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
+    figures = runs.figures(judge, list(metrics.values()), variant)
     return Contender(
         name,
         "judge",
@@ -100,7 +102,7 @@ def ablations(judge: Contender, metrics: Mapping[str, Metric]) -> list[Contender
 def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
     """Score once more without evaluation steps, the paper's "- CoT" row."""
     bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
-    figures = runs.figures(judge, list(bare.values()), "no-steps")
+    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
     items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
     return Contender(f"{name} - steps", "ablation", items, name)
 

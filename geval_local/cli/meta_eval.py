@@ -55,6 +55,7 @@ def meta_eval(
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also without probabilities, without steps, and sampled.")
     ] = False,
+    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
@@ -101,6 +102,8 @@ def meta_eval(
         metrics, fields = own_metrics(metric or [], human or [])
         rated = read_own(file, fields, group_by=group_by, system=system, limit_groups=limit_groups)
         coefficient = "spearman"
+    if no_steps:
+        metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
     if geval_parity and not from_responses:
         raise ConfigurationError("--geval-parity is about --from-responses: here nothing is parsed")
     check_directory(output)
@@ -162,14 +165,12 @@ def _judged(
     name = judge.name if judge.name not in taken else str(choice.name)
     if name in taken:
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
+    no_steps = all(metric.steps == () for metric in metrics.values())
     full = sources.from_judge(rated, runs, judge, metrics, name)
     if not ablations:
         return [full]
-    return [
-        full,
-        *sources.ablations(full, metrics),
-        sources.without_steps(rated, runs, judge, metrics, name),
-    ]
+    bare = [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
+    return [full, *sources.ablations(full, metrics), *bare]
 
 
 def _all_dimensions(rated: Rated, dimensions: list[str], named: list[str] | None) -> list[str]:

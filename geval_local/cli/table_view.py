@@ -13,7 +13,9 @@ from geval_local.output_formats import plain
 __all__ = ["as_record", "show_table"]
 
 
-#: Columns of reasons, which may be long; the others hold figures and are never broken.
+#: The names of rows get at least this many characters, if they have them.
+FIRST_WIDTH = 24
+#: Columns of words, which may be long; the others hold figures and are never broken.
 WORDY = ("groups skipped", "items left out", "output", "test", "Williams")
 
 
@@ -38,16 +40,18 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections
     constant = {
         index: header
         for index, header in enumerate(table.headers)
-        if header in fold and len(table.rows) > 1 and len({row[index] for row in table.rows}) == 1
+        if header in fold and len({row[index] for row in table.rows}) == 1
     }
     kept = [index for index in range(len(table.headers)) if index not in constant]
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for index in kept:
         if index == 0:
-            shown.add_column(table.headers[index], overflow="fold")
+            longest = max((len(row[0]) for row in table.rows), default=0)
+            shown.add_column(table.headers[index], overflow="fold", min_width=min(longest, FIRST_WIDTH))
         else:
             header = table.headers[index]
-            shown.add_column(header, justify="right", overflow="fold", no_wrap=header not in WORDY)
+            wordy = header in WORDY
+            shown.add_column(header, justify="left" if wordy else "right", overflow="fold", no_wrap=not wordy)
     section = ""
     for row in table.rows:
         name = row[0]
