@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.analysis.ablation import mode_items, sampled_items
 from geval_local.analysis.baselines import BASELINES, baseline_scores, references
 from geval_local.analysis.benchmarks import BenchmarkData, read_benchmark
+from geval_local.analysis.benchmarks import benchmark as benchmark_layout
 from geval_local.analysis.evaluation import Contender
 from geval_local.analysis.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.reading import figures_of
@@ -21,6 +22,7 @@ from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.manifest import read_manifest
 from geval_local.metric import Metric
 from geval_local.samples import Sample
+from geval_local.signature import judge_name
 
 if TYPE_CHECKING:
     from geval_local.cli.kept_runs import KeptRuns
@@ -77,7 +79,7 @@ def from_results(
             hint="Expected a result file of `geval-local score` over the rated rows.",
         )
     manifest = read_manifest(path)
-    judge = path.stem if manifest is None else manifest.judge
+    judge = path.stem if manifest is None else judge_name(manifest.judge)
     return Contender(
         path.stem if judge in taken else judge,
         "judge",
@@ -120,7 +122,7 @@ def from_responses(
     benchmark : str
         Which benchmark the files are about.
     dimensions : sequence of str
-        The dimensions in question.
+        The dimensions in question; files of others are passed over.
     metrics : mapping of str to Metric
         Their metrics, for the scale that a response has to be on.
     parity : bool
@@ -139,12 +141,17 @@ def from_responses(
     for name in named:
         prefix, equals, rest = name.partition("=")
         path = Path(rest if equals else name)
+        everything = tuple(benchmark_layout(benchmark).dimensions)
+        if equals and prefix not in everything:
+            raise ConfigurationError(f"there is no dimension {prefix!r}", hint=f"There are: {', '.join(everything)}.")
         data = read_benchmark(path, benchmark)
         if "all_responses" not in data.rows[0] and PREDICTIONS in data.rows[0]:
             found[path.stem] = {d: unieval_items(data, d) for d in dimensions if d in data.rows[0][PREDICTIONS]}
             kinds[path.stem] = "predictions"
             continue
-        dimension, contender = (prefix, path.stem) if equals else _dimension_of(path, dimensions)
+        dimension, contender = (prefix, path.stem) if equals else _dimension_of(path, everything)
+        if dimension not in dimensions:
+            continue
         if dimension in found.get(contender, {}):
             raise ConfigurationError(f"two files hold responses of {contender} for {dimension}")
         items, counts = geval_items(

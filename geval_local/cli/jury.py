@@ -89,7 +89,7 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
     ConfigurationError
         If they do not, or one has no manifest.
     """
-    from geval_local.signature import signature_differences, signature_parts
+    from geval_local.signature import judge_name, signature_differences, signature_parts
 
     named: dict[str, ScoredRun] = {}
     first = scored[0].origin(metric).signature
@@ -103,7 +103,8 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
         if differ:
             told = "; ".join(f"{key}: {one} | {other}" for key, (one, other) in differ.items())
             raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
-        judge = signature_parts(origin.signature)["judge"].partition("@")[0]
+        judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
+        judge = judge_name(judge)
         named[judge if judge not in named else run.path.stem] = run
     if len(named) < len(scored):
         raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")

@@ -15,7 +15,7 @@ from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_p
 from geval_local.metric import Metric
 from geval_local.outputs import ResultWriter
 from geval_local.samples import Sample
-from geval_local.signature import signature_differences
+from geval_local.signature import judge_name, signature_differences
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -98,7 +98,7 @@ class KeptRuns:
         known = set() if manifest is None else set(manifest.metrics)
         missing = [metric for metric in complete if metric.name not in known]
         if known & set(signatures):
-            note(f"{judge.name}{variant and ', ' + variant}: taken from {path}, under the same signature")
+            note(f"{judge_name(judge.name)}{variant and ', ' + variant}: taken from {path}, under the same signature")
         scores = self._score(judge, missing, variant) if missing else {}
         if path is not None and missing:
             self._write(path, judge.name, missing, signatures, scores, kept, manifest)
@@ -113,7 +113,7 @@ class KeptRuns:
     def _path(self, judge: str, variant: str) -> Path | None:
         if self.directory is None:
             return None
-        parts = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge, variant, self.part]
+        parts = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, self.part]
         names = [re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts if part]
         return self.directory / f"{'--'.join(names)}.jsonl"
 
@@ -136,7 +136,7 @@ class KeptRuns:
 
     def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
         samples = [Sample(row, number, self.source.name) for number, row in enumerate(self.rows, start=1)]
-        label = f"{judge.name}{variant and ', ' + variant}: scoring {self.source.name}"
+        label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
         with show_progress(label, len(samples) * len(metrics)) as advance:
             return {metric.name: list(judge.iter_scores(metric, samples, advance=advance)) for metric in metrics}
 

@@ -159,10 +159,12 @@ def _judged(
     """Load one judge, let it score, and let go of it before the next one is loaded."""
     from geval_local.cli import contenders as sources
     from geval_local.cli.console import note
+    from geval_local.signature import judge_name
 
     note("loading the judge ...", "dim")
     judge = choice.load()
-    name = judge.name if judge.name not in taken else str(choice.name)
+    name = judge_name(judge.name)
+    name = name if name not in taken else str(choice.name)
     if name in taken:
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
     no_steps = all(metric.steps == () for metric in metrics.values())
