@@ -26,7 +26,7 @@ ROWS: list[set[str]] = [
     {"errors"},
     PURE - {"errors"},
     {"inference"},
-    {"judge", "steps"},
+    {"gptscore", "judge", "steps"},
     {"analysis", "report", "runs"},
     {"cli", "integrations"},
     {"__init__", "__main__"},

@@ -56,6 +56,9 @@ def meta_eval(
         bool, typer.Option("--ablations", help="Also without probabilities, without steps, and sampled.")
     ] = False,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
+    gptscore: Annotated[
+        bool, typer.Option("--gptscore", help="Also each judge's GPTScore: its likelihood of the outputs.")
+    ] = False,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
@@ -128,7 +131,8 @@ def meta_eval(
             quantization=quantization,
             trust_remote_code=trust_remote_code,
         )
-        found += _judged(rated, runs, choice, metrics, [one.name for one in found], ablations=ablations)
+        taken = [one.name for one in found]
+        found += _judged(rated, runs, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
     dimensions = list(metrics)
     parsed: dict[str, ParsedResponses] = {}
     if benchmark is not None and from_responses:
@@ -155,6 +159,7 @@ def _judged(
     taken: list[str],
     *,
     ablations: bool,
+    gptscore: bool,
 ) -> list[Contender]:
     """Load one judge, let it score, and let go of it before the next one is loaded."""
     from geval_local.cli import contenders as sources
@@ -169,10 +174,13 @@ def _judged(
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
     no_steps = all(metric.steps == () for metric in metrics.values())
     full = sources.from_judge(rated, runs, judge, metrics, name)
-    if not ablations:
-        return [full]
-    bare = [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
-    return [full, *sources.ablations(full, metrics), *bare]
+    found = [full]
+    if ablations:
+        found += sources.ablations(full, metrics)
+        found += [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
+    if gptscore:
+        found.append(sources.gptscore(rated, judge, metrics, name))
+    return found
 
 
 def _all_dimensions(rated: Rated, dimensions: list[str], named: list[str] | None) -> list[str]:
