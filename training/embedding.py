@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from training.corpus import CACHE_DIR, Corpus
 
 
-def start(corpus: Corpus, tokenizer: Tokenizer, hidden: int, std: float = 0.05, window: int = 6) -> torch.Tensor:
+def start(corpus: Corpus, tokenizer: Tokenizer, hidden: int, std: float = 1.0, window: int = 6) -> torch.Tensor:
     """Factor the positive PMI. Case variants of a token share their counts: outputs are often lower-cased."""
     cached = CACHE_DIR / f"embedding-{tokenizer.get_vocab_size()}-{hidden}.npy"
     if cached.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ def config(shape: Shape) -> LlamaConfig:
         max_position_embeddings=CONTEXT,
         rms_norm_eps=shape.epsilon,
         rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
@@ -40,16 +41,25 @@ def config(shape: Shape) -> LlamaConfig:
     )
 
 
+def _name(ours: str) -> str:
+    """Give transformers' name of a weight: theirs group the projections."""
+    if ours == "lm_head.weight":
+        return ours
+    ours = re.sub(r"\.([qkvo]_proj)", r".self_attn.\1", ours)
+    return "model." + re.sub(r"\.((?:gate|up|down)_proj)", r".mlp.\1", ours)
+
+
 def write(net: Nano, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     settings = config(net.shape)
     settings.save_pretrained(target)
     state = {
-        f"model.{name}": p.detach().to(torch.bfloat16).contiguous()
+        _name(name): p.detach().to(torch.bfloat16).contiguous()
         for name, p in net.state_dict().items()
         if not name.startswith(("flags.", "counts."))
     }
     save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "model.safetensors").chmod(0o644)
     (target / "generation_config.json").write_text(
         json.dumps({"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": False}, indent=2) + "\n"
     )

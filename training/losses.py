@@ -16,15 +16,15 @@ from training.packing import Tensors
 class Weights:
     """How much each loss counts."""
 
-    label: float = 1.0
-    rank: float = 1.0
-    flags: float = 2.0
-    counts: float = 1.0
+    label: float = 1.5
+    rank: float = 2.0
+    flags: float = 4.0
+    counts: float = 2.0
     language: float = 1.0
 
 
 def losses(
-    net: Nano, data: Tensors, weights: Weights, dtype: torch.dtype, most_lm: float = 0.25
+    net: Nano, data: Tensors, weights: Weights, dtype: torch.dtype, most_lm: float = 0.12
 ) -> tuple[Tensor, dict[str, float]]:
     """Compute the sum to minimise and the value of each part.
 

@@ -161,23 +161,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
     )
 
 
-@torch.no_grad()
-def look_alike(layer: Layer, shape: Shape, number: int) -> None:
-    """Start half of the heads as finders of like tokens (query map = key map, as in mimetic initialisation).
-
-    Only the slowly turning half of the rotary pairs is kept in them, so that the match holds over a whole document.
-    Finding the source's word from the summary's word is what a small model otherwise takes longest to learn.
-    """
-    size, half = shape.head_size, shape.head_size // 2
-    for head in range(0, shape.heads, 2 if number else shape.heads):
-        rows = slice(head * size, (head + 1) * size)
-        basis = nn.init.orthogonal_(torch.empty(shape.hidden, size)).T * 1.1
-        basis[: half // 2] *= 0.2
-        basis[half : half + half // 2] *= 0.2
-        layer.q_proj.weight[rows] = basis
-        layer.k_proj.weight[rows] = basis
-
-
 class Nano(nn.Module):
     """Returns the final hidden state of every token; heads are applied by the loss at the positions it needs."""
 
@@ -187,6 +170,9 @@ class Nano(nn.Module):
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden, shape.epsilon)
+        self.lm_head = Linear(
+            shape.hidden, shape.vocabulary
+        )  # not tied: it costs no time and leaves the embeddings large
         self.flags = nn.Linear(shape.hidden, FLAGS)  # the auxiliary heads, not exported: at the words of a candidate
         self.counts = nn.Linear(shape.hidden, FLAGS)  # and behind it, where the evidence has to be gathered
         for name, parameter in self.named_parameters():
@@ -195,8 +181,6 @@ class Nano(nn.Module):
                     0.03 / (2 * shape.layers) ** 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.05
                 )
                 nn.init.normal_(parameter, std=scale)
-        for number, layer in enumerate(self.layers):
-            look_alike(layer, shape, number)
 
     def forward(self, batch: Batch, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         """Compute the output for all tokens, trunks first."""
@@ -208,5 +192,5 @@ class Nano(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Apply the tied head, result in float32."""
-        return F.linear(hidden, self.embed_tokens.weight.to(hidden.dtype)).float()
+        """Apply the head, result in float32."""
+        return self.lm_head(hidden).float()

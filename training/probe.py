@@ -8,6 +8,7 @@ import random
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import spearmanr
 
 from training import corpus, export, packing, tokenizer
 from training.tasks import Maker
@@ -35,7 +36,7 @@ def main() -> None:
     rng = random.Random(options.seed)
     net, code = export.load(options.name), tokenizer.load()
     maker = Maker(corpus.load("held_out"), rng, words=(60, 250))
-    scores, truths = [], []
+    scores, truths, gathered, shares = [], [], [], []
     ranks: dict[str, list[float]] = {}
     for number in range(options.trees):
         tree = maker.tree(
@@ -48,6 +49,8 @@ def main() -> None:
             hidden = net(data.batch, torch.bfloat16)
             scores.append(F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias).numpy())
             truths.append(data.flag_target.numpy())
+            gathered.append(F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias).numpy())
+            shares.append(data.count_target.numpy())
             chances = net.logits(hidden[data.label_at].float()).softmax(-1).gather(1, data.label_ids) * (
                 data.label_target > 0
             )
@@ -55,8 +58,12 @@ def main() -> None:
         for better, worse in data.pair.tolist():
             ranks.setdefault(tree.concept, []).append(float(expected[better] > expected[worse]))
     score, truth = np.concatenate(scores), np.concatenate(truths)
+    behind, share = np.concatenate(gathered), np.concatenate(shares)
     for n, name in enumerate(NAMES):
-        print(f"{name:<12} share {truth[:, n].mean():.3f}  area {area(score[:, n], truth[:, n]):.3f}")
+        print(
+            f"{name:<12} share {truth[:, n].mean():.3f}  area {area(score[:, n], truth[:, n]):.3f}"
+            f"  behind the candidate: Spearman {spearmanr(behind[:, n], share[:, n]).statistic:.3f}"
+        )
     for concept, values in ranks.items():
         print(f"{concept:<20} pairs {len(values):5d}  right {np.mean(values):.3f}")
 

@@ -17,7 +17,7 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from training import corpus, embedding, packing, tokenizer
+from training import corpus, embedding, initial, packing, tokenizer
 from training.losses import Weights, losses
 from training.model import Nano, Shape
 from training.tasks import Maker
@@ -42,7 +42,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument(
-        "--lr", type=float, default=0.02, help="Muon's rate for matrices; AdamW's for the rest is a tenth of it"
+        "--lr", type=float, default=0.008, help="Muon's rate for matrices; AdamW's for the rest is a quarter of it"
     )
     parser.add_argument("--save-every", type=float, default=180.0, help="seconds between checkpoints")
     for field, value in Shape().dictionary().items():
@@ -62,7 +62,7 @@ def curriculum(share: float) -> tuple[tuple[int, int], float, Weights]:
     """Source length in words, share of sources with language-model loss, loss weights."""
     grow = min(1.0, share / 0.35)
     words = (int(40 + 10 * grow), int(100 + 280 * grow))
-    return words, 0.6 - 0.4 * grow, Weights(language=1.0 - 0.7 * grow)
+    return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.3 * grow)
 
 
 def stream(maker: Maker, code: Any, rng: random.Random, share: Any, budget: int) -> Iterator[packing.Tensors]:
@@ -85,7 +85,7 @@ class Optimizer:
         inner = [p for n, p in net.named_parameters() if p.dim() == 2 and n.startswith("layers.")]
         outer = [p for n, p in net.named_parameters() if not (p.dim() == 2 and n.startswith("layers."))]
         self.muon = torch.optim.Muon(inner, lr=lr, weight_decay=0.01, momentum=0.95)
-        self.adam = torch.optim.AdamW(outer, lr=lr / 10, betas=(0.9, 0.98), weight_decay=0.0)
+        self.adam = torch.optim.AdamW(outer, lr=lr / 4, betas=(0.9, 0.98), weight_decay=0.0)
         self.lr = lr
 
     def step(self, rate: float) -> None:
@@ -93,7 +93,7 @@ class Optimizer:
         for group in self.muon.param_groups:
             group["lr"] = self.lr * rate
         for group in self.adam.param_groups:
-            group["lr"] = self.lr / 10 * rate
+            group["lr"] = self.lr / 4 * rate
         self.muon.step()
         self.adam.step()
 
@@ -230,8 +230,7 @@ def main() -> None:
         net.load_state_dict(state["net"], strict=False)
         first, elapsed = state["step"], state["elapsed"]
     else:
-        with torch.no_grad():
-            net.embed_tokens.weight.copy_(embedding.start(corpus.load("train"), tokenizer.load(), options.hidden))
+        initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
     net.to(options.device)
     print(
         f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, step {first}, "
