@@ -157,6 +157,7 @@ def test_correlations_are_those_of_the_analysis(tmp_path):
     for level, found in agreement(items, resamples=50).items():
         assert level in page.text
         assert f"{found.spearman.value:.3f} [{found.spearman.low:.3f}, {found.spearman.high:.3f}]" in page.text
+    assert "1 unscored" in page.text
     groups = group_correlations(items)
     assert [group.n for group in groups].count(4) == 1
     assert len(groups) == 8

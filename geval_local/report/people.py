@@ -95,7 +95,8 @@ def _item(record: Record, key: str, where: str, metric: str, field: str | None, 
         probabilities=score.probabilities,
         length=None if output is None else word_count(output),
         key=key,
-        error=score.error,
+        # Just that: the reasons, which may differ from row to row, stand with the scores.
+        error=None if score.error is None else "unscored",
     )
 
 
