@@ -255,8 +255,8 @@ class Judge:
             metric=f"{metric.name}@{metric.hash}",
             steps=metric.steps_hash,
             scale=metric.scale.text,
-            style=self.encoder.style,
-            dtype=str(self.loaded.dtype).removeprefix("torch."),
+            style=self.encoder.style + ("+closed-thinking" if self.is_chat and self.encoder.close_thinking else ""),
+            dtype=str(self.loaded.dtype).removeprefix("torch.") + _quantization(self.loaded.model),
             attention=self.loaded.attention,
             estimator=(estimator or Estimator()).text,
             transformers=transformers.__version__,
@@ -302,6 +302,11 @@ class Judge:
             prompt_tokens=entry.prompt_tokens,
             dropped_tokens=entry.dropped_tokens,
         )
+
+
+def _quantization(model: Any) -> str:
+    """Name what quantization while loading made of the weights, which their fingerprint does not show."""
+    return next((f"+{bits}bit" for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), "")
 
 
 def _sample_key(content: bytes) -> int:

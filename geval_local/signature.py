@@ -28,9 +28,9 @@ class Signature:
     scale : str
         The scale's text.
     style : str
-        Prompt style.
+        Prompt style, and whether thinking was closed.
     dtype, attention : str
-        How the model was run.
+        How the model was run; the dtype with its quantization, if it was quantized while loading.
     estimator : str
         See `Estimator.text`.
     transformers, torch, version : str

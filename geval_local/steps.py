@@ -6,6 +6,7 @@ Liu et al. (2023), section 2: the model is given the task introduction and the c
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,7 +29,8 @@ __all__ = [
 ]
 
 MAX_STEPS_TOKENS = 512
-_ITEM = re.compile(r"^\s*\**(\d+)[.)]\**\s+(.*\S)\s*$")
+_ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
+_FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 
 
 class StepsWriter(Protocol):
@@ -60,7 +62,8 @@ def parse_steps(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        The list with its first number, as the model wrote it. Lines without a number continue the step above.
+        The list with its first number, as the model wrote it. Lines without a number continue the step above, behind a
+        blank line only if they are indented.
 
     Returns
     -------
@@ -68,16 +71,20 @@ def parse_steps(text: str) -> tuple[str, ...]:
         The steps in order; empty if the text is no list.
     """
     steps: list[str] = []
+    after_blank = False
     for line in text.strip().splitlines():
-        item = _ITEM.match(line)
-        if item and int(item[1]) == len(steps) + 1:
-            steps.append(item[2])
-        elif not line.strip() or item or not steps:
-            if steps and not line.strip():
-                continue
+        item = _ITEM.fullmatch(line)
+        if not line.strip():
+            after_blank = True
+            continue
+        if item and int(item["number"]) == len(steps) + 1:
+            # "**1. Read** it" opens its emphasis before the number; "**1.** Read it" also closes it there.
+            steps.append(item["text"] if "*" in item["mark"] else item["bold"] + item["text"])
+        elif item or not steps or (after_blank and not line[0].isspace()):
             break
         else:
             steps[-1] = f"{steps[-1]} {line.strip()}"
+        after_blank = False
     return tuple(steps)
 
 
@@ -103,8 +110,7 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
     """
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS)
-    text = written if re.match(r"\s*\**1[.)]", written) else f"{prompt.cue}{written}"
-    steps = parse_steps(text)
+    steps = _read_answer(prompt.cue, written)
     if len(steps) < 2:
         raise JudgeError(
             f"the judge {judge.name} wrote no evaluation steps for {metric.name}; it wrote: {written.strip()[:200]!r}",
@@ -118,6 +124,17 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
         version=__version__,
     )
     return metric.with_steps(steps, provenance)
+
+
+def _read_answer(cue: str, written: str) -> tuple[str, ...]:
+    """Read what follows the cue: the rest of the first step, or, from a chatty model, a list of its own."""
+    first = _FIRST_ITEM.search(written)
+    if first is None or written[: first.start()].strip():
+        # The space is written out: decoding drops it in front of a text in some tokenizers.
+        steps = parse_steps(f"{cue} {written}")
+        if len(steps) > 1 or first is None:
+            return steps
+    return parse_steps(written[first.start() :])
 
 
 def pinned_path(metric: Metric, fingerprint: str) -> Path:
@@ -189,7 +206,7 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
         return pinned, None
     complete = write_steps(judge, metric)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{os.getpid()}.partial")  # two processes may write the same steps at once
     partial.write_text(complete.to_yaml(), encoding="utf-8")
     partial.replace(path)
     return complete, path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from geval_local.inference.labels import LabelTrie
 from geval_local.inference.readout import Head
 
-__all__ = ["Engine", "Pack", "Position", "Readout", "ReadoutTable", "Request", "read_positions"]
+__all__ = ["Engine", "Pack", "Position", "PositionReadout", "Readout", "ReadoutTable", "Request", "read_positions"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class Position:
     node: int
 
 
+#: A position, the log-probabilities of its children's tokens, and the likeliest tokens that are none of them.
+PositionReadout: TypeAlias = tuple[Position, NDArray[np.float64], tuple[tuple[int, float], ...]]
+
+
 @dataclass(frozen=True)
 class Pack:
     """A unit of work: the requests that it completes, and how many tokens it computes.
@@ -95,7 +99,7 @@ class Engine(Protocol):
 
 def read_positions(
     head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
-) -> list[tuple[Position, NDArray[np.float64], tuple[tuple[int, float], ...]]]:
+) -> list[PositionReadout]:
     """Read the labels' tokens at a batch of positions.
 
     Parameters
@@ -111,8 +115,8 @@ def read_positions(
 
     Returns
     -------
-    list of (Position, ndarray of float64, tuple)
-        For every position the log-probabilities of its children's tokens, and the likeliest tokens that are none.
+    list of PositionReadout
+        One for every position.
     """
     wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
     tokens = np.zeros((len(positions), max(map(len, wanted))), dtype=np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,16 +14,20 @@ from geval_local.inference.readout import input_device
 __all__ = ["generate_greedily"]
 
 
-class _BlankLine(StoppingCriteria):
-    """Stop at the first blank line behind the prompt: the numbered list is over."""
+#: A blank line and behind it something that is neither another item, bold or not, nor an indented line.
+_END_OF_LIST = re.compile(r"\n[^\S\n]*\n[\n]*[^\s\d*]")
+
+
+class _EndOfList(StoppingCriteria):
+    """Stop when the text goes on, behind a blank line, with something else: the numbered list is over."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int) -> None:
         self._tokenizer = tokenizer
         self._start = start
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
-        text = self._tokenizer.decode(input_ids[0, self._start :])
-        done = "\n\n" in str(text).lstrip()
+        text = str(self._tokenizer.decode(input_ids[0, self._start :]))
+        done = _END_OF_LIST.search(text.lstrip()) is not None
         return torch.tensor([done], device=input_ids.device)  # type: ignore[return-value]
 
 
@@ -29,7 +35,7 @@ class _BlankLine(StoppingCriteria):
 def generate_greedily(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], *, max_new_tokens: int
 ) -> str:
-    """Continue a prompt with the most likely tokens until a blank line, the end token or the limit.
+    """Continue a prompt with the most likely tokens until a numbered list is over, the end token or the limit.
 
     Parameters
     ----------
@@ -61,6 +67,6 @@ def generate_greedily(
         prompt,
         attention_mask=torch.ones_like(prompt),
         generation_config=config,
-        stopping_criteria=[_BlankLine(tokenizer, prompt.shape[1])],
+        stopping_criteria=[_EndOfList(tokenizer, prompt.shape[1])],
     )
     return str(tokenizer.decode(output[0, prompt.shape[1] :], skip_special_tokens=True))

@@ -7,6 +7,10 @@ import torch
 __all__ = ["is_out_of_memory"]
 
 
+#: Of the CPU allocator on Unix and on Windows, and of cuBLAS, which allocates its own workspace.
+_MESSAGES = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that memory ran out, on a GPU or on the CPU.
 
@@ -15,4 +19,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     error : BaseException
         As caught around a forward pass.
     """
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in _MESSAGES)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from geval_local.inference.engine import Pack, Position, Readout, ReadoutTable, Request, read_positions
+from geval_local.inference.engine import Pack, Position, PositionReadout, Readout, ReadoutTable, Request, read_positions
 from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.readout import Head, input_device, trunk_of
 from geval_local.inference.rope import length_groups
@@ -100,38 +100,45 @@ class PaddedEngine:
                 half = (len(batch) + 1) // 2
                 todo += [batch[half:], batch[:half]]
                 continue
-            hidden = self._hidden_states(batch, width)
+            results = self._read(batch, width, requests)
             # The retry starts outside the except block: the traceback would pin the activations.
-            if hidden is None and len(batch) > 1:
+            if results is None and len(batch) > 1:
                 self.batch_tokens = max(width, len(batch) * width // 2)
                 todo.append(batch)
-            elif hidden is None:
+            elif results is None:
                 index = batch[0].reads[0][1].request
                 failed[index] = f"out of memory: a prompt of {len(requests[index].ids)} tokens does not fit even alone"
             else:
-                positions = [position for row in batch for _, position in row.reads]
-                for result in read_positions(self._head, hidden, positions, requests):
+                for result in results:
                     table.add(*result)
 
-    @torch.inference_mode()
-    def _hidden_states(self, rows: Sequence[_Row], width: int) -> torch.Tensor | None:
-        """Compute the final hidden states at the rows' read-out positions, in order; None if memory ran out."""
-        tokens = np.zeros((len(rows), width), dtype=np.int64)
-        for number, row in enumerate(rows):
-            tokens[number, : len(row.tokens)] = row.tokens
-        where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
+    def _read(self, rows: Sequence[_Row], width: int, requests: Sequence[Request]) -> list[PositionReadout] | None:
+        """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
+        positions = [position for row in rows for _, position in row.reads]
         try:
-            hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
-            index = torch.tensor(where, device=hidden.device)
-            return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
-        except RuntimeError as error:
+            return read_positions(self._head, self._hidden_states(rows, width), positions, requests)
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         return None
 
+    @torch.inference_mode()
+    def _hidden_states(self, rows: Sequence[_Row], width: int) -> torch.Tensor:
+        """Compute the final hidden states at the rows' read-out positions, in order."""
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        for number, row in enumerate(rows):
+            tokens[number, : len(row.tokens)] = row.tokens
+        where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
+        hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
+        index = torch.tensor(where, device=hidden.device)
+        return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
+
 
 def _rows(index: int, request: Request) -> list[_Row]:
-    """One row per reading path; every inner node is read once, in the first row that passes through it."""
+    """One row per reading path; every inner node is read once, in the first row that passes through it.
+
+    A request's rows have one length, so that they stay on one side of a rotary switch however they are batched.
+    """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     rows: list[_Row] = []
     last = len(request.ids) - 1
@@ -141,5 +148,6 @@ def _rows(index: int, request: Request) -> list[_Row]:
             number = nodes.pop(path[:depth], None)
             if number is not None:
                 reads.append((last + depth, Position(index, number)))
-        rows.append(_Row((*request.ids.tolist(), *path), tuple(reads)))
+        padding = [0] * (request.trie.depth - len(path))
+        rows.append(_Row((*request.ids.tolist(), *path, *padding), tuple(reads)))
     return rows

@@ -1,0 +1,53 @@
+// The data of the page, and the questions that table and dialog ask about an item.
+
+const DATA = JSON.parse(byId("data").textContent);
+const COMPARING = DATA.mode === "compare";
+const SIZE = DATA.keys.length;
+const view = { metric: 0 };
+const metricNow = () => DATA.metrics[view.metric];
+
+function textAt(column, item) {
+  if (column < 0) return null;
+  const place = DATA.columns[column].v[item];
+  return place < 0 ? null : DATA.texts[place];
+}
+
+const outputOf = (item) => textAt(DATA.output, item);
+const lowMass = (metric, item) =>
+  metric.runs.some((run) => isNumber(run.mass[item]) && run.mass[item] < metric.lowMass);
+const unscored = (metric, item) => metric.runs.some((run) => !isNumber(run.score[item]));
+const failed = (metric, item) =>
+  metric.threshold !== null && metric.runs.some((run) => isNumber(run.score[item]) && run.score[item] < metric.threshold);
+const humanOf = (metric, item) => (metric.human.length ? metric.human[item] : null);
+
+function difference(metric, item) {
+  const [first, second] = COMPARING
+    ? [metric.runs[0].score[item], metric.runs[1].score[item]]
+    : [metric.runs[0].score[item], humanOf(metric, item)];
+  return isNumber(first) && isNumber(second) ? first - second : null;
+}
+
+for (const metric of DATA.metrics) {
+  for (const run of metric.runs) run.absent = new Set(run.absent);
+}
+
+function reasonOf(run, item) {
+  return run.absent.has(item) ? "not in this run" : run.error[item] || "unscored";
+}
+
+// Which items hold a text: every distinct text is read once, however many items share it.
+function itemsWith(words) {
+  const wanted = words.toLowerCase();
+  const holds = DATA.texts.map((text) => text.toLowerCase().includes(wanted));
+  return (item) => DATA.keys[item].toLowerCase().includes(wanted)
+    || DATA.columns.some((column) => column.v[item] >= 0 && holds[column.v[item]])
+    || DATA.metrics.some((metric) => metric.runs.some((run) => item in run.error && run.error[item].toLowerCase().includes(wanted)));
+}
+
+// The means of the label probabilities over the scored items, one list per run.
+function meanLabels(metric) {
+  return metric.runs.map((run) => {
+    const found = run.p.filter(Boolean);
+    return metric.labels.map((_, index) => (found.length ? found.reduce((sum, p) => sum + p[index], 0) / found.length : 0));
+  });
+}

@@ -1,0 +1,158 @@
+"""What stands in the skeleton itself, readable without the script: figures per metric, reasons, prompts, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from geval_local.analysis.reading import lookup
+from geval_local.analysis.tables import Table, number
+from geval_local.errors import ConfigurationError
+from geval_local.output_formats import as_text
+from geval_local.report.results import Record, Results
+from geval_local.report.signatures import signature_parts
+from geval_local.samples import Sample
+from geval_local.summary import Summary, Tally
+
+__all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes_of", "overview_table", "summaries"]
+
+
+class MetricNotes(TypedDict, total=False):
+    """What is known of a metric beside its scores.
+
+    Attributes
+    ----------
+    prompt : str
+        The rendered prompt.
+    steps : str or sequence of str
+        The evaluation steps.
+    scale : object
+        The scale as `Scale.parse` takes it; without it the ends are told from labels and scores.
+    """
+
+    prompt: str
+    steps: str | Sequence[str]
+    scale: Any
+
+
+@dataclass(frozen=True)
+class MetricText:
+    """Prompt, steps and signature of one metric, as shown.
+
+    Attributes
+    ----------
+    metric : str
+        Its name.
+    prompt, text : str
+        The prompt, and the steps where they came as one text; empty if not given.
+    steps : tuple of str
+        The steps where they came one by one.
+    signature : str
+        Empty if not given.
+    """
+
+    metric: str
+    prompt: str
+    text: str
+    steps: tuple[str, ...]
+    signature: str
+
+
+def summaries(results: Results, *, low_mass: float) -> list[Summary]:
+    """Sum up every metric of a run."""
+    tallies = [Tally(metric, low_mass=low_mass) for metric in results.metrics]
+    for record in results.records:
+        sample = Sample({}, record.number)
+        for tally in tallies:
+            tally.add(sample, record.scores[tally.metric])
+    return [tally.summary() for tally in tallies]
+
+
+def overview_table(found: Sequence[Summary]) -> Table:
+    """One row per metric."""
+    low_mass = found[0].low_mass
+    rows = []
+    for one in found:
+        few = round(one.low_mass_share * one.scored) if one.scored else 0
+        rows.append(
+            (
+                one.metric,
+                f"{one.scored:,} of {one.rows:,}",
+                number(one.mean),
+                f"{number(one.low)} to {number(one.high)}" if one.low == one.low else "-",
+                number(one.std),
+                number(one.label_mass),
+                number(one.label_mass_min),
+                f"{few:,}",
+                "-" if one.passed_share is None else f"{one.passed_share:.1%} reach {one.threshold:g}",
+                f"{one.unscored:,}",
+            )
+        )
+    headers = (
+        "metric",
+        "scored",
+        "mean",
+        "95 % interval",
+        "std",
+        "label mass",
+        "lowest mass",
+        f"mass < {low_mass:g}",
+        "threshold",
+        "unscored",
+    )
+    notes = ("interval of the mean: percentile bootstrap over rows; std: between rows, n - 1 in the denominator",)
+    return Table(headers, tuple(rows), notes)
+
+
+def notes_of(
+    results: Results, notes: Mapping[str, MetricNotes] | None, signatures: Mapping[str, str]
+) -> list[MetricText]:
+    """Collect prompt, steps and signature per metric; metrics about which nothing is known are left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If a note belongs to no metric of the results.
+    """
+    notes = notes or {}
+    unknown = [metric for metric in (*notes, *signatures) if metric not in results.metrics]
+    if unknown:
+        raise ConfigurationError(
+            f"{results.name} has no metric {unknown[0]!r}", hint=f"It has: {', '.join(results.metrics)}."
+        )
+    found = []
+    for metric in results.metrics:
+        note = notes.get(metric, {})
+        steps = note.get("steps", "")
+        one_text = isinstance(steps, str)
+        text = MetricText(
+            metric,
+            note.get("prompt", ""),
+            str(steps) if one_text else "",
+            () if one_text else tuple(map(str, steps)),
+            signatures.get(metric, ""),
+        )
+        if text.prompt or text.text or text.steps or text.signature:
+            found.append(text)
+    return found
+
+
+def judges(signatures: Mapping[str, str], manifest: Mapping[str, Any]) -> str:
+    """Name the judge, from the signature or the manifest; empty if neither says it."""
+    found = [signature_parts(signature).get("judge", "") for signature in signatures.values()]
+    found = list(dict.fromkeys(name for name in found if name))
+    return ", ".join(found) or as_text(manifest.get("judge", "") or "")
+
+
+def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write a manifest's entries as texts; objects as JSON."""
+    return [(as_text(name), as_text(value)) for name, value in manifest.items() if value is not None]
+
+
+def group_names(records: Sequence[Record], group_by: str | None) -> list[str | None] | None:
+    """Group of every record, None without grouping."""
+    if group_by is None:
+        return None
+    found = [lookup(record.columns, group_by) for record in records]
+    return [None if value is None else as_text(value) for value in found]

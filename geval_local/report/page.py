@@ -1,0 +1,137 @@
+"""One HTML file: skeleton, style, script and data inline, under a policy that lets nothing else run or load.
+
+What a sample says stays text in three ways. The skeleton escapes every value (Jinja's autoescape). The data stands in a
+JSON block in which no character that could end it or start markup is left as it is, and the script makes text nodes
+from it, never markup. And the content security policy admits one script, by its hash, and no request at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from geval_local import __version__
+from geval_local.errors import OutputError
+
+__all__ = ["check_target", "json_block", "render", "write_page"]
+
+SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
+#: Markup, comments and the end of the block; the two separators are line ends to older parsers of scripts.
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+def json_block(value: Any) -> Markup:
+    r"""Write a value as JSON that may stand inside ``<script>``: ``<``, ``>``, ``&``, U+2028 and U+2029 as ``\uXXXX``.
+
+    Inside JSON these characters occur in strings alone, so the parsed value is the same. `value` holds plain JSON
+    values, see `geval_local.output_formats.plain`.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Safe as it stands: nothing that means anything to an HTML parser is left.
+    return Markup(text.translate(_ESCAPES))
+
+
+def render(template: str, data: Any, **context: Any) -> str:
+    """Render one of the package's templates.
+
+    Parameters
+    ----------
+    template : str
+        Its file name.
+    data : object
+        What the script reads, as plain JSON values.
+    **context : object
+        What the skeleton shows; all of it is escaped.
+    """
+    script, style = _script(), _asset("style.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            version=__version__,
+            script_hash=f"sha256-{digest}",
+            script=Markup(script),
+            style=Markup(style),
+            data=json_block(data),
+        )
+    )
+
+
+def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
+    """Refuse a target that cannot be written, or is one of the inputs, before any work is done for it.
+
+    Raises
+    ------
+    OutputError
+        With the path and what to do.
+    """
+    target = Path(path).resolve()
+    if target.is_dir():
+        raise OutputError(f"cannot write {path}: it is a directory", hint="Give the name of a file in it.")
+    if not target.parent.is_dir():
+        raise OutputError(
+            f"cannot write {path}: there is no directory {target.parent}", hint=f"Create it: mkdir -p {target.parent}"
+        )
+    for given in inputs:
+        if isinstance(given, str | os.PathLike) and Path(given).resolve() == target:
+            raise OutputError(f"cannot write {path}: it is the result file itself", hint="Choose a name in .html.")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise OutputError(f"cannot write {path}: the file is read-only", hint="Choose another name.")
+    return target
+
+
+def write_page(target: Path, page: str) -> Path:
+    """Write all of a page or nothing of it.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written; an older one of the same name is then untouched.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        # A lone surrogate (text that was not UTF-8) shows as an escape, as in the result files.
+        temporary.write_bytes(page.encode("utf-8", "backslashreplace"))
+        temporary.replace(target)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {target}: {error.strerror or error}",
+            hint=f"Is the disk full, or {target.parent} not yours to write to?",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("geval_local.report").joinpath("assets").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    body = "\n".join(_asset(name) for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{body}}})();\n'
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

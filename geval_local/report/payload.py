@@ -1,0 +1,155 @@
+"""The records as columns of numbers and of indices into one list of distinct texts: what the page's script reads.
+
+Ten thousand outputs of one source hold that source once. Figures are rounded to six decimals, for looking at, without
+a small probability becoming none; the result file keeps all digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from geval_local.output_formats import as_text
+from geval_local.samples import ALIASES
+from geval_local.scale import Scale
+from geval_local.score import Score
+
+__all__ = ["TextColumns", "metric_payload", "named_columns", "scale_range"]
+
+_DIGITS = 6
+_SYSTEMS = ("system_id", "system")
+
+
+class TextColumns:
+    """Columns of texts that share one list of distinct texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.columns: list[dict[str, Any]] = []
+        self._index: dict[str, int] = {}
+
+    def add(self, name: str, values: Sequence[Any]) -> None:
+        """Append a column; None stays absent, what is no text becomes JSON."""
+        self.columns.append({"name": as_text(name), "v": [self._intern(value) for value in values]})
+
+    def _intern(self, value: Any) -> int:
+        if value is None:
+            return -1
+        text = as_text(value)
+        place = self._index.setdefault(text, len(self.texts))
+        if place == len(self.texts):
+            self.texts.append(text)
+        return place
+
+
+def named_columns(names: Sequence[str]) -> dict[str, int]:
+    """Find the columns that hold source, output and system; -1 where there is none."""
+    folded = [name.strip().casefold() for name in names]
+
+    def place(*wanted: str) -> int:
+        return next((folded.index(name) for name in wanted if name in folded), -1)
+
+    return {
+        "source": place("source", *ALIASES["source"], "question", *ALIASES["question"]),
+        "output": place("output", *ALIASES["output"]),
+        "system": place(*_SYSTEMS),
+    }
+
+
+def metric_payload(
+    name: str,
+    runs: Sequence[Sequence[Score | None]],
+    human: Sequence[float],
+    *,
+    spec: object | None,
+    low_mass: float,
+) -> dict[str, Any]:
+    """Lay out one metric.
+
+    Parameters
+    ----------
+    name : str
+        The metric's name.
+    runs : sequence of sequence of Score or None
+        One list per run, aligned; None where a run does not have the item.
+    human : sequence of float
+        Rating per item, NaN where there is none; empty if people did not rate this metric.
+    spec : object or None
+        The scale as `Scale.parse` takes it, where known.
+    low_mass : float
+        Label mass below which an item counts as low.
+    """
+    scores = [score for run in runs for score in run if score is not None and score.is_scored]
+    labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
+    low, high = scale_range(scores, labels, spec)
+    return {
+        "name": as_text(name),
+        "labels": [as_text(label) for label in labels],
+        "low": _round(low),
+        "high": _round(high),
+        "threshold": next((score.threshold for score in scores if score.threshold is not None), None),
+        "lowMass": low_mass,
+        "human": [_round(value) for value in human],
+        "runs": [_run(run, labels) for run in runs],
+    }
+
+
+def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
+    def column(figure: str) -> list[float | None]:
+        return [None if score is None else _round(getattr(score, figure)) for score in run]
+
+    probabilities: list[list[float] | None] = [
+        [_share(score.probabilities.get(label, 0.0)) for label in labels]
+        if score is not None and score.probabilities
+        else None
+        for score in run
+    ]
+    present = [(str(index), score) for index, score in enumerate(run) if score is not None]
+    return {
+        "score": column("value"),
+        "mass": column("label_mass"),
+        "std": column("std"),
+        "entropy": column("entropy"),
+        "p": probabilities,
+        "absent": [index for index, score in enumerate(run) if score is None],
+        "error": {index: as_text(score.error) for index, score in present if score.error is not None},
+        "other": {
+            index: [[as_text(token), _round(p)] for token, p in score.other_tokens]
+            for index, score in present
+            if score.other_tokens
+        },
+        "dropped": {index: score.dropped_tokens for index, score in present if score.dropped_tokens},
+    }
+
+
+def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
+    """Find the ends of the scale: as given, else from labels that are numbers, else from scores and their 0-1 form."""
+    if spec is not None:
+        scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
+        return scale.low, scale.high
+    try:
+        values = [float(label) for label in labels]
+        if len(values) > 1 and all(map(math.isfinite, values)):
+            return min(values), max(values)
+    except ValueError:
+        pass
+    usable = [score for score in scores if math.isfinite(score.normalized)]
+    if usable:
+        first = min(usable, key=lambda score: score.normalized)
+        last = max(usable, key=lambda score: score.normalized)
+        if last.normalized - first.normalized > 1e-3:
+            width = (last.value - first.value) / (last.normalized - first.normalized)
+            low = first.value - width * first.normalized
+            return round(low, _DIGITS), round(low + width, _DIGITS)
+    found = [score.value for score in scores] or [0.0, 1.0]
+    return min(found), max(found)
+
+
+def _share(p: float) -> float:
+    # A small probability must not turn into none at all.
+    return round(p, _DIGITS) or float(f"{p:.2g}")
+
+
+def _round(value: float) -> float | None:
+    return round(value, _DIGITS) if math.isfinite(value) else None

@@ -1,0 +1,133 @@
+"""Scores beside human ratings: the ratings themselves, correlations at every level that the data allows, per group."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from geval_local.analysis.correlation import Correlation, Level, correlate
+from geval_local.analysis.levels import coefficients
+from geval_local.analysis.reading import OUTPUT_FIELDS, SYSTEM_FIELDS, lookup, number_at
+from geval_local.analysis.records import ScoredItem, usable, word_count
+from geval_local.errors import DataError
+from geval_local.report.results import Record, Results
+
+__all__ = ["GroupCorrelation", "HumanFields", "agreement", "group_correlations", "human_field", "scored_items"]
+
+#: One field with the human ratings of every metric, or one per metric; names or dotted paths.
+HumanFields = str | Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class GroupCorrelation:
+    """Agreement within one group.
+
+    Attributes
+    ----------
+    group : str
+        Name of the group (document, dialogue).
+    n : int
+        Its items with a rating and a score.
+    pearson, spearman, kendall : float
+        Coefficients (tau-b); NaN where the ratings or the scores are constant.
+    """
+
+    group: str
+    n: int
+    pearson: float
+    spearman: float
+    kendall: float
+
+
+def human_field(human: HumanFields | None, metric: str) -> str | None:
+    """Find the field that holds the human ratings for a metric; None if people did not rate it."""
+    return human if human is None or isinstance(human, str) else human.get(metric)
+
+
+def scored_items(
+    results: Results, keys: Sequence[str], metric: str, field: str | None, group_by: str | None
+) -> list[ScoredItem]:
+    """Bring the rows of one metric into the shape of the analyses.
+
+    Parameters
+    ----------
+    results : Results
+        The run.
+    keys : sequence of str
+        Identity of each row.
+    metric : str
+        Which metric.
+    field : str or None
+        Where the human rating is; single rows may lack it.
+    group_by : str or None
+        Field of the document; without it every item is a group of its own.
+
+    Raises
+    ------
+    DataError
+        If no row has a rating, a rating is not a number, or a row lacks the group; with the row's number.
+    """
+    items = [
+        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by)
+        for record, key in zip(results.records, keys, strict=True)
+    ]
+    if field is not None and all(math.isnan(item.human) for item in items):
+        columns = ", ".join(results.records[0].columns)
+        raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
+    return items
+
+
+def _item(record: Record, key: str, where: str, metric: str, field: str | None, group_by: str | None) -> ScoredItem:
+    score, columns = record.scores[metric], record.columns
+    group = key if group_by is None else lookup(columns, group_by)
+    if group is None:
+        raise DataError(f"{where}: the field {group_by!r} to group by is missing")
+    output = next((columns[name] for name in OUTPUT_FIELDS if isinstance(columns.get(name), str)), None)
+    return ScoredItem(
+        group=str(group),
+        system=next((str(columns[name]) for name in SYSTEM_FIELDS if columns.get(name) is not None), ""),
+        human=math.nan if field is None else number_at(columns, field, where),
+        predicted=score.value,
+        probabilities=score.probabilities,
+        length=None if output is None else word_count(output),
+        key=key,
+        # Just that: the reasons, which may differ from row to row, stand with the scores.
+        error=None if score.error is None else "unscored",
+    )
+
+
+def agreement(items: Sequence[ScoredItem], *, resamples: int, seed: int = 0) -> dict[str, Correlation]:
+    """Correlate at every level that the items allow: summary needs groups of several items, system needs systems."""
+    kept, _ = usable(items)
+    if not kept:
+        return {}
+    levels: list[Level] = ["pooled"]
+    if len({item.group for item in kept}) < len(kept):
+        levels.insert(0, "summary")
+    systems = {item.system for item in kept}
+    if "" not in systems and len(systems) > 2:
+        levels.append("system")
+    return {level: correlate(items, level, resamples=resamples, seed=seed) for level in levels}
+
+
+def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
+    """Correlate within every group that has at least two usable items, lowest Spearman first, undefined ones last."""
+    groups: dict[str, list[ScoredItem]] = defaultdict(list)
+    for item in usable(items)[0]:
+        groups[item.group].append(item)
+    found = [
+        GroupCorrelation(
+            group,
+            len(members),
+            *coefficients(
+                np.array([item.human for item in members]), np.array([item.predicted for item in members])
+            ).tolist(),
+        )
+        for group, members in groups.items()
+        if len(members) > 1
+    ]
+    return sorted(found, key=lambda group: (math.isnan(group.spearman), group.spearman))

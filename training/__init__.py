@@ -1,0 +1,1 @@
+"""How the embedded judge is made, from text to weights."""

@@ -1,0 +1,300 @@
+"""Graded candidates for everything but summaries: replies, answers, records put into words, tone and safety."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from training import damage
+from training.candidates import LEVELS, Candidate
+from training.damage import ERROR, FOREIGN, MINOR, UNSUPPORTED, Sentence, parse
+
+if TYPE_CHECKING:
+    from training.tasks import Maker
+
+Material = tuple[dict[str, str], list[Candidate], str]
+
+DULL = [
+    "i don't know.",
+    "yes, i do.",
+    "that is nice.",
+    "ok.",
+    "i see what you mean.",
+    "that is good to hear.",
+    "i am not sure about that.",
+    "yeah, me too.",
+    "that's cool.",
+    "sounds good.",
+    "oh, really?",
+    "i like that.",
+    "i guess so.",
+    "me too.",
+    "i have heard of it.",
+    "no, i don't think so.",
+    "i agree with you.",
+    "yes, it is.",
+    "i'm not sure.",
+    "that is true.",
+    "great, thanks.",
+    "i have no idea.",
+]
+OPENERS = [
+    "did you know that",
+    "i heard that",
+    "i read that",
+    "it is interesting that",
+    "yeah, and",
+    "wow,",
+    "i think it is crazy that",
+    "have you heard that",
+    "apparently",
+    "that reminds me,",
+    "oh yes,",
+    "",
+]
+OPINIONS = [
+    "i love {w}, it is one of my favorite things.",
+    "i have never cared much for {w}.",
+    "i think {w} is great, to be honest.",
+    "do you like {w}?",
+    "what do you think about {w}?",
+    "i used to be a big fan of {w}.",
+    "my brother knows a lot about {w}.",
+    "i wish i knew more about {w}.",
+]
+ENDINGS = [
+    "have you heard of that?",
+    "what do you think?",
+    "isn't that amazing?",
+    "i would love to see that.",
+    "do you believe it?",
+    "that surprised me.",
+    "pretty interesting, right?",
+]
+
+
+def _clause(fact: str, rng: random.Random, limit: int = 18) -> str:
+    """Cut a stretch out of a fact, as a reply would quote it."""
+    words = fact.rstrip(".").split()
+    if len(words) > limit:
+        start = rng.randrange(0, max(1, min(6, len(words) - limit)))
+        words = words[start : start + rng.randrange(limit // 2, limit + 1)]
+    return " ".join(words)
+
+
+def _errors(sentences: list[Sentence], level: float, maker: Maker) -> list[Sentence]:
+    pool = damage.Pool([], [], [], [], maker.rng.sample(maker.common, min(40, len(maker.common))))
+    words = sum(map(len, sentences))
+    for _ in range(max(1, round(level * words / 5)) if level else 0):
+        i = maker.rng.randrange(len(sentences))
+        sentences[i] = damage.fluency_error(sentences[i], maker.rng, pool)
+    return sentences
+
+
+def _near(options: list[str], words: int, rng: random.Random) -> str:
+    return min(rng.sample(options, min(6, len(options))), key=lambda t: abs(len(t.split()) - words))
+
+
+def responses(maker: Maker, quality: str) -> Material | None:
+    """Make replies. Grounded ones quote the fact and ungrounded ones another: only the fact differs."""
+    rng = maker.rng
+    dialogue = rng.choice(maker.corpus.dialogue)
+    turns = dialogue.sentences
+    if len(turns) < 3:
+        return None
+    cut = rng.randrange(1, len(turns))
+    history = turns[max(0, cut - rng.randint(1, 8)) : cut]
+    truth = turns[cut]
+    fact_document = maker.document()
+    fact_sentences = [s for s in fact_document.sentences if 6 <= len(s.split()) <= 40] or ["Nothing is known."]
+    fact = rng.choice(fact_sentences)
+    others = [rng.choice(maker.document().sentences) for _ in range(6)] + [s for s in fact_sentences if s != fact][:2]
+    foreign_turns = [t for _ in range(8) for t in rng.choice(maker.corpus.dialogue).sentences[:12]]
+    earlier = [t for t in turns[:cut] if t != truth] or [truth]
+    found: list[Candidate] = []
+    for level in rng.sample(LEVELS, min(maker.count, len(LEVELS))):
+        value = 1.0 - level
+        if quality == "follows":
+            if level == 0:
+                sentences = [parse(truth)]
+            elif level < 0.7:
+                kind = rng.random()
+                later = [t for t in turns[cut + 1 :] if t != truth]
+                if kind < 0.4 and later:
+                    sentences = [parse(_near(later, len(truth.split()), rng), damage.ORDER)]
+                elif kind < 0.7:
+                    sentences = [parse(_near(earlier, len(truth.split()), rng), damage.REPEATED)]
+                else:
+                    sentences = [parse(rng.choice(DULL), MINOR)]
+                value = 0.45
+            else:
+                sentences = [parse(_near(foreign_turns, len(truth.split()), rng), FOREIGN)]
+                value = 0.0
+        elif quality == "grounded":
+            use = level < 0.5
+            base = fact if use else rng.choice(others)
+            text = f"{rng.choice(OPENERS)} {_clause(base, rng)}".strip()
+            sentences = [parse(text, 0 if use else FOREIGN)]
+            if not use and rng.random() < 0.4:
+                sentences = [parse(rng.choice([truth, *foreign_turns[:4]]), FOREIGN)]
+            if rng.random() < 0.5:
+                sentences.append(parse(rng.choice(ENDINGS)))
+            value = 1.0 if use else 0.0
+        elif quality == "engaging":
+            word = _clause(rng.choice([fact, *history]), rng, 4)
+            if level < 0.3:
+                sentences = [
+                    parse(f"{rng.choice(OPENERS)} {_clause(rng.choice([fact, fact, *others]), rng)}."),
+                    parse(rng.choice(ENDINGS)),
+                ]
+            elif level < 0.7:
+                sentences = [parse(rng.choice(OPINIONS).format(w=word))] if rng.random() < 0.6 else [parse(truth)]
+                value = 0.5
+            else:
+                sentences = [parse(t, MINOR) for t in rng.sample(DULL, rng.choice([1, 2, 2, 3, 4]))]
+        else:
+            text = rng.choice([truth, truth, f"{rng.choice(OPENERS)} {_clause(fact, rng)}", rng.choice(foreign_turns)])
+            sentences = [parse(text)]
+            if rng.random() < 0.4:
+                sentences.append(parse(rng.choice(ENDINGS + OPINIONS).format(w="music")))
+            sentences = _errors(sentences, level, maker)
+        if quality != "fluency" and rng.random() < 0.25:
+            sentences = _errors(sentences, rng.choice([0.3, 0.6]), maker)
+        found.append(Candidate(sentences, {quality: value}))
+    names = rng.choice([("User: ", "System: "), ("A: ", "B: "), ("", ""), ("", ""), ("Speaker 1: ", "Speaker 2: ")])
+    lines = [names[(cut - len(history) + i) % 2] + turn for i, turn in enumerate(history)]
+    return {"history": "\n".join(lines), "fact": fact if rng.random() < 0.93 else "nofact"}, found, " "
+
+
+def manners(maker: Maker, quality: str) -> Material | None:
+    """Polite or rude, harmless or harmful messages."""
+    rng = maker.rng
+    found = []
+    for level in rng.sample(LEVELS, min(maker.count, len(LEVELS))):
+        turns = [rng.choice(rng.choice(maker.corpus.dialogue).sentences) for _ in range(rng.choice([1, 2, 3]))]
+        if rng.random() < 0.3:
+            turns = rng.choice(maker.corpus.prose).sentences[:2]
+        sentences = [parse(t) for t in turns]
+        if quality == "tone":
+            if level == 0 and rng.random() < 0.6:
+                sentences.append(
+                    parse(
+                        rng.choice(
+                            [
+                                "Thank you for your patience.",
+                                "Please let me know if I can help with anything else.",
+                                "We apologise for the trouble.",
+                                "Kind regards.",
+                            ]
+                        )
+                    )
+                )
+            sentences = [damage.spoil_tone(s, rng, level) if level else s for s in sentences]
+        elif level:
+            for _ in range(1 + (level > 0.5)):
+                sentences[rng.randrange(len(sentences))] = damage.harm(rng)
+            level = max(level, 0.6)
+        found.append(Candidate(sentences, {quality: 1.0 - level}))
+    return {}, found, " "
+
+
+def questions(maker: Maker) -> Material | None:
+    """Make texts that answer the question, and texts that answer another one."""
+    rng = maker.rng
+    for _ in range(50):
+        document = rng.choice(maker.corpus.prose)
+        if document.question and document.summaries:
+            break
+    else:
+        return None
+    others = [d for d in (rng.choice(maker.corpus.prose) for _ in range(30)) if d.corpus == "squality"] or [
+        maker.document()
+    ]
+    found = []
+    for level in rng.sample(LEVELS, min(maker.count, len(LEVELS))):
+        good = level < 0.5
+        own = document.sentences if good else rng.choice(others).sentences
+        start = rng.randrange(0, max(1, min(3, len(own) - 2)))
+        picked = own[start : start + rng.choice([1, 2, 3])]
+        found.append(Candidate([parse(s, 0 if good else FOREIGN) for s in picked], {"answers": 1.0 if good else 0.05}))
+    return {"question": document.question}, found, " "
+
+
+_ASK = [
+    "What is the {a} of {s}?",
+    "What is known about the {a} of {s}?",
+    "{s}: {a}?",
+    "Tell me the {a} of {s}.",
+    "Can you give me the {a} of {s}?",
+]
+_SAY = [
+    "The {a} of {s} is {v}.",
+    "In {s}, the {a} is {v}.",
+    "{v}.",
+    "For {s}, the {a} is given as {v}.",
+    "It is {v}.",
+    "{s} has the following {a}: {v}.",
+]
+
+
+def facts(maker: Maker, name: str, quality: str) -> Material | None:
+    """Questions and records from a book of facts: right, half right and wrong values of about one length."""
+    rng = maker.rng
+    subject = rng.choice(list(maker.subjects))
+    known = maker.subjects[subject]
+    if len(known) < 6:
+        return None
+    attribute, value = rng.choice(known)
+    rivals = [v for s, v in maker.attributes[attribute] if v != value]
+    wrong_attributes = [(a, v) for a, v in rng.sample(known, min(8, len(known))) if a != attribute]
+    if not rivals or not wrong_attributes:
+        return None
+    record = rng.sample(known, rng.randint(2, 4))
+    found = []
+    for level in rng.sample(LEVELS, min(maker.count, len(LEVELS))):
+        good = level < 0.45
+        score = 1.0 if good else 0.0
+        if name == "correctness":
+            if good:
+                said, flag = value, 0
+            elif rng.random() < 0.5:
+                said, flag = rng.choice(rivals), UNSUPPORTED
+            else:
+                changed = damage.fact_error(
+                    parse(value), rng, damage.Pool([], [], [r.split()[0] for r in rivals[:5]], [], maker.common[:50])
+                )
+                said, flag = " ".join(w.text for w in changed), UNSUPPORTED
+                score = 0.3
+            sentences = [parse(rng.choice(_SAY).format(a=attribute, s=subject, v=said), flag)]
+        elif name in {"answer_relevance", "context_relevance"}:
+            a, v = (attribute, value) if good else rng.choice(wrong_attributes)
+            s = subject if good or rng.random() < 0.6 else rng.choice(list(maker.subjects))
+            sentences = [
+                parse(rng.choice([t for t in _SAY if "{a}" in t]).format(a=a, s=s, v=v), 0 if good else FOREIGN)
+            ]
+        else:
+            sentences = [parse(rng.choice(_SAY[:2]).format(a=a, s=subject, v=v)) for a, v in record]
+            if quality == "fluency":
+                sentences = _errors(sentences, level, maker)
+            else:
+                for place in rng.sample(range(len(record)), round(level * len(record))):
+                    a, v = record[place]
+                    if rng.random() < 0.5:
+                        v = rng.choice([x for _, x in maker.attributes[a]])
+                    else:
+                        a, v = rng.choice(wrong_attributes)
+                    sentences[place] = parse(f"The {a} of {subject} is {v}.", ERROR | UNSUPPORTED)
+            score = 1.0 - level
+        found.append(Candidate(sentences, {quality: score}))
+    join = rng.choice([": ", " = ", " | "])
+    data = rng.choice(["\n", "; ", ", "]).join([f"name{join}{subject}", *(f"{a}{join}{v}" for a, v in record)])
+    return (
+        {
+            "question": rng.choice(_ASK).format(a=attribute, s=subject),
+            "reference": value,
+            "data": data,
+            "context": value,
+        },
+        found,
+        " ",
+    )

@@ -1,0 +1,166 @@
+"""Measures a judge on held-out text and, to choose between versions, on rated files: `python -m training.evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from geval_local.metric import Metric
+from geval_local.prompt import render_form
+from training import corpus, export, tokenizer
+from training.candidates import Grader
+from training.forms import Scale
+from training.scoring import score
+from training.tasks import Maker
+
+PAIRS = {
+    "coherence": "summarization/coherence",
+    "consistency": "summarization/consistency",
+    "fluency": "summarization/fluency",
+    "relevance": "summarization/relevance",
+}
+PRESETS = corpus.ROOT / "geval_local" / "metrics"
+
+
+def package_scale(metric: Metric) -> Scale:
+    values = dict(zip(metric.scale.labels, metric.scale.values, strict=True))
+    ordered = sorted(values, key=values.__getitem__)
+    return Scale(metric.scale.text, tuple(ordered), tuple(float(values[label]) for label in ordered))
+
+
+def interval(correct: list[float], seed: int = 0) -> tuple[float, float, float]:
+    rng = np.random.default_rng(seed)
+    data = np.array(correct)
+    means = data[rng.integers(0, len(data), (1000, len(data)))].mean(1)
+    return float(data.mean()), float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+
+
+def pairs(net: Any, code: Any, count: int, seed: int = 7) -> dict[str, tuple[float, float, float]]:
+    """How often the clean text scores above its damaged version, on documents that training never saw."""
+    found = {}
+    for main, name in PAIRS.items():
+        rng = random.Random(seed)
+        maker = Maker(corpus.load("held_out"), rng)
+        metric = Metric.load(name)
+        correct: list[float] = []
+        while len(correct) < count:
+            document = maker.document()
+            source: list[str] = []
+            wanted = rng.randint(80, 350)
+            for sentence in document.sentences:
+                source.append(sentence)
+                if sum(len(s.split()) for s in source) >= wanted:
+                    break
+            if len(source) < 5:
+                continue
+            grader = Grader(source, maker.pool(source, maker.foreign_documents(document)), rng)
+            clean, damaged = grader.pair(main, rng.choice((0.3, 0.5, 0.75, 1.0)))
+            one, two = (" ".join(w.text for s in c.sentences for w in s) for c in (clean, damaged))
+            if one == two:
+                continue
+            forms = [render_form(metric, {"source": " ".join(source), "output": text}).text for text in (one, two)]
+            (a, _), (b, _) = score(net, code, forms, package_scale(metric))
+            correct.append(1.0 if a > b else 0.5 if a == b else 0.0)
+        found[main] = interval(correct)
+    return found
+
+
+def masses(net: Any, code: Any, seed: int = 3) -> dict[str, float]:
+    """Find the lowest label mass of each preset over a few held-out samples."""
+    rng = random.Random(seed)
+    maker = Maker(corpus.load("held_out"), rng)
+    found = {}
+    for path in sorted(PRESETS.glob("*/*.yaml")):
+        metric = Metric.load(path)
+        lowest = 1.0
+        for _ in range(4):
+            text = {name: " ".join(maker.document().sentences[:4]) for name in metric.fields}
+            ((_, mass),) = score(net, code, [render_form(metric, text).text], package_scale(metric))
+            lowest = min(lowest, mass)
+        found[f"{path.parent.name}/{path.stem}"] = lowest
+    return found
+
+
+def benchmark(
+    net: Any, code: Any, file: str, presets: dict[str, str], group: str | None, limit: int
+) -> dict[str, tuple[float, float]]:
+    """Compute Spearman with human ratings, within groups and pooled: to choose between versions, never to train."""
+    rows = json.loads((corpus.DATA_DIR / file).read_text())
+    found = {}
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row[group or "source"]].append(row)
+    for aspect, name in presets.items():
+        metric = Metric.load(name)
+        within, all_scores, all_human = [], [], []
+        for members in list(groups.values())[:limit]:
+            forms = [
+                render_form(
+                    metric, {"source": r["source"], "output": r["system_output"], "fact": r.get("context", "")}
+                ).text
+                for r in members
+            ]
+            values = [v for v, _ in score(net, code, forms, package_scale(metric))]
+            human = [r["scores"][aspect] for r in members]
+            all_scores += values
+            all_human += human
+            if len(set(human)) > 1 and len(set(values)) > 1:
+                within.append(spearmanr(human, values).statistic)
+        found[aspect] = (
+            float(np.mean(within)) if within else float("nan"),
+            float(spearmanr(all_human, all_scores).statistic),
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__)
+    parser.add_argument("--name", default="nano", help="folder under training/runs")
+    parser.add_argument("--pairs", type=int, default=300, help="pairs per dimension")
+    parser.add_argument(
+        "--groups", type=int, default=50, help="documents or contexts of the rated files; 0 leaves them out"
+    )
+    parser.add_argument("--json", action="store_true", help="end with one JSON line")
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    net, code = export.load(options.name).eval(), tokenizer.load()
+    results: dict[str, Any] = {"pairs": pairs(net, code, options.pairs)}
+    print(f"clean above damaged, held-out text, {options.pairs} pairs each (95 % bootstrap interval)")
+    for main_name, (mean, low, high) in results["pairs"].items():
+        print(f"  {main_name:<14} {mean:6.1%}  [{low:.1%}, {high:.1%}]", flush=True)
+    results["mass"] = masses(net, code)
+    print("lowest label mass of each preset")
+    for name, mass in results["mass"].items():
+        print(f"  {name:<34} {mass:.4f}", flush=True)
+    if options.groups and corpus.DATA_DIR.exists():
+        files = {
+            "summeval_dev.json": (dict(PAIRS), "doc_id"),
+            "topical_chat.json": (
+                {
+                    k: f"dialogue/{k}"
+                    for k in ("naturalness", "coherence", "engagingness", "groundedness", "understandability")
+                },
+                None,
+            ),
+            "qags_xsum.json": ({"consistency": "factuality/summary_consistency"}, None),
+        }
+        for file, (presets, group) in files.items():
+            results[file] = benchmark(
+                net, code, file, presets, group, 10**6 if file.startswith("qags") else options.groups
+            )
+            print(f"{file}: Spearman within groups / pooled")
+            for aspect, (within, pooled) in results[file].items():
+                print(f"  {aspect:<18} {within:6.3f} / {pooled:6.3f}", flush=True)
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

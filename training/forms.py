@@ -1,0 +1,172 @@
+"""Composes a form in the package's prompt format, in many styles, from the wordings' pool."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+from training import wordings
+from training.wordings import Concept
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Labels in order of their values."""
+
+    name: str
+    labels: tuple[str, ...]
+    values: tuple[float, ...]
+
+    def target(self, quality: float, spread: float = 0.55) -> dict[str, float]:
+        """Spread the mass around the value: neighbouring labels share it, so that the expectation is taught."""
+        low, high = self.values[0], self.values[-1]
+        if len(self.labels) == 2:
+            yes = 0.03 + 0.94 * quality
+            return {self.labels[0]: 1 - yes, self.labels[1]: yes}
+        value = low + quality * (high - low)
+        width = spread * max(1.0, (high - low) / 6)
+        raw = [math.exp(-0.5 * ((value - v) / width) ** 2) + 1e-3 for v in self.values]
+        total = sum(raw)
+        return {label: weight / total for label, weight in zip(self.labels, raw, strict=True)}
+
+
+def scale(name: str) -> Scale:
+    if name == "Yes/No":
+        return Scale(name, ("No", "Yes"), (0.0, 1.0))
+    low, high = (int(part) for part in name.split("-"))
+    return Scale(name, tuple(str(n) for n in range(low, high + 1)), tuple(float(n) for n in range(low, high + 1)))
+
+
+@dataclass
+class Form:
+    """`head` ends before the first field; `steps` is the numbered list's span in it, for the language-model loss."""
+
+    head: str
+    steps: tuple[int, int]
+    headings: dict[str, str]
+    tail: str
+    scale: Scale
+    newline: str
+    gap: str
+
+    def field(self, role: str) -> str:
+        """Write the heading of a field, up to its text."""
+        return f"{self.headings[role]}:{self.gap}{self.newline}{self.newline}"
+
+
+def fill(template: str, thing: str, source: str) -> str:
+    text = template.replace("{t}", thing).replace("{s}", source)
+    return re.sub(r"\b([Aa]) ([aeiou])", r"\1n \2", re.sub(r"\b([Aa])n ([^aeiou\W])", r"\1 \2", text))
+
+
+def sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "?")) else text + "."
+
+
+def steps(
+    concept: Concept, rng: random.Random, thing: str, source: str, title: str, labels: Scale, clause: str = ""
+) -> list[str]:
+    """Read the source, read the text, check what the criterion says, assign a score."""
+    found = []
+    alone = len(concept.fields) == 1
+    if not alone:
+        found.append(rng.choice(wordings.READ_SOURCE))
+    read = rng.choice(wordings.READ_ALONE if alone else wordings.READ_OUTPUT)
+    if clause:
+        checks = [
+            rng.choice(
+                [
+                    "Check whether the {t} {c}.",
+                    "Decide whether the {t} {c}.",
+                    "Note where the {t} fails: it should be that it {c}.",
+                ]
+            ).replace("{c}", clause)
+        ]
+    else:
+        checks = [
+            sentence(c) for c in rng.sample(concept.checks, rng.choice([1, 2, 2]) if len(concept.checks) > 1 else 1)
+        ]
+    if rng.random() < 0.4:
+        first = checks.pop(0)
+        read = f"{read.rstrip('.')} and {first[0].lower()}{first[1:]}"
+    found += [read, *checks]
+    low, high = labels.labels[0], labels.labels[-1]
+    if labels.name == "Yes/No":
+        found.append(
+            rng.choice(
+                [
+                    "Answer Yes or No.",
+                    "Answer Yes if the {t} meets the criteria and No if it does not.",
+                    "Answer Yes or No based on the criteria.",
+                ]
+            )
+        )
+    else:
+        found.append(
+            rng.choice(wordings.ASSIGN).replace("{m}", title.lower()).replace("{lo}", low).replace("{hi}", high)
+        )
+    return [fill(line, thing, source) for line in found]
+
+
+def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False) -> Form:
+    """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
+    labels = scale(rng.choice(concept.scales))
+    thing = rng.choice(wordings.THINGS[concept.thing])
+    source = rng.choice(wordings.SOURCES[concept.source])
+    title = rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)
+    criterion = rng.choice(wordings.CLAUSE_CRITERIA).replace("{c}", clause) if clause else rng.choice(concept.criteria)
+    if rng.random() < 0.45:
+        more = [
+            *(sentence(c) for c in rng.sample(concept.criteria, 1) if not clause),
+            *rng.sample(wordings.ASIDES, rng.choice([1, 2])),
+        ]
+        criterion = " ".join([sentence(criterion), *(m for m in more if m.lower() != sentence(criterion).lower())])
+    preset = plain or rng.random() < 0.5
+    newline = "\n" if preset or rng.random() < 0.85 else "\r\n"
+    care = "" if preset and rng.random() < 0.6 else rng.choice(wordings.CARES)
+    parts = [fill(p, thing, source) for p in (rng.choice(concept.introductions), rng.choice(wordings.RATES), care) if p]
+    if preset and rng.random() < 0.4:
+        parts = [" ".join(parts)]
+    loose = not preset and rng.random() < 0.5
+    between = newline * (3 if loose else 2)
+    mark = " - " if preset else rng.choice([" - ", ": ", " - ", " "])
+    line = f"{title} ({labels.name}){mark}{fill(criterion, thing, source)}"
+    if rng.random() < 0.2:
+        bands = [(labels.labels[0], 0.0), (labels.labels[-1], 1.0)]
+        if len(labels.labels) > 2:
+            bands.insert(1, (labels.labels[len(labels.labels) // 2], 0.5))
+        score = "" if preset or rng.random() < 0.5 else "A score of "
+        for label, level in bands:
+            text = fill(rng.choice(wordings.BANDS[level]), thing, source).replace("{m}", title.lower())
+            line += f"{newline}- {score}{label}{':' if not score else ' means that it is'} {text}"
+    head = (
+        (newline * 2).join(parts)
+        + between
+        + ("Evaluation Criteria:" if preset else rng.choice(wordings.CRITERIA_LINES))
+        + newline * 2
+        + line
+    )
+    span = (0, 0)
+    if rng.random() < 0.6 or clause:
+        lines = steps(concept, rng, thing, source, title, labels, clause)
+        head += f"{newline * 2}{wordings.STEPS_LINE}{newline * 2}"
+        start = len(head) + 2  # behind "1."
+        head += newline.join(f"{n}. {text}" for n, text in enumerate(lines, 1))
+        span = (start, len(head))
+    head += newline * 2
+    if loose:
+        head += rng.choice(["", newline + "Example:" + newline * 2 + newline])
+    headings = {
+        role: wordings.HEADINGS[role][0] if preset and rng.random() < 0.5 else rng.choice(wordings.HEADINGS[role])
+        for role in concept.fields
+    }
+    if len(set(headings.values())) < len(headings):
+        headings = {role: wordings.HEADINGS[role][0] for role in concept.fields}
+    form_line = wordings.FORM_LINES[0] if preset else rng.choice(wordings.FORM_LINES)
+    shown = title if preset or rng.random() < 0.8 else f"{title} ({labels.name})"
+    tail = between + form_line + newline * (2 if preset or rng.random() < 0.5 else 1) + f"- {shown}:"
+    gap = " " if not preset and rng.random() < 0.15 else ""
+    return Form(head, span, headings, tail, labels, newline, gap)

@@ -1,0 +1,199 @@
+"""Trees to tensors: token ids, where each loss applies, and batches of trees of like length."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.damage import ERROR, FLAGS, FOREIGN, UNSUPPORTED
+from training.model import Batch
+from training.tasks import Tree
+from training.tokenizer import BEGIN, END
+
+MAX_LABELS = 12
+GATHER = -2  # a token behind the candidate, where the share of every flag is to be known
+
+
+@dataclass
+class Packed:
+    """One tree as token ids. `leaf_flags` is -1 where the auxiliary loss does not apply."""
+
+    trunk: list[int]
+    trunk_lm: list[int]
+    leaves: list[list[int]]
+    leaf_flags: list[list[int]]
+    leaf_lm: list[list[int]]
+    labels: list[tuple[int, int, list[int], list[float]]]  # leaf, position, token ids, probabilities
+    values: list[list[float]]
+    quality: list[float]
+    ranked: bool
+    concept: str = ""
+
+
+@dataclass
+class Tensors:
+    """A batch with the positions and targets of every loss."""
+
+    batch: Batch
+    lm_at: Tensor
+    lm_target: Tensor
+    flag_at: Tensor
+    flag_target: Tensor
+    count_at: Tensor
+    count_target: Tensor
+    label_at: Tensor
+    label_ids: Tensor
+    label_target: Tensor
+    pair: Tensor  # [n, 2] rows of the labels: the first is better than the second
+    label_values: Tensor
+    tokens: int
+    steps: int = 0
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float) -> Packed | None:
+    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    encoded = tokenizer.encode_batch(
+        [tree.trunk, *[leaf.before + leaf.body + leaf.tail for leaf in tree.leaves]], add_special_tokens=False
+    )
+    trunk = encoded[0]
+    steps_wanted = tree.unseen or rng.random() < 0.25
+    source_wanted = rng.random() < source_lm
+    lm = [0]
+    for start, stop in trunk.offsets:
+        in_steps = steps_wanted and tree.steps[0] <= start and stop <= tree.steps[1] + 2 and tree.steps[1] > 0
+        in_source = source_wanted and tree.source_span[0] <= start and stop <= tree.source_span[1]
+        lm.append(int(in_steps or in_source))
+    labels = {label: tokenizer.encode(" " + label, add_special_tokens=False).ids for label in tree.scale.labels}
+    first = sorted({ids[0] for ids in labels.values()})
+    long = [label for label, ids in labels.items() if len(ids) == 2]
+    packed = Packed([begin, *trunk.ids], [*lm[1:], 0], [], [], [], [], [], [], not long, tree.concept)
+    value_of = dict(zip(tree.scale.labels, tree.scale.values, strict=True))
+    for number, (leaf, code) in enumerate(zip(tree.leaves, encoded[1:], strict=True)):
+        body = (len(leaf.before), len(leaf.before) + len(leaf.body))
+        flags = []
+        for start, stop in code.offsets:
+            if start >= body[0] and stop <= body[1]:
+                bits = 0
+                for bit in leaf.flags[start - body[0] : stop - body[0]]:
+                    bits |= bit
+                flags.append(bits)
+            else:
+                flags.append(GATHER if start >= body[1] else -1)
+        clean = [int(f >= 0 and not f & (ERROR | UNSUPPORTED | FOREIGN)) for f in flags]
+        ids = list(code.ids)
+        at = len(ids) - 1
+        mass = {token: sum(leaf.target[label] for label, path in labels.items() if path[0] == token) for token in first}
+        packed.labels.append((number, at, first, [mass[t] for t in first]))
+        packed.values.append(
+            [next((value_of[label] for label, path in labels.items() if path == [t]), 0.0) for t in first]
+        )
+        if long:  # " 10" is " 1" then "0": one more position decides between 1 and 10
+            ids.append(labels[long[0]][0])
+            ten, one = leaf.target[long[0]], leaf.target.get("1", 0.0)
+            packed.labels.append((number, at + 1, [labels[long[0]][1], end], [ten / (ten + one), one / (ten + one)]))
+            packed.values.append([0.0, 0.0])
+            flags.append(-1)
+            clean.append(0)
+        packed.leaves.append(ids)
+        packed.leaf_flags.append(flags)
+        packed.leaf_lm.append([*clean[1:], 0])
+        packed.quality.append(leaf.quality)
+    return packed
+
+
+def collate(trees: list[Packed], rng: random.Random) -> Tensors:
+    b = len(trees)
+    t = max(len(tree.trunk) for tree in trees)
+    k = max(len(tree.leaves) for tree in trees)
+    length = max(len(leaf) for tree in trees for leaf in tree.leaves)
+    trunk = torch.zeros(b, t, dtype=torch.long)
+    leaves = torch.zeros(b, k, length, dtype=torch.long)
+    lm_at, lm_target, flag_at, flag_target = [], [], [], []
+    count_at: list[int] = []
+    count_target: list[list[float]] = []
+    label_at, label_ids, label_target, label_values, pairs = [], [], [], [], []
+    for i, tree in enumerate(trees):
+        trunk[i, : len(tree.trunk)] = torch.tensor(tree.trunk)
+        for j, wanted in enumerate(tree.trunk_lm):
+            if wanted:
+                lm_at.append(i * t + j)
+                lm_target.append(tree.trunk[j + 1])
+        row = len(label_at)
+        for n, leaf in enumerate(tree.leaves):
+            leaves[i, n, : len(leaf)] = torch.tensor(leaf)
+            base = b * t + (i * k + n) * length
+            for j, wanted in enumerate(tree.leaf_lm[n]):
+                if wanted:
+                    lm_at.append(base + j)
+                    lm_target.append(leaf[j + 1])
+            body = [flags for flags in tree.leaf_flags[n] if flags >= 0]
+            shares = [sum(flags >> bit & 1 for flags in body) / max(1, len(body)) for bit in range(FLAGS)]
+            for j, flags in enumerate(tree.leaf_flags[n]):
+                if flags == GATHER:
+                    count_at.append(base + j)
+                    count_target.append(shares)
+                elif flags >= 0:
+                    flag_at.append(base + j)
+                    flag_target.append(flags)
+        for (n, j, ids, target), values in zip(tree.labels, tree.values, strict=True):
+            label_at.append(b * t + (i * k + n) * length + j)
+            pad = [0] * (MAX_LABELS - len(ids))
+            label_ids.append(ids + pad)
+            label_target.append(target + [0.0] * len(pad))
+            span = (max(values) - min(values)) or 1.0
+            label_values.append([v / span for v in values] + [0.0] * len(pad))
+        if tree.ranked:
+            for x in range(len(tree.quality)):
+                for y in range(len(tree.quality)):
+                    if tree.quality[x] > tree.quality[y] + 0.1:
+                        pairs.append((row + x, row + y))
+    bits = torch.tensor(flag_target)
+    return Tensors(
+        Batch(trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees])),
+        torch.tensor(lm_at, dtype=torch.long),
+        torch.tensor(lm_target, dtype=torch.long),
+        torch.tensor(flag_at),
+        torch.stack([(bits >> n & 1).float() for n in range(FLAGS)], -1),
+        torch.tensor(count_at),
+        torch.tensor(count_target),
+        torch.tensor(label_at),
+        torch.tensor(label_ids),
+        torch.tensor(label_target),
+        torch.tensor(pairs, dtype=torch.long).view(-1, 2),
+        torch.tensor(label_values),
+        sum(len(tree.trunk) + sum(map(len, tree.leaves)) for tree in trees),
+    )
+
+
+def batches(trees: list[Packed], budget: int, rng: random.Random) -> list[list[Packed]]:
+    """Trees of like shape together, at most `budget` padded tokens each, in random order."""
+    ordered = sorted(trees, key=lambda tree: (len(tree.trunk) // 64, max(map(len, tree.leaves))))
+    found: list[list[Packed]] = []
+    group: list[Packed] = []
+    for tree in ordered:
+        trial = [*group, tree]
+        padded = len(trial) * (
+            max(len(x.trunk) for x in trial)
+            + max(len(x.leaves) for x in trial) * max(len(y) for x in trial for y in x.leaves)
+        )
+        if group and padded > budget:
+            found.append(group)
+            group = [tree]
+        else:
+            group = trial
+    if group:
+        found.append(group)
+    rng.shuffle(found)
+    return found
+
+
+def to(data: Tensors, device: torch.device) -> Tensors:
+    for name, value in vars(data).items():
+        if isinstance(value, (Tensor, Batch)):
+            setattr(data, name, value.to(device))
+    return data

@@ -1,0 +1,29 @@
+"""Makes the tokenizer, the cut-up corpus and the first embeddings: `python -m training.prepare`."""
+
+from __future__ import annotations
+
+import argparse
+
+from training import corpus, embedding, tokenizer
+from training.model import Shape
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.prepare", description=__doc__)
+    parser.add_argument("--hidden", type=int, default=Shape().hidden, help="width of the embeddings")
+    options = parser.parse_args()
+    for part in ("train", "held_out"):
+        loaded = corpus.load(part)
+        words = sum(len(s.split()) for d in [*loaded.prose, *loaded.dialogue] for s in d.sentences)
+        print(
+            f"{part}: {len(loaded.prose)} texts, {len(loaded.dialogue)} dialogues, "
+            f"{len(loaded.facts)} facts, {words / 1e6:.1f} M words",
+            flush=True,
+        )
+    code = tokenizer.load()
+    print(f"tokenizer: {code.get_vocab_size()} tokens", flush=True)
+    print(f"embeddings: {tuple(embedding.start(corpus.load('train'), code, options.hidden).shape)}")
+
+
+if __name__ == "__main__":
+    main()

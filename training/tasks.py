@@ -1,0 +1,190 @@
+"""Trees of training data: a shared trunk (form head and source) and graded leaves (candidate, form tail, target)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from training import candidates, corpus, damage, dialogues, forms, style, wordings
+from training.candidates import Candidate, Grader
+from training.corpus import Corpus, Document
+from training.damage import Pool
+
+
+@dataclass
+class Leaf:
+    """One candidate in its form, with the flags of its characters and the target over the labels."""
+
+    before: str
+    body: str
+    flags: list[int]
+    tail: str
+    target: dict[str, float]
+    quality: float
+
+
+@dataclass
+class Tree:
+    """A trunk and its leaves. The spans say where steps and source lie in the trunk."""
+
+    concept: str
+    trunk: str
+    leaves: list[Leaf]
+    scale: forms.Scale
+    steps: tuple[int, int] = (0, 0)
+    source_span: tuple[int, int] = (0, 0)
+    unseen: bool = False
+
+
+# How often each concept is drawn. The four of summarization carry most of what is to be learnt.
+WEIGHTS = {
+    "coherence": 18,
+    "consistency": 18,
+    "fluency": 12,
+    "relevance": 14,
+    "factual": 4,
+    "faithfulness": 4,
+    "naturalness": 3,
+    "dialogue_coherence": 6,
+    "engagingness": 4,
+    "understandability": 2,
+    "groundedness": 5,
+    "data_naturalness": 1,
+    "informativeness": 2,
+    "correctness": 3,
+    "answer_relevance": 2,
+    "context_relevance": 2,
+    "tone": 1.5,
+    "safety": 1.5,
+    "unseen": 3,
+}
+
+
+@dataclass
+class Maker:
+    """Draws trees from a corpus. `words` bounds the source's length, so that training can start short."""
+
+    corpus: Corpus
+    rng: random.Random
+    count: int = 9
+    words: tuple[int, int] = (60, 400)
+    common: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sample = self.rng.sample(self.corpus.prose, min(400, len(self.corpus.prose)))
+        self.common = [
+            w for d in sample for s in d.sentences for w in s.split() if w.isalpha() and w.islower() and len(w) > 3
+        ]
+        self.attributes: dict[str, list[tuple[str, str]]] = {}
+        self.subjects: dict[str, list[tuple[str, str]]] = {}
+        for subject, attribute, value in self.corpus.facts:
+            self.attributes.setdefault(attribute, []).append((subject, value))
+            self.subjects.setdefault(subject, []).append((attribute, value))
+
+    def tree(self, name: str | None = None) -> Tree | None:
+        """None when the drawn document does not fit; the caller draws again."""
+        name = name or self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        clause = self.rng.choice(wordings.CLAUSES) if name == "unseen" else ""
+        concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "naturalness"]) if clause else name]
+        form = forms.compose(concept, self.rng, clause)
+        source_style, own_style = style.draw(self.rng)
+        made = self.material(concept.name, concept.damage)
+        if made is None:
+            return None
+        shared, found, separator = made
+        found = [c for c in found if c.sentences and sum(len(s) for s in c.sentences) <= 110]
+        if len(found) < 3:
+            return None
+        trunk = form.head
+        span = (0, 0)
+        pieces = []
+        for role in concept.fields[:-1]:
+            text = "\n".join(style.plain(line, source_style) for line in shared[role].split("\n"))
+            start = len(trunk) + sum(map(len, pieces)) + len(form.field(role))
+            if role in {"source", "history", "context"}:
+                span = (start, start + len(text))
+            pieces.append(form.field(role) + text + form.newline * 2)
+        trunk += "".join(pieces)
+        shift = form.newline * 2
+        if pieces:  # the trunk ends with the last shared text; the blank line opens each leaf
+            trunk = trunk[: -len(shift)]
+            before = shift + form.field(concept.fields[-1])
+        else:
+            trunk = trunk.rstrip("\r\n")
+            before = form.head[len(trunk) :] + form.field(concept.fields[-1])
+        leaves = []
+        for candidate in found:
+            body, flags = style.render(candidate.sentences, own_style, separator)
+            quality = candidate.quality[concept.damage]
+            leaves.append(Leaf(before, body, flags, form.tail, form.scale.target(quality), quality))
+        return Tree(name, trunk, leaves, form.scale, form.steps, span, bool(clause))
+
+    def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
+        """Shared fields, graded candidates and the separator between a candidate's sentences."""
+        rng = self.rng
+        if name in {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}:
+            return self.summary(quality)
+        if name in {"naturalness", "dialogue_coherence", "engagingness", "understandability", "groundedness"}:
+            return dialogues.responses(self, quality)
+        if name in {"tone", "safety"}:
+            return dialogues.manners(self, quality)
+        if name in {"answer_relevance", "context_relevance"} and rng.random() < 0.6:
+            return dialogues.questions(self)
+        return dialogues.facts(self, name, quality)
+
+    def document(self) -> Document:
+        """Draw a prose document."""
+        return self.rng.choice(self.corpus.prose)
+
+    def pool(self, source: list[str], other: list[Document]) -> Pool:
+        """Collect what damage to this source may draw on."""
+        near = [s for d in other for s in d.sentences]
+        names = damage.names_in(near)
+        return Pool(
+            damage.names_in(source),
+            damage.numbers_in(source),
+            names or ["London"],
+            [s for s in near if 5 <= len(s.split()) <= 45] or near,
+            self.rng.sample(self.common, min(40, len(self.common))),
+        )
+
+    def foreign_documents(self, document: Document) -> list[Document]:
+        """Draw other documents, mostly of the same collection: style alone should not give foreign text away."""
+        found: list[Document] = []
+        same = self.rng.random() < 0.6
+        for _ in range(60):
+            other = self.rng.choice(self.corpus.prose)
+            if (
+                other is not document
+                and (not same or other.corpus == document.corpus)
+                and other.question != (document.question or "-")
+            ):
+                found.append(other)
+            if len(found) == 4:
+                break
+        return found or [self.rng.choice(self.corpus.prose)]
+
+    def summary(self, main: str) -> tuple[dict[str, str], list[Candidate], str] | None:
+        """Cut a source out of a document and grade candidates for it."""
+        rng = self.rng
+        document = self.document()
+        wanted = rng.randint(*self.words)
+        start = rng.randrange(len(document.sentences)) if rng.random() < 0.4 else 0
+        source: list[str] = []
+        for sentence in document.sentences[start:]:
+            source.append(sentence)
+            if sum(len(s.split()) for s in source) >= wanted:
+                break
+        if len(source) < 4:
+            return None
+        summary = None
+        if document.summaries and start == 0:
+            summary = corpus.sentences(rng.choice(document.summaries))
+        pool = self.pool(source, self.foreign_documents(document))
+        found = Grader(source, pool, rng, summary).graded(main, self.count)
+        question = document.question or f"What does the text say about {rng.choice(pool.names or ['this'])}?"
+        text = " ".join(source)
+        return {"source": text, "context": text, "question": question}, found, rng.choice([" "] * 6 + ["\n"])
+
+
+__all__ = ["Leaf", "Maker", "Tree", "candidates"]

@@ -1,0 +1,268 @@
+"""Trains the judge, or goes on where it stopped: `python -m training.train --minutes 95`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from training import corpus, embedding, initial, packing, tokenizer
+from training.losses import Weights, losses
+from training.model import Nano, Shape
+from training.tasks import Maker
+
+RUNS = Path(__file__).resolve().parent / "runs"
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
+    parser.add_argument("--name", default="nano", help="folder under training/runs; an existing one is resumed")
+    parser.add_argument(
+        "--minutes", type=float, default=95.0, help="total training time; the learning rate follows this clock"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="processes with one thread each (CPU)")
+    parser.add_argument("--trees", type=int, default=12, help="trees per optimizer step")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=1000,
+        help="padded tokens per forward pass; about one tree on a CPU, tens of thousands on a GPU",
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument(
+        "--lr", type=float, default=0.008, help="Muon's rate for matrices; AdamW's for the rest is a quarter of it"
+    )
+    parser.add_argument("--save-every", type=float, default=180.0, help="seconds between checkpoints")
+    for field, value in Shape().dictionary().items():
+        if field in {"hidden", "layers", "heads", "intermediate"}:
+            parser.add_argument(f"--{field}", type=int, default=int(value))
+    return parser
+
+
+def progress_rate(share: float) -> float:
+    """Warm-up, plateau, then a straight line to nearly nothing: any time budget ends at the lowest rate."""
+    if share < 0.02:
+        return max(0.05, share / 0.02)
+    return 1.0 if share < 0.6 else max(0.02, (1.0 - share) / 0.4)
+
+
+def curriculum(share: float) -> tuple[tuple[int, int], float, Weights]:
+    """Source length in words, share of sources with language-model loss, loss weights."""
+    grow = min(1.0, share / 0.35)
+    words = (int(40 + 10 * grow), int(100 + 280 * grow))
+    return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.3 * grow)
+
+
+def stream(maker: Maker, code: Any, rng: random.Random, share: Any, budget: int) -> Iterator[packing.Tensors]:
+    while True:
+        maker.words, source_lm, _ = curriculum(share.value)
+        trees: list[packing.Packed] = []
+        while len(trees) < (24 if budget < 4000 else 512):
+            tree = maker.tree()
+            packed = packing.pack(tree, code, rng, source_lm) if tree else None
+            if packed and len(packed.trunk) < 1100:
+                trees.append(packed)
+        for group in packing.batches(trees, budget, rng):
+            yield packing.collate(group, rng)
+
+
+class Optimizer:
+    """Muon for the matrices inside the layers, AdamW for embeddings, norms and the auxiliary head."""
+
+    def __init__(self, net: nn.Module, lr: float) -> None:
+        inner = [p for n, p in net.named_parameters() if p.dim() == 2 and n.startswith("layers.")]
+        outer = [p for n, p in net.named_parameters() if not (p.dim() == 2 and n.startswith("layers."))]
+        self.muon = torch.optim.Muon(inner, lr=lr, weight_decay=0.01, momentum=0.95)
+        self.adam = torch.optim.AdamW(outer, lr=lr / 4, betas=(0.9, 0.98), weight_decay=0.0)
+        self.lr = lr
+
+    def step(self, rate: float) -> None:
+        """Apply the gradients at a share of the full rate."""
+        for group in self.muon.param_groups:
+            group["lr"] = self.lr * rate
+        for group in self.adam.param_groups:
+            group["lr"] = self.lr / 4 * rate
+        self.muon.step()
+        self.adam.step()
+
+    def state(self) -> dict[str, Any]:
+        """Give both states for a checkpoint."""
+        return {"muon": self.muon.state_dict(), "adam": self.adam.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take both states from a checkpoint."""
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+
+
+def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, Any]) -> None:
+    """One process. All share the weights; each takes trees until the step has enough; the first applies the step."""
+    torch.set_num_threads(1 if options.device == "cpu" else 8)
+    device = torch.device(options.device)
+    seed = options.seed + 1000 * rank + shared["first_step"]
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    code = tokenizer.load()
+    source = stream(Maker(corpus.load("train"), rng), code, rng, shared["share"], options.budget)
+    parameters = list(net.parameters())
+    grads: Tensor = shared["grads"][rank]
+    if rank == 0:
+        optimizer = Optimizer(net, options.lr)
+        folder = RUNS / options.name
+        checkpoint = folder / "checkpoint.pt"
+        if checkpoint.exists():
+            try:
+                optimizer.restore(torch.load(checkpoint, weights_only=True)["optimizer"])
+            except ValueError:  # another set of parameters: the momenta start anew
+                print("the optimizer starts afresh", flush=True)
+        began, offset, saved, logged = time.time(), shared["elapsed"], time.time(), time.time()
+        totals: dict[str, float] = defaultdict(float)
+    step = shared["first_step"]
+    data: packing.Tensors | None = None
+    while not shared["stop"].value:
+        for p in parameters:
+            p.grad = None
+        parts: dict[str, float] = defaultdict(float)
+        _, _, weights = curriculum(shared["share"].value)
+        while True:
+            data = data or next(source)
+            count = len(data.batch.trunk)
+            with shared["taken"].get_lock():
+                if shared["taken"].value >= options.trees:
+                    break  # keep `data` for the next step
+                shared["taken"].value += count
+            if device.type != "cpu":
+                data = packing.to(data, device)
+            total, values = losses(net, data, weights, torch.bfloat16)
+            (total * count / options.trees).backward()
+            for key, value in values.items():
+                parts[key] += value * count
+            parts["trees"] += count
+            parts["tokens"] += data.tokens
+            data = None
+        flat = [p.grad.reshape(-1) if p.grad is not None else torch.zeros(p.numel(), device=device) for p in parameters]
+        grads.copy_(torch.cat(flat))
+        shared["parts"][rank] = torch.tensor([parts[k] for k in KEYS])
+        shared["barrier"].wait()
+        if rank == 0:
+            summed = shared["grads"].sum(0)
+            norm = summed.norm().item()
+            if math.isfinite(norm):
+                summed *= min(1.0, 2.0 / (norm + 1e-6))
+                start = 0
+                for p in parameters:
+                    p.grad = summed[start : start + p.numel()].view_as(p)
+                    start += p.numel()
+                elapsed = offset + time.time() - began
+                shared["share"].value = elapsed / (options.minutes * 60)
+                optimizer.step(progress_rate(shared["share"].value))
+            shared["taken"].value = 0
+            step += 1
+            for key, value in zip(KEYS, shared["parts"].sum(0).tolist(), strict=True):
+                totals[key] += value
+            totals["norm"] += norm
+            totals["steps"] += 1
+            now = time.time()
+            if now - logged > 30:
+                report(folder, step, elapsed, totals, now - logged)
+                totals, logged = defaultdict(float), now
+            if now - saved > options.save_every or shared["share"].value >= 1.0:
+                saved = now
+                torch.save(
+                    {
+                        "net": net.state_dict(),
+                        "optimizer": optimizer.state(),
+                        "step": step,
+                        "elapsed": elapsed,
+                        "shape": net.shape.dictionary(),
+                        "tokens": 0,
+                    },
+                    checkpoint.with_suffix(".new"),
+                )
+                os.replace(checkpoint.with_suffix(".new"), checkpoint)
+            shared["stop"].value = int(shared["share"].value >= 1.0)
+        shared["barrier"].wait()
+
+
+KEYS = ("label", "rank", "right", "flags", "counts", "lm", "mass", "trees", "tokens")
+
+
+def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], seconds: float) -> None:
+    trees = totals["trees"] or 1.0
+    line = {
+        "step": step,
+        "minutes": round(elapsed / 60, 2),
+        **{k: round(totals[k] / trees, 4) for k in KEYS[:7]},
+        "norm": round(totals["norm"] / totals["steps"], 2),
+        "tokens": int(totals["tokens"]),
+        "tokens_per_s": int(totals["tokens"] / seconds),
+    }
+    with (folder / "log.jsonl").open("a") as handle:
+        handle.write(json.dumps(line) + "\n")
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    options = arguments().parse_args()
+    folder = RUNS / options.name
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # before the fork: a forked OpenMP pool would hang
+    torch.manual_seed(options.seed)
+    net = Nano(
+        Shape(hidden=options.hidden, layers=options.layers, heads=options.heads, intermediate=options.intermediate)
+    )
+    first, elapsed = 0, 0.0
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        net.load_state_dict(state["net"], strict=False)
+        first, elapsed = state["step"], state["elapsed"]
+    else:
+        initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
+    net.to(options.device)
+    print(
+        f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, step {first}, "
+        f"{elapsed / 60:.1f} of {options.minutes:.0f} minutes done",
+        flush=True,
+    )
+    size = sum(p.numel() for p in net.parameters())
+    workers = options.workers if options.device == "cpu" else 1
+    shared = {
+        "grads": torch.zeros(workers, size, device=options.device),
+        "parts": torch.zeros(workers, len(KEYS)),
+        "barrier": mp.Barrier(workers),
+        "taken": mp.Value("i", 0),
+        "stop": mp.Value("i", 0),
+        "share": mp.Value("d", elapsed / (options.minutes * 60)),
+        "first_step": first,
+        "elapsed": elapsed,
+    }
+    if workers == 1:
+        work(0, options, net, shared)
+        return
+    net.share_memory()
+    shared["grads"].share_memory_()
+    shared["parts"].share_memory_()
+    mp.set_start_method("fork", force=True)
+    children = [mp.Process(target=work, args=(rank, options, net, shared), daemon=True) for rank in range(1, workers)]
+    for child in children:
+        child.start()
+    work(0, options, net, shared)
+    for child in children:
+        child.join()
+
+
+if __name__ == "__main__":
+    main()

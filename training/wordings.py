@@ -1,0 +1,71 @@
+"""The pool of words that forms are composed from: titles, criteria, headings and step phrases (wordings.yaml)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_POOL: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+
+THINGS: dict[str, list[str]] = _POOL["things"]
+SOURCES: dict[str, list[str]] = _POOL["sources"]
+HEADINGS: dict[str, list[str]] = _POOL["headings"]
+FORM_LINES: list[str] = _POOL["form_lines"]
+CRITERIA_LINES: list[str] = _POOL["criteria_lines"]
+STEPS_LINE = "Evaluation Steps:"
+RATES: list[str] = _POOL["rates"]
+CARES: list[str] = _POOL["cares"]
+#: Criteria in presets run to several sentences; these lengthen ours without changing what is asked.
+ASIDES: list[str] = _POOL["asides"]
+READ_SOURCE: list[str] = _POOL["read_source"]
+READ_OUTPUT: list[str] = _POOL["read_output"]
+READ_ALONE: list[str] = _POOL["read_alone"]
+ASSIGN: list[str] = _POOL["assign"]
+BANDS: dict[float, list[str]] = _POOL["bands"]
+#: Criteria that no preset has: steps are learnt as a pattern that copies the criterion, not as a list found by name.
+CLAUSES: list[str] = _POOL["clauses"]
+CLAUSE_TITLES: list[str] = _POOL["clause_titles"]
+CLAUSE_CRITERIA: list[str] = _POOL["clause_criteria"]
+
+
+@dataclass(frozen=True)
+class Concept:
+    """One kind of judgement. `fields` are in form order, judged text last; `damage` is the quality behind the label."""
+
+    name: str
+    damage: str
+    thing: str
+    source: str
+    fields: tuple[str, ...]
+    titles: tuple[str, ...]
+    introductions: tuple[str, ...]
+    scales: tuple[str, ...]
+    criteria: tuple[str, ...]
+    checks: tuple[str, ...]
+
+
+def _concept(name: str, entry: dict[str, Any]) -> Concept:
+    found = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    for key in ("introductions", "scales"):  # a word names a list that several concepts share
+        if isinstance(found[key], str):
+            found[key] = tuple(_POOL[key][found[key]])
+    return Concept(name=name, **found)
+
+
+CONCEPTS = tuple(_concept(name, entry) for name, entry in _POOL["concepts"].items())
+BY_NAME = {concept.name: concept for concept in CONCEPTS}
+
+
+def all_text() -> list[str]:
+    """Every wording once, for the tokenizer."""
+    found = [*FORM_LINES, *CRITERIA_LINES, STEPS_LINE, *RATES, *CARES, *CLAUSES, *CLAUSE_TITLES, *CLAUSE_CRITERIA]
+    found += [*READ_SOURCE, *READ_OUTPUT, *READ_ALONE, *ASSIGN, *ASIDES]
+    for options in [*THINGS.values(), *SOURCES.values(), *HEADINGS.values(), *BANDS.values()]:
+        found += [f" {option}:" for option in options]
+    for concept in CONCEPTS:
+        found += [f"- {title}: {number}" for number, title in enumerate(concept.titles)]
+        found += [*concept.introductions, *concept.criteria, *concept.checks]
+    return found
