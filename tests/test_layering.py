@@ -26,7 +26,7 @@ ROWS: list[set[str]] = [
     {"errors"},
     PURE - {"errors"},
     {"inference"},
-    {"gptscore", "judge", "steps"},
+    {"gptscore", "judge", "steps", "unieval"},
     {"analysis", "report", "runs"},
     {"cli", "integrations"},
     {"__init__", "__main__"},

@@ -59,6 +59,10 @@ def meta_eval(
     gptscore: Annotated[
         bool, typer.Option("--gptscore", help="Also each judge's GPTScore: its likelihood of the outputs.")
     ] = False,
+    reference_model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=NAME", help="bertscore, bartscore or unieval, on weights that you have."),
+    ] = None,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
@@ -100,6 +104,8 @@ def meta_eval(
         metrics = benchmark_metrics(rated.data.benchmark, metric or [])
         coefficient = published_table(benchmark).coefficient
     else:
+        if reference_model:
+            raise ConfigurationError("--reference-model needs --benchmark: it asks what the benchmark rates")
         if from_responses:
             raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
         metrics, fields = own_metrics(metric or [], human or [])
@@ -143,6 +149,10 @@ def meta_eval(
     notes: list[str] = []
     if isinstance(rated, PublishedRatings):
         found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
+        for asked in reference_model or []:
+            from geval_local.cli.reference_contenders import from_reference_model
+
+            found.append(from_reference_model(rated, asked, dimensions, models_file=models, device=device))
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
         found += reference
