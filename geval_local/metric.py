@@ -238,7 +238,7 @@ class Metric(BaseModel):
     @property
     def hash(self) -> str:
         """Hash (16 hex digits) of all that the prompt and the scale are made from, the steps left out."""
-        record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "shorten"})
+        record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
         # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 

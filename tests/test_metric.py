@@ -377,8 +377,13 @@ def test_hash_changes_with_all_that_the_prompt_is_made_from(change):
     assert BASE.model_copy(update=change).hash != BASE.hash
 
 
+def test_hash_counts_which_field_may_be_shortened():
+    """Two runs that cut different fields do not score the same prompts."""
+    assert BASE.model_copy(update={"shorten": "source"}).hash != BASE.hash
+
+
 def test_hash_leaves_threshold_and_steps_out():
-    changed = BASE.model_copy(update={"threshold": 3.0, "shorten": "source"}).with_steps(("Read.",), PROVENANCE)
+    changed = BASE.model_copy(update={"threshold": 3.0}).with_steps(("Read.",), PROVENANCE)
     assert changed.hash == BASE.hash
     assert re.fullmatch("[0-9a-f]{16}", BASE.hash)
 
