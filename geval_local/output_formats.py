@@ -26,6 +26,7 @@ FIGURES = (
     "threshold",
     "threshold_probability",
     "passed",
+    "calibrated",
     "other_tokens",
     "prompt_tokens",
     "dropped_tokens",

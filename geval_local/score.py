@@ -99,6 +99,8 @@ class Score:
         The threshold in use, and the probability that the label reaches it.
     passed : bool or None
         Whether `value` reaches the threshold; None without a threshold or a score.
+    calibrated : float or None
+        The value on the scale of the human ratings, where a calibration was applied; all other figures are raw.
     other_tokens : tuple of (str, float)
         The likeliest next tokens outside the labels, when the label mass is low.
     prompt_tokens : int
@@ -121,6 +123,7 @@ class Score:
     threshold: float | None = None
     threshold_probability: float | None = None
     passed: bool | None = None
+    calibrated: float | None = None
     other_tokens: tuple[tuple[str, float], ...] = ()
     prompt_tokens: int = 0
     dropped_tokens: int = 0
@@ -189,6 +192,8 @@ class Score:
                 "threshold_probability": self.threshold_probability,
                 "passed": self.passed,
             }
+        if self.calibrated is not None:
+            record["calibrated"] = self.calibrated
         if self.other_tokens:
             record["other_tokens"] = [list(pair) for pair in self.other_tokens]
         record["prompt_tokens"] = self.prompt_tokens

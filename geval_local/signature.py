@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
-__all__ = ["Signature"]
+__all__ = ["LIBRARIES", "Signature", "judge_name", "signature_differences", "signature_parts"]
+
+#: Keys that name versions of libraries: scores may move with them by rounding, not by meaning.
+LIBRARIES = ("transformers", "torch", "version")
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,28 @@ class Signature:
         """List what differs from another signature: ``{key: (own, other)}``."""
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def signature_parts(text: str) -> dict[str, str]:
+    """Take a written signature apart, ``key:value|key:value``, also one by another version with other keys."""
+    parts = (part.partition(":") for part in re.split(r"\|(?=\w+:)", text))
+    return {key: value for key, _, value in parts}
+
+
+def signature_differences(first: str, second: str) -> dict[str, tuple[str, str]]:
+    """List what differs between two written signatures: ``{key: (first, second)}``; a key that one lacks is ``-``.
+
+    A judge is its content: the same weights under another name or path are no difference.
+    """
+    one, other = signature_parts(first), signature_parts(second)
+    pairs = {key: (one.get(key, "-"), other.get(key, "-")) for key in [*one, *other]}
+    return {key: pair for key, pair in pairs.items() if _content(key, pair[0]) != _content(key, pair[1])}
+
+
+def judge_name(name: str) -> str:
+    """Shorten the name of a judge for display: of a directory or a hub id, its last part."""
+    return name.rstrip("/").rpartition("/")[2] or name
+
+
+def _content(key: str, value: str) -> str:
+    return value.rpartition("@")[2] if key == "judge" else value

@@ -6,6 +6,8 @@ import pytest
 from geval_local.analysis.reading import lookup, read_results, read_rows
 from geval_local.analysis.records import ScoredItem, pair, usable
 from geval_local.errors import DataError
+from geval_local.outputs import ResultWriter
+from geval_local.samples import Sample
 from geval_local.scale import Distribution, Scale
 from geval_local.score import Estimator, Score
 
@@ -80,12 +82,12 @@ def test_rows_come_from_lines_and_from_lists(tmp_path):
         ("", "no rows"),
         ("[]", "no rows"),
         ('{"a": 1}\n{', "line 2"),
-        ("[1]", "row 1: expected an object"),
+        ("[1]", "row 1: not a JSON object"),
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
             read_rows(path)
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="there is no file"):
         read_rows(tmp_path / "none.json")
 
 
@@ -110,3 +112,28 @@ def test_pairing_goes_by_key_and_refuses_what_does_not_match():
         pair([item("a")], [item("b")])
     with pytest.raises(DataError, match="more than once"):
         pair([item("a"), item("a")], [item("a")])
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.csv", "r.parquet"])
+def test_every_format_of_results_gives_the_same_items(tmp_path, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    distribution = Distribution(Scale.parse("1-3"), [-3.0, -0.5, -1.5])
+    scores = [
+        Score.from_distribution("sum/m.1", distribution, estimator=Estimator()),
+        Score.unscored("sum/m.1", "the prompt is too long"),
+    ]
+    columns = [
+        {"id": "p", "doc": "a", "output": "one {two}", "scores": {"tone": 2.5}},
+        {"id": "q", "doc": "a", "output": '["three"]', "scores": {"tone": 1}},
+    ]
+    with ResultWriter.open(tmp_path / name, ["sum/m.1"]) as writer:
+        for row, score in zip(columns, scores, strict=True):
+            writer.write(Sample(row), {"sum/m.1": score})
+    first, second = read_results(tmp_path / name, "sum/m.1", human="scores.tone", group_by="doc")
+    assert (first.key, first.group, first.human, first.length) == ("p", "a", 2.5, 2)
+    assert first.predicted == distribution.score
+    assert first.probabilities == distribution.probabilities
+    assert math.isnan(second.predicted)
+    assert (second.human, second.length, second.error) == (1.0, 1, "the prompt is too long")
+    assert second.probabilities is None

@@ -48,6 +48,11 @@ def test_python_m_is_the_same_program():
     [
         ["score"],
         ["steps"],
+        ["meta-eval"],
+        ["compare"],
+        ["bias"],
+        ["calibrate"],
+        ["jury"],
         ["metrics", "list"],
         ["metrics", "show"],
         ["metrics", "validate"],

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def score(metric: str = "coherence", **extra: Any) -> Score:
     return Score.from_distribution(metric, distribution, estimator=Estimator(), prompt_tokens=12, **extra)
 
 
-FULL = score(threshold=2.0, other_tokens=(("\n", 0.25), ("half \ud800", 0.125)), dropped_tokens=3)
+FULL = replace(
+    score(threshold=2.0, other_tokens=(("\n", 0.25), ("half \ud800", 0.125)), dropped_tokens=3), calibrated=2.5
+)
 
 
 def save(path: Path, samples: Iterable[Sample], scores: Mapping[str, Score] | None = None) -> Path:

@@ -6,6 +6,7 @@
 - `sampling`: what estimating a score from draws costs
 - `bias`, `prior`, `calibration`, `jury`: what goes wrong with scores, and what can be done about it
 - `baselines`: length, ROUGE, BLEU and chrF in the same table
+- `rated`, `evaluation`, `ablation`: what is rated by whom, and the whole of a meta-evaluation
 - `tables`: results as headers and rows
 
 Names are imported from these modules; importing the package itself loads nothing.

@@ -1,4 +1,4 @@
-"""Rows and the numbers in them: JSON files in, and the result files of ``geval-local score`` as scored items."""
+"""Rows and the numbers in them: data files, and the result files of ``geval-local score`` as scored items."""
 
 from __future__ import annotations
 
@@ -8,47 +8,58 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from geval_local import readers
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
+from geval_local.output_formats import FIGURES
 
-__all__ = ["lookup", "number_at", "read_results", "read_rows", "row_keys"]
+__all__ = ["figures_of", "lookup", "number_at", "rated_items", "read_results", "read_rows", "row_keys"]
 
 OUTPUT_FIELDS = ("output", "system_output", "response", "actual_output")
 SYSTEM_FIELDS = ("system_id", "system")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Read a JSON list of objects, or JSON lines.
+    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file come as ``geval`` from each.
 
     Raises
     ------
     DataError
-        If the file cannot be read, is empty, or a row is not an object; with the row's number, from 1.
+        If the file cannot be read, is empty, or a row cannot be read; with the row's number, from 1.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    rows: list[Any] = []
-    if text.lstrip().startswith("["):
-        try:
-            rows = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{path} is not valid JSON: {error}") from error
-    else:
-        # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
-                    raise DataError(f"{path}, line {number} is not valid JSON: {error}") from error
+    rows = []
+    for number, row in enumerate(readers.read_rows(Path(path)), start=1):
+        if row.error is not None:
+            raise DataError(f"{path}, row {number}: {row.error}")
+        rows.append(_with_figures(row.fields))
     if not rows:
         raise DataError(f"{path} holds no rows")
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, row {number}: expected an object, found {type(row).__name__}")
     return rows
+
+
+def _with_figures(row: dict[str, Any]) -> dict[str, Any]:
+    """Gather a CSV row's ``metric.figure`` columns into one object, as the other formats have it."""
+    if "geval" in row:
+        return row
+    plain: dict[str, Any] = {}
+    scores: dict[str, dict[str, Any]] = {}
+    for column, value in row.items():
+        metric, _, figure = str(column).rpartition(".")
+        if metric and figure in FIGURES and f"{metric}.score" in row:
+            scores.setdefault(metric, {})[figure] = _decoded(value)
+        else:
+            plain[column] = value
+    return {**plain, "geval": scores} if scores else row
+
+
+def _decoded(value: Any) -> Any:
+    """Read an object that stands in a CSV cell as JSON; everything else is as it is, an empty cell None."""
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return None if value == "" else value
 
 
 def lookup(row: Mapping[str, Any], field: str) -> Any:
@@ -57,6 +68,7 @@ def lookup(row: Mapping[str, Any], field: str) -> Any:
         return row[field]
     value: Any = row
     for part in field.split("."):
+        value = _decoded(value)
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
@@ -104,7 +116,7 @@ def read_results(
     Parameters
     ----------
     path : str or Path
-        JSONL rows (or a JSON list) with the input's columns and ``geval: {metric: {...}}``.
+        As written by ``geval-local score``, in any of its formats.
     metric : str
         Which metric.
     human : str, optional
@@ -120,9 +132,50 @@ def read_results(
         If the file or one of its rows cannot be used, with the row's number from 1.
     """
     rows = read_rows(path)
+    return rated_items(rows, figures_of(rows, metric, path), path, human=human, group_by=group_by, system=system)
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
+    """Take the figures of one metric out of scored rows.
+
+    Raises
+    ------
+    DataError
+        If a row has none, with its number from 1.
+    """
+    found: list[Mapping[str, Any]] = []
+    for number, row in enumerate(rows, start=1):
+        scores = row.get("geval")
+        if not isinstance(scores, Mapping):
+            raise DataError(f"{path}, row {number}: no scores", hint="Expected a result file of `geval-local score`.")
+        if not isinstance(scores.get(metric), Mapping):
+            raise DataError(
+                f"{path}, row {number}: no score of the metric {metric!r}", hint=f"The row has: {', '.join(scores)}."
+            )
+        found.append(scores[metric])
+    return found
+
+
+def rated_items(
+    rows: Sequence[Mapping[str, Any]],
+    figures: Sequence[Mapping[str, Any]],
+    path: str | Path,
+    *,
+    human: str | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+) -> list[ScoredItem]:
+    """Join figures, one per row, to the rows' human ratings; the other arguments are those of `read_results`.
+
+    Raises
+    ------
+    DataError
+        If a row lacks the field to group by or holds a rating that is no number, or no row is rated.
+    """
+    keys = row_keys(rows)
     items = [
-        _item(row, key, f"{path}, row {number}", metric, human, group_by, system)
-        for number, (row, key) in enumerate(zip(rows, row_keys(rows), strict=True), start=1)
+        _item(row, own, key, f"{path}, row {number}", human, group_by, system)
+        for number, (row, own, key) in enumerate(zip(rows, figures, keys, strict=True), start=1)
     ]
     if human is not None and all(math.isnan(item.human) for item in items):
         raise DataError(f"{path}: no row has a human rating in {human!r}", hint=f"Columns: {', '.join(rows[0])}.")
@@ -131,19 +184,13 @@ def read_results(
 
 def _item(
     row: Mapping[str, Any],
+    figures: Mapping[str, Any],
     key: str,
     where: str,
-    metric: str,
     human: str | None,
     group_by: str | None,
     system: str | None,
 ) -> ScoredItem:
-    scores = row.get("geval")
-    if not isinstance(scores, Mapping):
-        raise DataError(f"{where}: no scores", hint="Expected a result file of `geval-local score`.")
-    if not isinstance(scores.get(metric), Mapping):
-        raise DataError(f"{where}: no score of the metric {metric!r}", hint=f"The row has: {', '.join(scores)}.")
-    figures = scores[metric]
     group = key if group_by is None else lookup(row, group_by)
     if group is None:
         raise DataError(f"{where}: the field {group_by!r} to group by is missing")
@@ -158,7 +205,7 @@ def _item(
         system=writer,
         human=math.nan if human is None else number_at(row, human, where),
         predicted=value,
-        probabilities=figures.get("probabilities"),
+        probabilities=figures.get("probabilities") or None,
         length=None if output is None else word_count(output),
         key=key,
         error=(figures.get("error") or "unscored") if math.isnan(value) else None,

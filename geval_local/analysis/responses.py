@@ -15,12 +15,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geval_local.analysis.benchmarks import BenchmarkData, benchmark_items, read_benchmark
-from geval_local.analysis.reading import number_at
+from geval_local.analysis.reading import figures_of, number_at
 from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
-__all__ = ["ParsedResponses", "geval_items", "parse_response", "read_responses", "run_items", "unieval_items"]
+__all__ = [
+    "ParsedResponses",
+    "figure_items",
+    "geval_items",
+    "parse_response",
+    "read_responses",
+    "run_items",
+    "unieval_items",
+]
 
 OutOfScale = Literal["exclude", "clip", "keep"]
 
@@ -146,6 +154,23 @@ def geval_items(
     return benchmark_items(data, dimension, parsed.values, errors=parsed.errors), parsed
 
 
+def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
+    """Join figures as a result file holds them, one per row, to a benchmark's rows.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `benchmark_items`, and if a score is no number.
+    """
+    return benchmark_items(
+        data,
+        dimension,
+        [number_at(found, "score", f"{data.path}, row {number}") for number, found in enumerate(figures, start=1)],
+        probabilities=[found.get("probabilities") or None for found in figures],
+        errors=[found.get("error") for found in figures],
+    )
+
+
 def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredItem]:
     """Read the scores of a run over a benchmark file: its result file holds the benchmark's columns and ``geval``.
 
@@ -154,19 +179,7 @@ def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredIt
     DataError
         If a row has no score of the metric, with its number from 1.
     """
-    figures: list[Mapping[str, Any]] = []
-    for number, row in enumerate(data.rows, start=1):
-        found = (row.get("geval") or {}).get(metric)
-        if not isinstance(found, Mapping):
-            raise DataError(f"{data.path}, row {number}: no score of the metric {metric!r}")
-        figures.append(found)
-    return benchmark_items(
-        data,
-        dimension,
-        [number_at(found, "score", f"{data.path}, row {number}") for number, found in enumerate(figures, start=1)],
-        probabilities=[found.get("probabilities") for found in figures],
-        errors=[found.get("error") for found in figures],
-    )
+    return figure_items(data, dimension, figures_of(data.rows, metric, data.path))
 
 
 def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_scores") -> list[ScoredItem]:

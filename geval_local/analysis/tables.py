@@ -62,7 +62,10 @@ def interval(value: Interval, digits: int = 3) -> str:
 
 
 def correlation_table(
-    results: Mapping[str, Correlation], coefficients: Sequence[str] = ("pearson", "spearman", "kendall")
+    results: Mapping[str, Correlation],
+    coefficients: Sequence[str] = ("pearson", "spearman", "kendall"),
+    *,
+    digits: int = 3,
 ) -> Table:
     """One row per name, with coefficients, counts, ties, and why groups and items are missing."""
     rows = []
@@ -72,7 +75,7 @@ def correlation_table(
             (
                 name,
                 result.level,
-                *(interval(getattr(result, coefficient)) for coefficient in coefficients),
+                *(interval(getattr(result, coefficient), digits) for coefficient in coefficients),
                 str(result.n),
                 f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
                 f"{_share(ties.human, ties.pairs)} / {_share(ties.predicted, ties.pairs)}",
@@ -84,7 +87,9 @@ def correlation_table(
     return Table(headers, tuple(rows))
 
 
-def benchmark_table(own: Mapping[str, Mapping[str, Correlation]], published: PublishedTable) -> Table:
+def benchmark_table(
+    own: Mapping[str, Mapping[str, Correlation]], published: PublishedTable, *, digits: int = 3
+) -> Table:
     """Own rows above the published ones, on the published table's coefficient and columns.
 
     Parameters
@@ -103,7 +108,7 @@ def benchmark_table(own: Mapping[str, Mapping[str, Correlation]], published: Pub
             values = {"xsum": values.get("consistency", math.nan)}
         dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
         values["average"] = sum(dimensions) / len(dimensions)
-        rows.append((name, *(number(values.get(column, math.nan)) for column in columns), "measured"))
+        rows.append((name, *(number(values.get(column, math.nan), digits) for column in columns), "measured"))
     for row in published.rows:
         rows.append((row.system, *(number(row.values.get(column, math.nan)) for column in columns), "published"))
     notes = (f"{published.level}-level {published.coefficient}", f"published: {published.citation}. {published.note}")

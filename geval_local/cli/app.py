@@ -11,7 +11,12 @@ from typer.core import TyperGroup
 
 from geval_local import __version__
 from geval_local.cli import judges, metrics
+from geval_local.cli.bias import bias
+from geval_local.cli.calibrate import calibrate
+from geval_local.cli.compare import compare
 from geval_local.cli.console import note, show_error, show_log
+from geval_local.cli.jury import jury
+from geval_local.cli.meta_eval import meta_eval
 from geval_local.cli.score import score
 from geval_local.cli.steps import steps
 from geval_local.errors import GevalError
@@ -49,6 +54,11 @@ app = typer.Typer(
 )
 app.command()(score)
 app.command()(steps)
+app.command("meta-eval")(meta_eval)
+app.command()(compare)
+app.command()(bias)
+app.command()(calibrate)
+app.command()(jury)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
 

@@ -54,6 +54,10 @@ def score(
     max_unscored: Annotated[
         str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
     ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Add calibrated scores, by a file of `calibrate`; may be repeated."),
+    ] = None,
     as_json: options.Json = False,
     style: options.Style = None,
     device: options.Device = None,
@@ -93,10 +97,22 @@ def score(
         show_forms(file, chosen, choice, as_json=as_json)
         return
 
+    from geval_local.cli.calibrated import load_calibrations
     from geval_local.cli.closing import show_result
     from geval_local.cli.scoring import Task, score_file
 
-    task = Task(file, chosen, metric or [], choice, Estimator(estimator, n, seed), output, limit, threshold, gates)
+    task = Task(
+        file,
+        chosen,
+        metric or [],
+        choice,
+        Estimator(estimator, n, seed),
+        output,
+        limit,
+        threshold,
+        gates,
+        load_calibrations(calibration or [], chosen),
+    )
     result = score_file(task)
     show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
     if result.failures:

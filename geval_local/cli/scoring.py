@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geval_local.cli.calibrated import apply_calibration, calibration_record, check_calibration
 from geval_local.cli.console import note, show_progress
 from geval_local.cli.gates import Gates
 from geval_local.cli.options import JudgeChoice
 from geval_local.errors import OutputError
+from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_path, read_manifest, write_manifest
 from geval_local.metric import Metric
 from geval_local.outputs import ResultWriter
 from geval_local.samples import Sample, read_samples
@@ -21,6 +23,7 @@ from geval_local.score import Estimator, Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
+    from geval_local.analysis.calibration import Calibration
     from geval_local.judge import Judge
 
 __all__ = ["Result", "Task", "score_file"]
@@ -31,7 +34,10 @@ FIRST_ROWS = 8
 
 @dataclass(frozen=True)
 class Task:
-    """What a run was asked for; `metric_names` are the metrics' names or files as given, none for a prompt file."""
+    """What a run was asked for; `metric_names` are the metrics' names or files as given, none for a prompt file.
+
+    `calibrations` are by metric.
+    """
 
     file: Path
     metrics: Sequence[Metric]
@@ -42,6 +48,7 @@ class Task:
     limit: int | None
     threshold: float | None
     gates: Gates
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,18 +106,50 @@ def score_file(task: Task) -> Result:
         judge = task.judge.load()
         loaded = time.perf_counter()
         metrics = [judge.with_steps(metric) for metric in task.metrics]
+        signatures = [str(judge.signature(metric, task.estimator)) for metric in metrics]
+        for metric, signature in zip(metrics, signatures, strict=True):
+            if metric.name in task.calibrations:
+                check_calibration(task.calibrations[metric.name], signature)
         begin = time.perf_counter()
         tallies, first_rows = _score(task, judge, metrics, _chain(first, samples), writer)
+        if task.output is not None:
+            # From here to the end the results have no manifest rather than another run's.
+            manifest_path(task.output).unlink(missing_ok=True)
     summaries = [tally.summary(seed=task.estimator.seed) for tally in tallies]
+    if task.output is not None:
+        write_manifest(task.output, _manifest(task, judge.name, metrics, signatures, summaries))
     return Result(
         judge=judge.name,
         summaries=summaries,
         first_rows=first_rows,
-        signatures=[str(judge.signature(metric, task.estimator)) for metric in metrics],
+        signatures=signatures,
         failures=task.gates.failures(summaries),
         rows=summaries[0].rows,
         load_seconds=loaded - start,
         seconds=time.perf_counter() - begin,
+    )
+
+
+def _manifest(
+    task: Task, judge: str, metrics: Sequence[Metric], signatures: Sequence[str], summaries: Sequence[Summary]
+) -> Manifest:
+    earlier = read_manifest(task.file)
+    scored = {
+        metric.name: ScoredMetric(
+            signature,
+            metric,
+            summary.unscored,
+            calibration_record(task.calibrations[metric.name]) if metric.name in task.calibrations else None,
+        )
+        for metric, signature, summary in zip(metrics, signatures, summaries, strict=True)
+    }
+    # The results of other metrics in an input that was scored before are kept in the output, so their origin is too.
+    return Manifest(
+        judge,
+        task.file.name,
+        file_sha256(task.file),
+        summaries[0].rows,
+        ({} if earlier is None else earlier.metrics) | scored,
     )
 
 
@@ -139,7 +178,10 @@ def _score(
                 for metric in metrics
             ]
             for place, sample in enumerate(window):
-                scores = [column[place] for column in columns]
+                scores = [
+                    apply_calibration(task.calibrations.get(metric.name), column[place])
+                    for metric, column in zip(metrics, columns, strict=True)
+                ]
                 if len(first_rows) < FIRST_ROWS:
                     first_rows.append((sample, scores))
                 for tally, score in zip(tallies, scores, strict=True):

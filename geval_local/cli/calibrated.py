@@ -1,0 +1,87 @@
+"""``score --calibration``: a fitted map, applied only to scores of the kind that it was fitted on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.calibration import Calibration
+from geval_local.analysis.calibration_file import load_calibration
+from geval_local.cli.console import note
+from geval_local.errors import ConfigurationError
+from geval_local.metric import Metric
+from geval_local.score import Score
+from geval_local.signature import LIBRARIES, signature_differences
+
+__all__ = ["apply_calibration", "calibration_record", "check_calibration", "load_calibrations"]
+
+
+def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[str, Calibration]:
+    """Read calibration files, one per metric at most.
+
+    Returns
+    -------
+    dict of str to Calibration
+        By the name of the metric.
+
+    Raises
+    ------
+    ConfigurationError
+        If a file is none, belongs to a metric that is not scored, or two belong to one metric.
+    """
+    found: dict[str, Calibration] = {}
+    names = [metric.name for metric in metrics]
+    for path in paths:
+        calibration = load_calibration(path)
+        if calibration.metric not in names:
+            raise ConfigurationError(
+                f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
+                hint="Name that metric with --metric, or leave the calibration out.",
+            )
+        if calibration.metric in found:
+            raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
+        found[calibration.metric] = calibration
+    return found
+
+
+def check_calibration(calibration: Calibration, signature: str) -> None:
+    """Refuse a calibration that was fitted on scores of another kind; another library version is only said.
+
+    Raises
+    ------
+    ConfigurationError
+        If judge, metric, steps, scale, style, estimator or anything else that has a meaning differs.
+    """
+    differ = signature_differences(calibration.signature, signature)
+    serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
+    if serious:
+        told = "; ".join(f"{key}: {fitted} there, {own} here" for key, (fitted, own) in serious.items())
+        raise ConfigurationError(
+            f"the calibration of {calibration.metric} was fitted on other scores: {told}",
+            hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
+        )
+    for key, (fitted, own) in differ.items():
+        note(
+            f"warning: the calibration of {calibration.metric} was fitted with {key} {fitted}, this is {own}", "yellow"
+        )
+
+
+def apply_calibration(calibration: Calibration | None, score: Score) -> Score:
+    """Add the calibrated value to a score; all other figures stay raw."""
+    if calibration is None or not score.is_scored:
+        return score
+    value = calibration.apply(score.value, score.probabilities)[0]
+    return replace(score, calibrated=value) if math.isfinite(value) else score
+
+
+def calibration_record(calibration: Calibration) -> dict[str, Any]:
+    """Say what a calibration is, for the manifest of results that it was applied to."""
+    return {
+        "human": calibration.human,
+        "method": calibration.method,
+        "temperature": calibration.temperature,
+        "knots": [list(knot) for knot in calibration.knots],
+    }

@@ -1,0 +1,242 @@
+"""Who takes part in a meta-evaluation: judges, kept runs, other people's outputs, reference metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geval_local.analysis.ablation import mode_items, sampled_items
+from geval_local.analysis.baselines import BASELINES, baseline_scores, references
+from geval_local.analysis.benchmarks import BenchmarkData, read_benchmark
+from geval_local.analysis.benchmarks import benchmark as benchmark_layout
+from geval_local.analysis.evaluation import Contender
+from geval_local.analysis.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
+from geval_local.analysis.reading import figures_of
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.responses import ParsedResponses, geval_items, unieval_items
+from geval_local.cli.console import note, show_progress
+from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.manifest import read_manifest
+from geval_local.metric import Metric
+from geval_local.samples import Sample
+from geval_local.signature import judge_name
+
+if TYPE_CHECKING:
+    from geval_local.cli.kept_runs import KeptRuns
+    from geval_local.judge import Judge
+
+__all__ = [
+    "ablations",
+    "baselines",
+    "from_judge",
+    "from_responses",
+    "from_results",
+    "gptscore",
+    "predictions",
+    "without_steps",
+]
+
+PREDICTIONS = "predict_scores"
+DRAWS = 20
+NO_STEPS = "no-steps"
+
+
+def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Let a judge score the rows."""
+    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
+    figures = runs.figures(judge, list(metrics.values()), variant)
+    return Contender(
+        name,
+        "judge",
+        {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in metrics.items()},
+    )
+
+
+def from_results(
+    rated: Rated, path: Path, metrics: Mapping[str, Metric], taken: Sequence[str], limit_groups: int | None
+) -> Contender:
+    """Take a kept run: a result file over the same rows.
+
+    Raises
+    ------
+    DataError
+        If the file is not one, or holds none of the metrics.
+    """
+    own: Rated
+    if isinstance(rated, OwnRatings):
+        own = read_own(path, rated.human, group_by=rated.group_by, system=rated.system, limit_groups=limit_groups)
+    elif isinstance(rated, PublishedRatings):
+        own = read_published(path, rated.data.benchmark.name, limit_groups=limit_groups)
+    held = own.rows[0].get("geval")
+    present = {
+        dimension: metric for dimension, metric in metrics.items() if isinstance(held, Mapping) and metric.name in held
+    }
+    if not present:
+        raise DataError(
+            f"{path} holds no scores of {', '.join(metric.name for metric in metrics.values())}",
+            hint="Expected a result file of `geval-local score` over the rated rows.",
+        )
+    manifest = read_manifest(path)
+    judge = path.stem if manifest is None else judge_name(manifest.judge)
+    return Contender(
+        path.stem if judge in taken else judge,
+        "judge",
+        {d: own.items(d, figures_of(own.rows, metric.name, path)) for d, metric in present.items()},
+    )
+
+
+def ablations(judge: Contender, metrics: Mapping[str, Metric]) -> list[Contender]:
+    """Estimate otherwise from the same distributions; empty, with a note, where a run kept none."""
+    try:
+        modes = {d: mode_items(items, metrics[d].scale) for d, items in judge.items.items()}
+        drawn = {d: sampled_items(items, metrics[d].scale, DRAWS) for d, items in judge.items.items()}
+    except DataError as error:
+        note(f"no ablations of {judge.name}: {error.message}", "yellow")
+        return []
+    return [
+        Contender(f"{judge.name} - probs", "ablation", modes, judge.name),
+        Contender(f"{judge.name} n = {DRAWS}", "ablation", drawn, judge.name),
+    ]
+
+
+def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Score once more without evaluation steps, the paper's "- CoT" row."""
+    bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
+    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
+    items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
+    return Contender(f"{name} - steps", "ablation", items, name)
+
+
+def from_responses(
+    named: Sequence[str], benchmark: str, dimensions: Sequence[str], *, metrics: Mapping[str, Metric], parity: bool
+) -> tuple[list[Contender], dict[str, ParsedResponses]]:
+    """Read result files of G-Eval's scripts, and predictions in UniEval's format.
+
+    Parameters
+    ----------
+    named : sequence of str
+        ``FILE``, its dimension told by its name (``gpt4_coh.json``), or ``DIMENSION=FILE``. A file without raw
+        responses has predictions of every dimension.
+    benchmark : str
+        Which benchmark the files are about.
+    dimensions : sequence of str
+        The dimensions in question; files of others are passed over.
+    metrics : mapping of str to Metric
+        Their metrics, for the scale that a response has to be on.
+    parity : bool
+        Count what cannot be parsed as 0, as the original does.
+
+    Returns
+    -------
+    contenders : list of Contender
+        One per set of files that are named alike.
+    parsed : dict of str to ParsedResponses
+        How the responses of ``contender, dimension`` were read.
+    """
+    found: dict[str, dict[str, list[ScoredItem]]] = {}
+    kinds: dict[str, str] = {}
+    parsed: dict[str, ParsedResponses] = {}
+    for name in named:
+        prefix, equals, rest = name.partition("=")
+        path = Path(rest if equals else name)
+        everything = tuple(benchmark_layout(benchmark).dimensions)
+        if equals and prefix not in everything:
+            raise ConfigurationError(f"there is no dimension {prefix!r}", hint=f"There are: {', '.join(everything)}.")
+        data = read_benchmark(path, benchmark)
+        if "all_responses" not in data.rows[0] and PREDICTIONS in data.rows[0]:
+            found[path.stem] = {d: unieval_items(data, d) for d in dimensions if d in data.rows[0][PREDICTIONS]}
+            kinds[path.stem] = "predictions"
+            continue
+        dimension, contender = (prefix, path.stem) if equals else _dimension_of(path, everything)
+        if dimension not in dimensions:
+            continue
+        if dimension in found.get(contender, {}):
+            raise ConfigurationError(f"two files hold responses of {contender} for {dimension}")
+        items, counts = geval_items(
+            path,
+            benchmark,
+            dimension,
+            scale=metrics[dimension].scale if dimension in metrics else None,
+            geval_parity=parity,
+        )
+        found.setdefault(contender, {})[dimension] = items
+        kinds[contender] = "responses"
+        parsed[f"{contender}, {dimension}"] = counts
+    return [
+        Contender(name, "predictions" if kinds[name] == "predictions" else "responses", items)
+        for name, items in found.items()
+    ], parsed
+
+
+def gptscore(rated: Rated, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Score with the judge's likelihood of the outputs."""
+    from geval_local.gptscore import gptscore_figures
+
+    samples = [Sample(row, number, Path(rated.path).name) for number, row in enumerate(rated.rows, start=1)]
+    with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as advance:
+        items = {
+            dimension: rated.items(dimension, gptscore_figures(judge, metric, samples, advance=advance))
+            for dimension, metric in metrics.items()
+        }
+    return Contender(f"GPTScore ({name})", "baseline", items)
+
+
+def predictions(data: BenchmarkData, dimensions: Sequence[str]) -> list[Contender]:
+    """Take UniEval's own predictions, where the benchmark file holds them."""
+    held = data.rows[0].get(PREDICTIONS)
+    there = [dimension for dimension in dimensions if isinstance(held, Mapping) and dimension in held]
+    if not there:
+        return []
+    return [Contender(f"UniEval ({PREDICTIONS})", "predictions", {d: unieval_items(data, d) for d in there})]
+
+
+def baselines(rated: Rated, dimensions: Sequence[str]) -> tuple[list[Contender], list[str]]:
+    """Score with length, ROUGE, BLEU and chrF; what is not installed, or has no reference, is a note."""
+    outputs, compared = _texts(rated)
+    found: list[Contender] = []
+    notes: list[str] = []
+    for name in BASELINES:
+        if name != "length" and not any(compared):
+            notes.append(f"no {name} and other reference metrics: the rows have no reference text")
+            break
+        try:
+            scores = baseline_scores(name, outputs, compared)
+        except ConfigurationError as error:
+            notes.append(f"no {name}: {error.message}; {error.hint}")
+            continue
+        figures = [
+            {"score": score} if math.isfinite(score) else {"score": None, "error": "no reference"} for score in scores
+        ]
+        found.append(Contender(name, "baseline", {d: rated.items(d, figures) for d in dimensions}))
+    return found, notes
+
+
+def _texts(rated: Rated) -> tuple[list[str], list[str | None]]:
+    if isinstance(rated, PublishedRatings):
+        field = rated.data.benchmark.fields["output"]
+        return [str(row[field]) for row in rated.rows], references(rated.data)
+    return [_text(row, "output") or "" for row in rated.rows], [_text(row, "reference") for row in rated.rows]
+
+
+def _text(row: Mapping[str, Any], field: str) -> str | None:
+    try:
+        return Sample(row).texts((field,))[field]
+    except UnscorableError:
+        return None
+
+
+def _dimension_of(path: Path, dimensions: Sequence[str]) -> tuple[str, str]:
+    """Find the dimension in a name such as ``gpt4_coh_detailed.json``, and the name without it."""
+    parts = re.split(r"([_\s-])", path.stem)
+    hits = [(i, d) for i, part in enumerate(parts) for d in dimensions if part.lower() in (d, d[:3])]
+    if len(hits) != 1:
+        raise ConfigurationError(
+            f"the name of {path} does not tell which dimension its responses rate",
+            hint=f"Say it: --from-responses DIMENSION={path}, one of {', '.join(dimensions)}.",
+        )
+    index, dimension = hits[0]
+    rest = "".join(parts[: max(index - 1, 0)] + parts[index + 1 :])
+    return dimension, rest.strip("_- ") or path.stem

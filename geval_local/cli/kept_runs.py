@@ -1,0 +1,167 @@
+"""Scores of rated rows, kept in a directory so that nothing is scored twice and nothing is taken for something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geval_local.analysis.reading import read_rows
+from geval_local.cli.console import note, show_progress
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_path, read_manifest, write_manifest
+from geval_local.metric import Metric
+from geval_local.outputs import ResultWriter
+from geval_local.samples import Sample
+from geval_local.signature import judge_name, signature_differences
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+    from geval_local.score import Score
+
+__all__ = ["KeptRuns", "check_directory"]
+
+Figures = Mapping[str, Any]
+
+
+def check_directory(directory: Path | None) -> None:
+    """Make the directory, before any work is done for it.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be made.
+    """
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot use the directory {directory}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class KeptRuns:
+    """Scores rows with judges, and keeps the result files.
+
+    Attributes
+    ----------
+    source : Path
+        The file that the rows are from.
+    rows : sequence of mapping
+        The rows, unchanged: all of the file's, or the first groups of them.
+    directory : Path or None
+        Where result files are kept; None keeps nothing.
+    part : str
+        Names which part of the rows was taken, such as ``first5``; empty for all.
+    """
+
+    source: Path
+    rows: Sequence[Mapping[str, Any]]
+    directory: Path | None
+    part: str = ""
+
+    def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
+        """Score the rows, or read the scores that are kept under the same signature.
+
+        Parameters
+        ----------
+        judge : Judge
+            The judge.
+        metrics : sequence of Metric
+            With distinct names.
+        variant : str
+            What makes this run another than the judge's usual one, for the file's name.
+
+        Returns
+        -------
+        dict of str to list of mapping
+            Metric -> the figures of every row, in order.
+
+        Raises
+        ------
+        ConfigurationError
+            If the kept file holds scores of other rows or under another signature.
+        OutputError
+            If the file cannot be written.
+        """
+        complete = [judge.with_steps(metric) for metric in metrics]
+        signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
+        path = self._path(judge.name, variant)
+        kept: list[dict[str, Any]] | None = None
+        manifest = None
+        if path is not None and path.exists():
+            manifest = self._checked(path, signatures)
+            kept = read_rows(path)
+        known = set() if manifest is None else set(manifest.metrics)
+        missing = [metric for metric in complete if metric.name not in known]
+        if known & set(signatures):
+            note(f"{judge_name(judge.name)}{variant and ', ' + variant}: taken from {path}, under the same signature")
+        scores = self._score(judge, missing, variant) if missing else {}
+        if path is not None and missing:
+            self._write(path, judge.name, missing, signatures, scores, kept, manifest)
+        rows = kept or []
+        return {
+            metric.name: [score.to_dict() for score in scores[metric.name]]
+            if metric.name in scores
+            else [row["geval"][metric.name] for row in rows]
+            for metric in complete
+        }
+
+    def _path(self, judge: str, variant: str) -> Path | None:
+        if self.directory is None:
+            return None
+        parts = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, self.part]
+        names = [re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts if part]
+        return self.directory / f"{'--'.join(names)}.jsonl"
+
+    def _checked(self, path: Path, signatures: Mapping[str, str]) -> Manifest:
+        manifest = read_manifest(path)
+        remedy = f"Choose another directory with -o, or delete {path}."
+        if manifest is None:
+            raise ConfigurationError(
+                f"{path} is there, but not what it is: it has no {manifest_path(path).name}", hint=remedy
+            )
+        if (manifest.input_sha256, manifest.rows) != (file_sha256(self.source), len(self.rows)):
+            raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
+        for name, signature in signatures.items():
+            if name in manifest.metrics and (
+                differ := signature_differences(manifest.metrics[name].signature, signature)
+            ):
+                told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in differ.items())
+                raise ConfigurationError(f"{path} holds scores of {name} under another signature: {told}", hint=remedy)
+        return manifest
+
+    def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
+        samples = [Sample(row, number, self.source.name) for number, row in enumerate(self.rows, start=1)]
+        label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
+        with show_progress(label, len(samples) * len(metrics)) as advance:
+            return {metric.name: list(judge.iter_scores(metric, samples, advance=advance)) for metric in metrics}
+
+    def _write(
+        self,
+        path: Path,
+        judge: str,
+        metrics: Sequence[Metric],
+        signatures: Mapping[str, str],
+        scores: Mapping[str, list[Score]],
+        kept: Sequence[Mapping[str, Any]] | None,
+        manifest: Manifest | None,
+    ) -> None:
+        with ResultWriter.open(path, list(scores)) as writer:
+            for index, row in enumerate(kept or self.rows):
+                sample = Sample(row, index + 1, self.source.name)
+                writer.write(sample, {name: column[index] for name, column in scores.items()})
+            manifest_path(path).unlink(missing_ok=True)
+        fresh = {
+            metric.name: ScoredMetric(
+                signatures[metric.name], metric, sum(not score.is_scored for score in scores[metric.name])
+            )
+            for metric in metrics
+        }
+        earlier = {} if manifest is None else manifest.metrics
+        write_manifest(
+            path, Manifest(judge, self.source.name, file_sha256(self.source), len(self.rows), earlier | fresh)
+        )

@@ -1,0 +1,118 @@
+"""Result files as the analysis verbs take them: rows, manifest, and the metrics that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.correlation import Level
+from geval_local.analysis.reading import figures_of, rated_items, read_rows
+from geval_local.analysis.records import ScoredItem
+from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.manifest import Manifest, ScoredMetric, manifest_path, read_manifest
+from geval_local.samples import Sample
+
+__all__ = ["ScoredRun", "level_for"]
+
+
+def level_for(group_by: str | None) -> Level:
+    """Correlate within groups where rows are grouped, else over all rows at once."""
+    return "pooled" if group_by is None else "summary"
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A result file of ``geval-local score``.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    """
+
+    path: Path
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Its rows."""
+        return read_rows(self.path)
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """What stands beside it, if anything does."""
+        return read_manifest(self.path)
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that its first row holds.
+
+        Raises
+        ------
+        DataError
+            If it holds none.
+        """
+        held = self.rows[0].get("geval")
+        if not isinstance(held, Mapping) or not held:
+            raise DataError(
+                f"{self.path} holds no scores",
+                hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",
+            )
+        return list(held)
+
+    def one_metric(self, name: str | None) -> str:
+        """Choose one metric: the one named, or the only one.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not there, or none is named and there are several.
+        """
+        if name is None and len(self.metrics) > 1:
+            raise ConfigurationError(
+                f"{self.path} holds several metrics", hint=f"Name one with --metric: {', '.join(self.metrics)}."
+            )
+        if name is not None and name not in self.metrics:
+            raise ConfigurationError(
+                f"{self.path} holds no scores of {name!r}", hint=f"It holds: {', '.join(self.metrics)}."
+            )
+        return name or self.metrics[0]
+
+    def items(
+        self, metric: str, *, human: str | None = None, group_by: str | None = None, system: str | None = None
+    ) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups where they are named."""
+        figures = figures_of(self.rows, metric, self.path)
+        return rated_items(self.rows, figures, self.path, human=human, group_by=group_by, system=system)
+
+    def is_described(self, metric: str) -> bool:
+        """Whether a manifest says what the scores of a metric are."""
+        return self.manifest is not None and metric in self.manifest.metrics
+
+    def origin(self, metric: str) -> ScoredMetric:
+        """Say what the scores of a metric are.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no manifest, or not of this metric.
+        """
+        if self.manifest is None or metric not in self.manifest.metrics:
+            raise ConfigurationError(
+                f"nothing says under which signature {self.path} was scored on {metric}",
+                hint=f"`geval-local score` writes {manifest_path(self.path).name} beside its output; carry it along.",
+            )
+        return self.manifest.metrics[metric]
+
+    def outputs(self) -> list[str | None]:
+        """Text of every row's output, None where there is none."""
+        return [_output(row) for row in self.rows]
+
+
+def _output(row: Mapping[str, Any]) -> str | None:
+    try:
+        return Sample(row).texts(("output",))["output"]
+    except UnscorableError:
+        return None

@@ -1,0 +1,154 @@
+"""What stands beside a result file: ``scores.jsonl.meta.json`` says what its scores are, so that nobody has to guess.
+
+It holds what the scores depend on and nothing else: no times, no command lines. Equal runs have equal manifests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from geval_local.errors import DataError, OutputError
+from geval_local.metric import Metric
+
+__all__ = ["Manifest", "ScoredMetric", "file_sha256", "manifest_path", "read_manifest", "write_manifest"]
+
+FORMAT = "geval-local results"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ScoredMetric:
+    """One metric of a result file.
+
+    Attributes
+    ----------
+    signature : str
+        As by `geval_local.signature.Signature`.
+    definition : Metric
+        The metric with the evaluation steps that were used.
+    unscored : int
+        Rows without a score.
+    calibration : dict or None
+        What ``calibrated`` was made with: ratings, method, temperature, knots.
+    """
+
+    signature: str
+    definition: Metric
+    unscored: int
+    calibration: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a result file holds.
+
+    Attributes
+    ----------
+    judge : str
+        Name of the judge of the latest scoring.
+    input, input_sha256 : str
+        Name and content hash of the file that was scored.
+    rows : int
+        Rows scored, from the first on.
+    metrics : dict of str to ScoredMetric
+        By name.
+    """
+
+    judge: str
+    input: str
+    input_sha256: str
+    rows: int
+    metrics: dict[str, ScoredMetric] = field(default_factory=dict)
+
+
+def manifest_path(results: str | Path) -> Path:
+    """Name the manifest of a result file: the same name with ``.meta.json`` behind it."""
+    results = Path(results)
+    return results.with_name(f"{results.name}.meta.json")
+
+
+def file_sha256(path: str | Path) -> str:
+    """Hash a file's content, 64 hex digits."""
+    with Path(path).open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_manifest(results: str | Path, manifest: Manifest) -> None:
+    """Write the manifest of a result file, in one step.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "judge": manifest.judge,
+        "input": {"name": manifest.input, "sha256": manifest.input_sha256, "rows": manifest.rows},
+        "metrics": {
+            name: {
+                "signature": metric.signature,
+                "unscored": metric.unscored,
+                "definition": metric.definition.model_dump(exclude_none=True, exclude_defaults=True, mode="json"),
+                **({} if metric.calibration is None else {"calibration": metric.calibration}),
+            }
+            for name, metric in manifest.metrics.items()
+        },
+    }
+    path = manifest_path(results)
+    partial = path.with_name(f".{path.name}.tmp")
+    try:
+        partial.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_manifest(results: str | Path) -> Manifest | None:
+    """Read the manifest of a result file; None if there is none.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is of another format or version.
+    """
+    path = manifest_path(results)
+    remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}", hint=remedy) from error
+    if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
+        raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)
+    try:
+        return Manifest(
+            judge=str(record["judge"]),
+            input=str(record["input"]["name"]),
+            input_sha256=str(record["input"]["sha256"]),
+            rows=int(record["input"]["rows"]),
+            metrics={
+                name: ScoredMetric(
+                    str(metric["signature"]),
+                    Metric.model_validate(metric["definition"]),
+                    int(metric["unscored"]),
+                    metric.get("calibration"),
+                )
+                for name, metric in record["metrics"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
+        raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error
