@@ -17,6 +17,7 @@ from geval_local.cli.compare import compare
 from geval_local.cli.console import note, show_error, show_log
 from geval_local.cli.jury import jury
 from geval_local.cli.meta_eval import meta_eval
+from geval_local.cli.report import report
 from geval_local.cli.score import score
 from geval_local.cli.steps import steps
 from geval_local.errors import GevalError
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 app.command()(score)
 app.command()(steps)
+app.command()(report)
 app.command("meta-eval")(meta_eval)
 app.command()(compare)
 app.command()(bias)

@@ -144,10 +144,8 @@ def _show_next(result: Result, task: Task, command: str) -> None:
     note("next:")
     if task.output is None:
         note(f"  keep every row's figures     {command} -o scores.jsonl")
-    elif task.output.suffix == ".jsonl":
-        note(f"  look at the first row        head -n 1 {shlex.quote(str(task.output))} | python -m json.tool")
     else:
-        note(f"  open the figures             {task.output}")
+        note(f"  look at them in a browser    geval-local report {shlex.quote(str(task.output))} -o report.html")
     judge = f" {shlex.quote(result.judge)}"
     if task.judge.models_file is not None:
         judge += f" --models {shlex.quote(str(task.judge.models_file))}"

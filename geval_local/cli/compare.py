@@ -44,6 +44,9 @@ def compare(
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    page: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Also write both runs side by side as one .html page.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare two runs on the rows that both scored.
@@ -70,6 +73,8 @@ def compare(
         found[name] = differences(one, other, count=count, resamples=resamples, seed=seed)
         if human is not None:
             tests[name] = test(one, other, level_for(group_by), resamples=resamples, seed=seed)
+    if page is not None:
+        _write_page(first, second, page, human, group_by, resamples)
     if as_json:
         from geval_local.cli.console import print_json
         from geval_local.cli.table_view import as_record
@@ -78,6 +83,27 @@ def compare(
         print_json(as_record(record))
         return
     _show(first, second, differ, found, tests)
+
+
+def _write_page(
+    first: ScoredRun, second: ScoredRun, page: Path, human: str | None, group_by: str | None, resamples: int
+) -> None:
+    from geval_local.cli.console import note
+    from geval_local.cli.report import facts_of, notes_of, signatures_of
+    from geval_local.report.comparison import write_comparison
+
+    written = write_comparison(
+        first.path,
+        second.path,
+        page,
+        metrics=notes_of(first),
+        human=human,
+        group_by=group_by,
+        signatures=(signatures_of(first), signatures_of(second)),
+        manifests=(facts_of(first), facts_of(second)),
+        resamples=resamples,
+    )
+    note(f"wrote {written}; open it in any browser")
 
 
 def _differences(
