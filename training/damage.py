@@ -283,4 +283,4 @@ def spoil_tone(sentence: Sentence, rng: random.Random, amount: float) -> Sentenc
 
 
 def harm(rng: random.Random) -> Sentence:
-    return parse(rng.choice(_HARM), FOREIGN)
+    return parse(rng.choice(_HARM), ERROR)

@@ -3,8 +3,8 @@
 A small model on a CPU does not live long enough to grow these by itself, and judging needs them: a claim is checked by
 finding its words in the source. Every head below is an ordinary weight setting that training is free to change.
 
-A rotary head can only prefer a distance if its input has a constant part, so one dimension of the embeddings starts as a
-constant. Fast rotary pairs then carry distance, slow ones carry content.
+A rotary head can only prefer a distance if its input has a constant part, so one dimension of the embeddings starts as
+a constant. Fast rotary pairs then carry distance, slow ones carry content.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ class Weights:
     flags: float = 4.0
     counts: float = 2.0
     language: float = 1.0
+    steps: float = 0.5
 
 
 def losses(
@@ -54,18 +55,23 @@ def losses(
     else:
         rank, right = label.new_zeros(()), 0.5
     flag_logits = F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias)
-    flags = F.binary_cross_entropy_with_logits(flag_logits, data.flag_target)
+    flags = F.binary_cross_entropy_with_logits(flag_logits, data.flag_target, data.flag_weight)
     count_logits = F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias)
-    counts = F.binary_cross_entropy_with_logits(count_logits, data.count_target)
+    counts = F.binary_cross_entropy_with_logits(count_logits, data.count_target, data.count_weight)
     share = data.count_target.clamp(1e-6, 1 - 1e-6)
-    counts = counts + (share * share.log() + (1 - share) * (1 - share).log()).mean()  # less the entropy: 0 is learnt
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+    counts = counts - (data.count_weight * entropy).mean()  # 0 is learnt
     language = F.cross_entropy(lm_logits, target) if len(target) else label.new_zeros(())
+    steps = label.new_zeros(())
+    if len(data.steps_at):
+        steps = F.cross_entropy(net.logits(hidden[data.steps_at]), data.steps_target)
     total = (
         weights.label * label
         + weights.rank * rank
         + weights.flags * flags
         + weights.counts * counts
         + weights.language * language
+        + weights.steps * steps
     )
     parts = {
         "label": label.item(),
@@ -74,6 +80,7 @@ def losses(
         "flags": flags.item(),
         "counts": counts.item(),
         "lm": language.item(),
+        "steps_lm": steps.item(),
         "mass": mass.sum(-1).mean().item(),
     }
     return total, parts

@@ -15,6 +15,10 @@ from training.tasks import Tree
 from training.tokenizer import BEGIN, END
 
 MAX_LABELS = 12
+# Rare flags count more: one word in thirty is an error, and an error shows only to a model that knows the language.
+FLAG_WEIGHT = (4.0, 1.0, 1.0, 2.0, 2.0, 1.0)
+ALONE_WEIGHT = (4.0, 0.0, 0.0, 0.0, 2.0, 0.0)  # what can be seen without a source
+STEPS = 2  # in `trunk_lm`: a token of the numbered list, whose loss is never thinned out
 GATHER = -2  # a token behind the candidate, where the share of every flag is to be known
 
 
@@ -32,6 +36,7 @@ class Packed:
     quality: list[float]
     ranked: bool
     concept: str = ""
+    sourced: bool = True
 
 
 @dataclass
@@ -41,10 +46,14 @@ class Tensors:
     batch: Batch
     lm_at: Tensor
     lm_target: Tensor
+    steps_at: Tensor
+    steps_target: Tensor
     flag_at: Tensor
     flag_target: Tensor
+    flag_weight: Tensor
     count_at: Tensor
     count_target: Tensor
+    count_weight: Tensor
     label_at: Tensor
     label_ids: Tensor
     label_target: Tensor
@@ -61,17 +70,17 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
         [tree.trunk, *[leaf.before + leaf.body + leaf.tail for leaf in tree.leaves]], add_special_tokens=False
     )
     trunk = encoded[0]
-    steps_wanted = tree.unseen or rng.random() < 0.25
+    steps_wanted = tree.unseen or rng.random() < 0.5
     source_wanted = rng.random() < source_lm
     lm = [0]
     for start, stop in trunk.offsets:
         in_steps = steps_wanted and tree.steps[0] <= start and stop <= tree.steps[1] + 2 and tree.steps[1] > 0
         in_source = source_wanted and tree.source_span[0] <= start and stop <= tree.source_span[1]
-        lm.append(int(in_steps or in_source))
+        lm.append(STEPS if in_steps else int(in_source))
     labels = {label: tokenizer.encode(" " + label, add_special_tokens=False).ids for label in tree.scale.labels}
     first = sorted({ids[0] for ids in labels.values()})
     long = [label for label, ids in labels.items() if len(ids) == 2]
-    packed = Packed([begin, *trunk.ids], [*lm[1:], 0], [], [], [], [], [], [], not long, tree.concept)
+    packed = Packed([begin, *trunk.ids], [*lm[1:], 0], [], [], [], [], [], [], not long, tree.concept, tree.sourced)
     value_of = dict(zip(tree.scale.labels, tree.scale.values, strict=True))
     for number, (leaf, code) in enumerate(zip(tree.leaves, encoded[1:], strict=True)):
         body = (len(leaf.before), len(leaf.before) + len(leaf.body))
@@ -114,16 +123,24 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
     trunk = torch.zeros(b, t, dtype=torch.long)
     leaves = torch.zeros(b, k, length, dtype=torch.long)
     lm_at, lm_target, flag_at, flag_target = [], [], [], []
+    steps_at: list[int] = []
+    steps_target: list[int] = []
+    flag_weight: list[tuple[float, ...]] = []
+    count_weight: list[tuple[float, ...]] = []
     count_at: list[int] = []
     count_target: list[list[float]] = []
     label_at, label_ids, label_target, label_values, pairs = [], [], [], [], []
     for i, tree in enumerate(trees):
         trunk[i, : len(tree.trunk)] = torch.tensor(tree.trunk)
         for j, wanted in enumerate(tree.trunk_lm):
-            if wanted:
+            if wanted == STEPS:
+                steps_at.append(i * t + j)
+                steps_target.append(tree.trunk[j + 1])
+            elif wanted:
                 lm_at.append(i * t + j)
                 lm_target.append(tree.trunk[j + 1])
         row = len(label_at)
+        weight = FLAG_WEIGHT if tree.sourced else ALONE_WEIGHT
         for n, leaf in enumerate(tree.leaves):
             leaves[i, n, : len(leaf)] = torch.tensor(leaf)
             base = b * t + (i * k + n) * length
@@ -136,9 +153,11 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
             for j, flags in enumerate(tree.leaf_flags[n]):
                 if flags == GATHER:
                     count_at.append(base + j)
+                    count_weight.append(weight)
                     count_target.append(shares)
                 elif flags >= 0:
                     flag_at.append(base + j)
+                    flag_weight.append(weight)
                     flag_target.append(flags)
         for (n, j, ids, target), values in zip(tree.labels, tree.values, strict=True):
             label_at.append(b * t + (i * k + n) * length + j)
@@ -157,10 +176,14 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
         Batch(trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees])),
         torch.tensor(lm_at, dtype=torch.long),
         torch.tensor(lm_target, dtype=torch.long),
+        torch.tensor(steps_at, dtype=torch.long),
+        torch.tensor(steps_target, dtype=torch.long),
         torch.tensor(flag_at),
         torch.stack([(bits >> n & 1).float() for n in range(FLAGS)], -1),
+        torch.tensor(flag_weight),
         torch.tensor(count_at),
         torch.tensor(count_target),
+        torch.tensor(count_weight),
         torch.tensor(label_at),
         torch.tensor(label_ids),
         torch.tensor(label_target),

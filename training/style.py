@@ -22,7 +22,7 @@ class Style:
 
 def draw(rng: random.Random) -> tuple[Style, Style]:
     """Draw a style for the source and one for the candidates: outputs are often lower-cased where sources are not."""
-    tokenised = rng.random() < 0.4
+    tokenised = rng.random() < 0.5
     lower = rng.random() < 0.15
     own = lower or rng.random() < (0.45 if tokenised else 0.12)
     return Style(tokenised, lower), Style(tokenised, own, rng.random() < 0.7)

@@ -34,17 +34,18 @@ class Tree:
     steps: tuple[int, int] = (0, 0)
     source_span: tuple[int, int] = (0, 0)
     unseen: bool = False
+    sourced: bool = True
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
 WEIGHTS = {
-    "coherence": 18,
-    "consistency": 18,
-    "fluency": 12,
-    "relevance": 14,
+    "coherence": 15,
+    "consistency": 16,
+    "fluency": 28,
+    "relevance": 12,
     "factual": 4,
     "faithfulness": 4,
-    "naturalness": 3,
+    "naturalness": 5,
     "dialogue_coherence": 6,
     "engagingness": 4,
     "understandability": 2,
@@ -56,7 +57,7 @@ WEIGHTS = {
     "context_relevance": 2,
     "tone": 1.5,
     "safety": 1.5,
-    "unseen": 3,
+    "unseen": 6,
 }
 
 
@@ -117,7 +118,7 @@ class Maker:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
             leaves.append(Leaf(before, body, flags, form.tail, form.scale.target(quality), quality))
-        return Tree(name, trunk, leaves, form.scale, form.steps, span, bool(clause))
+        return Tree(name, trunk, leaves, form.scale, form.steps, span, bool(clause), len(concept.fields) > 1)
 
     def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""

@@ -52,17 +52,17 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def progress_rate(share: float) -> float:
-    """Warm-up, plateau, then a straight line to nearly nothing: any time budget ends at the lowest rate."""
+    """Warm up, hold, then go in a straight line to nearly nothing: any time budget ends at the lowest rate."""
     if share < 0.02:
         return max(0.05, share / 0.02)
-    return 1.0 if share < 0.6 else max(0.02, (1.0 - share) / 0.4)
+    return 1.0 if share < 0.4 else max(0.02, (1.0 - share) / 0.6)
 
 
 def curriculum(share: float) -> tuple[tuple[int, int], float, Weights]:
     """Source length in words, share of sources with language-model loss, loss weights."""
     grow = min(1.0, share / 0.35)
     words = (int(40 + 10 * grow), int(100 + 280 * grow))
-    return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.3 * grow)
+    return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.1 * grow)
 
 
 def stream(maker: Maker, code: Any, rng: random.Random, share: Any, budget: int) -> Iterator[packing.Tensors]:
@@ -196,7 +196,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
         shared["barrier"].wait()
 
 
-KEYS = ("label", "rank", "right", "flags", "counts", "lm", "mass", "trees", "tokens")
+KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "tokens")
 
 
 def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], seconds: float) -> None:
@@ -204,7 +204,7 @@ def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], se
     line = {
         "step": step,
         "minutes": round(elapsed / 60, 2),
-        **{k: round(totals[k] / trees, 4) for k in KEYS[:7]},
+        **{k: round(totals[k] / trees, 4) for k in KEYS[:8]},
         "norm": round(totals["norm"] / totals["steps"], 2),
         "tokens": int(totals["tokens"]),
         "tokens_per_s": int(totals["tokens"] / seconds),
