@@ -85,7 +85,7 @@ def _attend_by_matmul(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     heads, queries, _ = query.shape
     # Heads that share keys are folded into the queries instead of repeating the keys.
-    folded = query.unflatten(0, (key.shape[0], -1))
+    folded = query.reshape(key.shape[0], -1, *query.shape[1:])
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = torch.matmul(folded, key[:, None].transpose(-1, -2)).to(wide) * scale
     if softcap is not None:

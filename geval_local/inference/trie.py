@@ -1,14 +1,13 @@
 """The prefix-sharing engine: every distinct prompt token goes through the model once.
 
 It knows nothing of texts or metrics. The requests' prompts, with the inner nodes of their label tries as further
-leaves, become one stream (`plan`); a pack is a stretch of it, bounded in tokens whatever the length of a prompt. Between
-packs only the keys and values on the root path of the next token are kept (`path_store`).
+leaves, become one stream (`packs`); a pack is a stretch of it, bounded in tokens whatever the length of a prompt.
+Between packs only the keys and values on the root path of the next token are kept (`path_store`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,45 +15,22 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from geval_local.inference.attention import PackAttention, pack_attention
-from geval_local.inference.engine import Pack, Position, Readout, ReadoutTable, Request, read_positions
+from geval_local.inference.attention import attending_through
+from geval_local.inference.engine import Pack, Readout, ReadoutTable, Request, read_positions
 from geval_local.inference.memory import is_out_of_memory
+from geval_local.inference.pack_attention import PackAttention
+from geval_local.inference.packs import StreamPack, Work, cut, lay_requests_out
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.path_store import PathStore
-from geval_local.inference.plan import Stream, build_stream, common_prefix, lay_out
+from geval_local.inference.plan import lay_out
 from geval_local.inference.readout import Head, input_device, trunk_of
 from geval_local.inference.rope import length_groups
+from geval_local.inference.stream import build_stream, common_prefix
 
-__all__ = ["StreamPack", "TrieEngine"]
+__all__ = ["TrieEngine"]
 
 #: A pack is not halved below this: a prompt of which not even so many tokens fit is given up.
 FLOOR = 64
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A planned stream and what is to be read in it, in stream order."""
-
-    stream: Stream
-    places: NDArray[np.int64]
-    positions: tuple[Position, ...]
-
-
-@dataclass(frozen=True)
-class StreamPack(Pack):
-    """A stretch of a stream.
-
-    Attributes
-    ----------
-    start, stop : int
-        Which stretch.
-    work : _Work
-        The stream itself.
-    """
-
-    start: int
-    stop: int
-    work: _Work = field(repr=False, compare=False)
 
 
 class TrieEngine:
@@ -70,6 +46,8 @@ class TrieEngine:
         Most tokens per forward pass.
     padded : PaddedEngine
         Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
+    fused : bool
+        Whether attention may use a fused kernel for packed sequences, where the device has one.
 
     Attributes
     ----------
@@ -82,13 +60,22 @@ class TrieEngine:
 
     name = "trie"
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 2048, padded: PaddedEngine) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        *,
+        batch_tokens: int = 2048,
+        padded: PaddedEngine,
+        fused: bool = True,
+    ) -> None:
         self._config: Any = model.config
         self._trunk = trunk_of(model)
         self._device = input_device(model)
         self._group = length_groups(model.config)
         self._head = head
         self._padded = padded
+        self._fused = fused
         self._store = PathStore()
         self._limit = batch_tokens
         self.batch_tokens = batch_tokens
@@ -99,7 +86,7 @@ class TrieEngine:
         """Lay the requests' trie out and cut it every `batch_tokens` tokens."""
         groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
-        packs: list[Pack] = list(_cut(_lay_requests_out(members, requests), members, requests, self.batch_tokens))
+        packs: list[Pack] = list(cut(lay_requests_out(members, requests), members, requests, self.batch_tokens))
         apart = [number for number, group in enumerate(groups) if group != 0]
         packs += [
             Pack(tuple(apart[local] for local in pack.requests), pack.tokens)
@@ -125,9 +112,13 @@ class TrieEngine:
                 ],
             )
 
+    def forget(self) -> None:
+        """Drop the keys and values of the last prompt, from which later work would go on."""
+        self._store = PathStore()
+
     def _compute(
         self,
-        work: _Work,
+        work: Work,
         start: int,
         stop: int,
         requests: Sequence[Request],
@@ -135,8 +126,7 @@ class TrieEngine:
         failed: dict[int, str],
     ) -> int:
         """Compute the stretch from `start` to `stop`; return where to go on, which is further if a prompt failed."""
-        while start < stop:
-            start = self._skip_held(work, start, stop)
+        while (start := self._skip_held(work, start, stop)) < stop:
             limit = self._limit
             path = work.stream.tokens[work.stream.root_path(start)]
             if self._fill_path(path) and (done := self._compute_fitting(work, start, stop, requests, table)):
@@ -161,7 +151,7 @@ class TrieEngine:
         held = common_prefix(self._store.ids, path)
         if held == len(path):
             return True
-        lone = _Work(build_stream([path], [()])[0], np.zeros(0, dtype=np.int64), ())
+        lone = Work(build_stream([path], [()])[0], np.zeros(0, dtype=np.int64), ())
         while held < len(path):
             done = self._compute_fitting(lone, held, len(path), (), ReadoutTable(()))
             if not done:
@@ -170,7 +160,7 @@ class TrieEngine:
         return True
 
     def _compute_fitting(
-        self, work: _Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable
+        self, work: Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable
     ) -> int:
         """Compute from `start` on as many tokens as fit into memory; return where that ended, 0 if none did."""
         while True:
@@ -181,29 +171,28 @@ class TrieEngine:
                 return 0
             self._limit = max(FLOOR, (end - start) // 2)
 
-    def _skip_held(self, work: _Work, start: int, stop: int) -> int:
+    def _skip_held(self, work: Work, start: int, stop: int) -> int:
         """Go past tokens whose keys and values are held from before, up to the first that is to be read."""
+        if start >= stop:
+            return start
         stream = work.stream
-        following = int(np.searchsorted(work.places, start))
-        border = min(
-            stop - 1, stream.chain_stop(start), int(work.places[following]) if following < len(work.places) else stop
-        )
-        position = int(stream.positions[start])
-        return start + common_prefix(self._store.ids[position:], stream.tokens[start:border])
+        reads = work.places[np.searchsorted(work.places, start) :]
+        border = min(stop, stream.chain_stop(start), *reads[:1].tolist())
+        path = stream.root_path(start)
+        wanted = stream.tokens[np.concatenate([path, np.arange(start, border)])]
+        return start + max(0, common_prefix(self._store.ids, wanted) - len(path))
 
     @torch.inference_mode()
-    def _forward(
-        self, work: _Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable
-    ) -> bool:
+    def _forward(self, work: Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable) -> bool:
         """Send one stretch of the stream through the model; False, with nothing changed, if memory ran out."""
         stream = work.stream
         layout = lay_out(stream, start, stop)
-        attention = PackAttention(layout, self._store)
+        attention = PackAttention(layout, self._store, fused=self._fused)
         low, high = np.searchsorted(work.places, [start, stop])
         try:
             tokens = torch.from_numpy(stream.tokens[start:stop].astype(np.int64)).to(self._device)
             positions = torch.from_numpy(stream.positions[start:stop]).to(self._device)
-            with pack_attention(self._config, attention):
+            with attending_through(self._config, attention):
                 hidden = self._trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
             self.windows = tuple(attention.windows)
             if low < high:
@@ -225,36 +214,3 @@ class TrieEngine:
             table.add(*result)
         self.computed_tokens += stop - start
         return True
-
-
-def _lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> _Work:
-    """Build the stream of some requests: their prompts, and behind them the paths to their label tries' inner nodes."""
-    sequences: list[NDArray[np.int32]] = []
-    places: list[list[int]] = []
-    reads: list[Position] = []
-    for index in members:
-        request = requests[index]
-        nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
-        for path in request.trie.reading_paths:
-            sequences.append(np.concatenate([request.ids, np.array(path, dtype=np.int32)]) if path else request.ids)
-            # Every inner node is read once, on the first path that passes through it.
-            found = [(depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1)]
-            places.append([len(request.ids) - 1 + depth for depth, node in found if node is not None])
-            reads += [Position(index, node) for _, node in found if node is not None]
-    stream, indices = build_stream(sequences, places)
-    where = np.array([place for found in indices for place in found], dtype=np.int64)
-    order = np.argsort(where, kind="stable")
-    return _Work(stream, where[order], tuple(reads[number] for number in order))
-
-
-def _cut(work: _Work, members: Sequence[int], requests: Sequence[Request], budget: int) -> Iterator[StreamPack]:
-    """Cut a stream into packs; a request belongs to the pack that holds its last read-out."""
-    last = dict.fromkeys(members, 0)
-    for place, position in zip(work.places.tolist(), work.positions, strict=True):
-        last[position.request] = place
-    finished: dict[int, list[int]] = {}
-    for index, place in last.items():
-        finished.setdefault(place // budget, []).append(index)
-    for number, start in enumerate(range(0, len(work.stream), budget)):
-        stop = min(start + budget, len(work.stream))
-        yield StreamPack(tuple(finished.get(number, ())), stop - start, start, stop, work)

@@ -117,9 +117,9 @@ class VarlenKernel:
         return out[..., :size], lse.transpose(0, 1) if lse.shape[0] == heads else lse
 
 
-def find_varlen(dtype: torch.dtype, *, softcap: bool) -> VarlenKernel | None:
-    """Find a kernel for `dtype`, with or without soft-capped scores; None if there is none."""
-    if dtype not in (torch.bfloat16, torch.float16):
+def find_varlen(query: torch.Tensor, *, softcap: bool) -> VarlenKernel | None:
+    """Find a kernel for the device and dtype of `query`, with or without soft-capped scores; None if there is none."""
+    if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return None
     if not softcap and importlib.util.find_spec("torch.nn.attention.varlen") is not None:
         module: Any = importlib.import_module("torch.nn.attention.varlen")
