@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,7 +95,7 @@ def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):
     stream, _ = stream_of(sequences)
     found = prefixes_in(stream)
     cuts = cuts_of(data.draw, len(stream))
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in itertools.pairwise(cuts):
         layout = lay_out(stream, start, stop)
         assert [index for run in layout.runs for index in range(run.start, run.stop)] == list(range(stop - start))
         for query, seen in enumerate(seen_in(layout, found)):
@@ -106,7 +108,7 @@ def test_keys_by_run_gather_the_same_prefix(sequences, data):
     stream, _ = stream_of(sequences)
     found = prefixes_in(stream)
     cuts = cuts_of(data.draw, len(stream))
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in itertools.pairwise(cuts):
         layout = lay_out(stream, start, stop)
         source = [found[start][: depth + 1] for depth in range(layout.path)] + found[start:stop]
         for run, keys in zip(layout.runs, layout.keys_by_run, strict=True):
@@ -120,7 +122,7 @@ def test_what_is_kept_between_packs_is_the_next_root_path(sequences, data):
     found = prefixes_in(stream)
     cuts = cuts_of(data.draw, len(stream))
     held = []
-    for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, stop in itertools.pairwise(cuts):
         layout = lay_out(stream, start, stop)
         assert held[: layout.path] == [found[start][: depth + 1] for depth in range(layout.path)]
         held[layout.keep_from :] = [found[start + place] for place in layout.keep]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 import numpy as np
@@ -313,7 +314,7 @@ def loop_over_sequences(query, key, value, packed, *, scale, window, softcap):
     outs, sums = [], []
     group = query.shape[1] // key.shape[1]
     ends = list(zip(packed.query_ends.tolist(), packed.key_ends.tolist(), strict=True))
-    for (query_low, key_low), (query_high, key_high) in zip(ends[:-1], ends[1:], strict=True):
+    for (query_low, key_low), (query_high, key_high) in itertools.pairwise(ends):
         queries, keys = query[query_low:query_high], key[key_low:key_high].repeat_interleave(group, 1)
         assert len(queries) <= packed.most_queries
         assert len(keys) <= packed.most_keys
