@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from geval_local.inference.budget import trie_budget
 from geval_local.inference.engine import Engine, Request
@@ -22,6 +22,8 @@ from geval_local.inference.readout import Head
 from geval_local.inference.trie import TrieEngine
 
 LogProbs = np.ndarray
+#: Tokens per page of the continuous batching's cache.
+_PAGE = 256
 Arm = Callable[["Bench", Sequence[Request]], "LogProbs | None"]
 
 
@@ -82,7 +84,7 @@ def _tokenizer(vocabulary: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="w1", pad_token="w1", unk_token="w0")
 
 
-def _run(engine: Engine, requests: Sequence[Request]) -> LogProbs:
+def run_engine(engine: Engine, requests: Sequence[Request]) -> LogProbs:
     engine.forget()
     found: dict[int, LogProbs] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
@@ -95,19 +97,19 @@ def _run(engine: Engine, requests: Sequence[Request]) -> LogProbs:
 
 def trie(bench: Bench, requests: Sequence[Request]) -> LogProbs:
     before = bench.trie.computed_tokens
-    result = _run(bench.trie, requests)
+    result = run_engine(bench.trie, requests)
     bench.computed["trie"] = bench.trie.computed_tokens - before
     return result
 
 
 def padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
     bench.computed["padded"] = sum(pack.tokens for pack in bench.padded.plan(requests))
-    return _run(bench.padded, requests)
+    return run_engine(bench.padded, requests)
 
 
 def one_at_a_time(bench: Bench, requests: Sequence[Request]) -> LogProbs:
     bench.computed["one at a time"] = sum(len(request.ids) for request in requests)
-    return _run(bench.alone, requests)
+    return run_engine(bench.alone, requests)
 
 
 @torch.inference_mode()
@@ -139,10 +141,21 @@ def left_padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
 def continuous_batching(bench: Bench, requests: Sequence[Request]) -> None:
     """Generate one token per prompt with transformers' continuous batching; it gives no label probabilities."""
     config = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # On a CPU it would size its cache by all of the free memory and spend the run on clearing it.
+    pages = sum(-(-len(request.ids) // _PAGE) + 1 for request in requests)
+    sizes = (
+        {"page_size": _PAGE, "num_blocks": min(pages, 256), "max_batch_tokens": 2048}
+        if bench.model.device.type == "cpu"
+        else {}
+    )
     # It cannot be told to leave the model's attention as it found it.
     attention = bench.model.config._attn_implementation
     try:
-        outputs = bench.model.generate_batch([request.ids.tolist() for request in requests], generation_config=config)
+        outputs = bench.model.generate_batch(
+            [request.ids.tolist() for request in requests],
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(**sizes),
+        )
     finally:
         bench.model.set_attn_implementation(attention)
     answered = sum(bool(output.generated_tokens) for output in outputs.values())

@@ -232,8 +232,6 @@ class Judge:
         maker = self._maker(self.with_steps(metric))
         estimator = estimator or Estimator()
         limit = metric.threshold if threshold is None else threshold
-        # The same samples give the same bits, whatever this judge scored before.
-        self.engine.forget()
         stream = (sample if isinstance(sample, Sample) else Sample(sample) for sample in samples)
         while window := list(itertools.islice(stream, WINDOW)):
             prepared = maker.prepare(window)
@@ -290,6 +288,9 @@ class Judge:
         places = [place for place, entry in enumerate(prepared) if entry.request is not None]
         requests = [entry.request for entry in prepared if entry.request is not None]
         advance(len(prepared) - len(places))
+        # A window's figures depend on its samples alone, to the last bit: not on what this judge scored before or, when
+        # runs take turns, in between. All that this costs is a metric's prefix, once per window.
+        self.engine.forget()
         for pack, results in self.engine.execute(requests, self.engine.plan(requests)):
             for index, readout in zip(pack.requests, results, strict=True):
                 readouts[places[index]] = readout

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-__all__ = ["attend", "merge"]
+__all__ = ["attend", "attend_to_oneself", "merge"]
 
 #: Most scores held at once where no fused kernel applies.
 _MAX_SCORES = 1 << 24
@@ -96,6 +96,18 @@ def _attend_by_matmul(
     weights = torch.exp(scores - lse[..., None]).to(value.dtype)
     out = torch.matmul(weights, value[:, None])
     return out.reshape(heads, queries, -1), lse.reshape(heads, queries)
+
+
+def attend_to_oneself(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float, softcap: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Let every query see the one key of its own place; parameters and results as those of `attend`."""
+    group = query.shape[0] // key.shape[0]
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = (query.to(wide) * key.repeat_interleave(group, 0).to(wide)).sum(-1) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    return value.repeat_interleave(group, 0), scores
 
 
 def merge(out: torch.Tensor, lse: torch.Tensor, more_out: torch.Tensor, more_lse: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.inference.kernels import attend, merge
+from geval_local.inference.kernels import attend, attend_to_oneself, merge
 from geval_local.inference.path_store import PathStore
 from geval_local.inference.plan import Layout
 from geval_local.inference.varlen import Packed, find_varlen
@@ -127,11 +127,16 @@ class PackAttention:
         options: dict[str, Any],
         _: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        parts = [
-            attend(*(part[:, run.start : run.stop] for part in (query, *own)), causal=True, **options)
-            for run in self.layout.runs
-        ]
-        out, lse = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+        out = torch.empty((*query.shape[:2], own[1].shape[-1]), dtype=query.dtype, device=query.device)
+        lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
+        lone = [run.start for run in self.layout.runs if run.stop - run.start == 1]
+        if lone:
+            # The inner nodes of label tries are single tokens, many of them: one call for all.
+            out[:, lone], lse[:, lone] = attend_to_oneself(*(part[:, lone] for part in (query, *own)), **options)
+        for run in self.layout.runs:
+            here = slice(run.start, run.stop)
+            if run.stop - run.start > 1:
+                out[:, here], lse[:, here] = attend(*(part[:, here] for part in (query, *own)), causal=True, **options)
         for block in self.layout.blocks:
             source = path if block.on_path else own
             keys, values = (part[:, block.key_start : block.key_stop] for part in source)
