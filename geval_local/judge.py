@@ -20,9 +20,9 @@ from geval_local import __version__
 from geval_local.errors import ConfigurationError
 from geval_local.inference.encoding import PromptEncoder
 from geval_local.inference.engine import Readout
+from geval_local.inference.gate import EngineChoice, choose_engine
 from geval_local.inference.generate import generate_greedily
 from geval_local.inference.load import LoadedModel, LoadOptions, load_model
-from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.prepare import Prepared, RequestMaker
 from geval_local.inference.readout import Head
 from geval_local.inference.registry import find_judge
@@ -55,9 +55,17 @@ class Judge:
         See `load`, which is the usual way to a judge.
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
+    engine : {"auto", "trie", "padded"}
+        ``trie``: every distinct prompt token is computed once. ``padded``: right-padded batches. ``auto``: the first
+        where a probe shows it exact for this model, else the second.
+
+    Attributes
+    ----------
+    engine_report : EngineReport
+        Which engine serves this judge, and why.
     """
 
-    def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineChoice = "auto") -> None:
         self.loaded = loaded
         self.name = loaded.entry.name
         self.fingerprint = loaded.fingerprint
@@ -66,8 +74,9 @@ class Judge:
         )
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
-        budget = batch_tokens or (32_768 if loaded.model.device.type == "cuda" else 4_096)
-        self.engine = PaddedEngine(loaded.model, Head(loaded.model), batch_tokens=budget)
+        self.engine, self.engine_report = choose_engine(
+            loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens
+        )
         self._makers: dict[tuple[str, str, str | None], RequestMaker] = {}
 
     @classmethod
@@ -78,6 +87,7 @@ class Judge:
         models_file: str | Path | None = None,
         style: Literal["completion", "chat", "chat-no-prefill"] | None = None,
         batch_tokens: int | None = None,
+        engine: EngineChoice = "auto",
         device: str | None = None,
         device_map: str | None = None,
         dtype: str | None = None,
@@ -98,14 +108,16 @@ class Judge:
             Prompt style; the entry's own when absent.
         batch_tokens : int, optional
             Most tokens per forward pass.
+        engine : {"auto", "trie", "padded"}
+            See `Judge`.
         device, device_map, dtype, attention, quantization, trust_remote_code
             See `LoadOptions`.
 
         Raises
         ------
         JudgeError
-            If the judge is unknown, its weights are missing or not safetensors, or its architecture or tokenizer
-            cannot be used.
+            If the judge is unknown, its weights are missing or not safetensors, its architecture or tokenizer
+            cannot be used, or `engine` is ``trie`` and the model's prefixes cannot be shared exactly.
         """
         entry = find_judge(name, models_file)
         if style is not None:
@@ -118,7 +130,7 @@ class Judge:
             quantization=quantization,
             trust_remote_code=trust_remote_code,
         )
-        return cls(load_model(entry, options), batch_tokens=batch_tokens)
+        return cls(load_model(entry, options), batch_tokens=batch_tokens, engine=engine)
 
     @property
     def is_chat(self) -> bool:
@@ -276,6 +288,9 @@ class Judge:
         places = [place for place, entry in enumerate(prepared) if entry.request is not None]
         requests = [entry.request for entry in prepared if entry.request is not None]
         advance(len(prepared) - len(places))
+        # A window's figures depend on its samples alone, to the last bit: not on what this judge scored before or, when
+        # runs take turns, in between. All that this costs is a metric's prefix, once per window.
+        self.engine.forget()
         for pack, results in self.engine.execute(requests, self.engine.plan(requests)):
             for index, readout in zip(pack.requests, results, strict=True):
                 readouts[places[index]] = readout

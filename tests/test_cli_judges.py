@@ -38,7 +38,7 @@ def test_check_prints_the_audit(tmp_path):
     done = run("judges", "check", judge_directory(), "--metric", metric, home=tmp_path)
     assert done.exit_code == 0, done.stderr
     judge = Judge.load(judge_directory())
-    for part in (judge.fingerprint, "float32", "padded", "- Clarity:", "1 opens 10", "label mass", "one by one"):
+    for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
         assert part in done.stdout
     assert f"{judge.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
 

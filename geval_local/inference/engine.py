@@ -96,6 +96,10 @@ class Engine(Protocol):
         """Compute packs of a plan in order; each comes with one read-out per request that it names."""
         ...
 
+    def forget(self) -> None:
+        """Drop what earlier work left behind, so that not even the last bit of later figures depends on it."""
+        ...
+
 
 def read_positions(
     head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]

@@ -89,6 +89,9 @@ class PaddedEngine:
                 ],
             )
 
+    def forget(self) -> None:
+        """Do nothing: batches leave nothing behind."""
+
     def _compute(
         self, rows: list[_Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
     ) -> None:

@@ -1,0 +1,187 @@
+"""The ways of getting label probabilities that the engine benchmark puts side by side.
+
+Every arm is a function of a model and requests with single-token labels; it returns the labels' log-probabilities, or
+None where it has no way of giving them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+
+from geval_local.inference.budget import trie_budget
+from geval_local.inference.engine import Engine, Request
+from geval_local.inference.padded import PaddedEngine
+from geval_local.inference.readout import Head
+from geval_local.inference.trie import TrieEngine
+
+LogProbs = np.ndarray
+#: Tokens per page of the continuous batching's cache.
+_PAGE = 256
+Arm = Callable[["Bench", Sequence[Request]], "LogProbs | None"]
+
+
+@dataclass
+class Bench:
+    """A model with what the arms need beside it.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of a batch, for engines that take rows.
+    trie, padded, alone : Engine
+        This project's.
+    computed : dict
+        Tokens that went through the model in the latest call of an arm, where it says so.
+    """
+
+    model: PreTrainedModel
+    rows: int
+    trie: TrieEngine = field(init=False)
+    padded: PaddedEngine = field(init=False)
+    alone: PaddedEngine = field(init=False)
+    computed: dict[str, int] = field(default_factory=dict)
+    _harness: Any = None
+
+    def __post_init__(self) -> None:
+        head = Head(self.model)
+        cuda = self.model.device.type == "cuda"
+        self.alone = PaddedEngine(self.model, head, batch_tokens=1)
+        self.padded = PaddedEngine(self.model, head, batch_tokens=32_768 if cuda else 4_096)
+        self.trie = TrieEngine(
+            self.model, head, batch_tokens=trie_budget(self.model, head, self.padded), padded=self.padded
+        )
+
+    @property
+    def harness(self) -> Any:
+        """An `HFLM` around the model; ImportError where lm-evaluation-harness is not installed."""
+        if self._harness is None:
+            from lm_eval.models.huggingface import HFLM
+
+            logging.getLogger("lm_eval").setLevel(logging.ERROR)
+            self._harness = HFLM(
+                pretrained=self.model,
+                tokenizer=_tokenizer(self.model.config.vocab_size),
+                batch_size=self.rows,
+                max_length=self.model.config.max_position_embeddings,
+            )
+        return self._harness
+
+
+def _tokenizer(vocabulary: int) -> Any:
+    """Build a tokenizer of as many words as the model has tokens: the harness wants one, though ids are given."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(vocabulary)}
+    backend = Tokenizer(models.WordLevel(vocab=words, unk_token="w0"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="w1", pad_token="w1", unk_token="w0")
+
+
+def run_engine(engine: Engine, requests: Sequence[Request]) -> LogProbs:
+    engine.forget()
+    found: dict[int, LogProbs] = {}
+    for pack, readouts in engine.execute(requests, engine.plan(requests)):
+        for index, readout in zip(pack.requests, readouts, strict=True):
+            if readout.label_logprobs is None:
+                raise RuntimeError(readout.error)
+            found[index] = readout.label_logprobs
+    return np.stack([found[index] for index in range(len(requests))])
+
+
+def trie(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    before = bench.trie.computed_tokens
+    result = run_engine(bench.trie, requests)
+    bench.computed["trie"] = bench.trie.computed_tokens - before
+    return result
+
+
+def padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    bench.computed["padded"] = sum(pack.tokens for pack in bench.padded.plan(requests))
+    return run_engine(bench.padded, requests)
+
+
+def one_at_a_time(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    bench.computed["one at a time"] = sum(len(request.ids) for request in requests)
+    return run_engine(bench.alone, requests)
+
+
+@torch.inference_mode()
+def left_padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    """Score as most scripts do: left-padded batches, longest first, full logits, softmax of the last position."""
+    order = sorted(range(len(requests)), key=lambda index: -len(requests[index].ids))
+    result = np.empty((len(requests), requests[0].trie.labels))
+    device = bench.model.device
+    bench.computed["left-padded"] = 0
+    for start in range(0, len(order), bench.rows):
+        members = order[start : start + bench.rows]
+        width = len(requests[members[0]].ids)
+        tokens = torch.zeros(len(members), width, dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, index in enumerate(members):
+            ids = torch.from_numpy(requests[index].ids.astype(np.int64))
+            tokens[row, -len(ids) :] = ids
+            mask[row, -len(ids) :] = 1
+        tokens, mask = tokens.to(device), mask.to(device)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        logits = bench.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        logprobs = logits[:, -1].float().log_softmax(-1).cpu().numpy()
+        bench.computed["left-padded"] += tokens.numel()
+        for row, index in enumerate(members):
+            result[index] = logprobs[row, list(requests[index].trie.inner_nodes[0].tokens)]
+    return result
+
+
+def continuous_batching(bench: Bench, requests: Sequence[Request]) -> None:
+    """Generate one token per prompt with transformers' continuous batching; it gives no label probabilities."""
+    config = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # On a CPU it would size its cache by all of the free memory and spend the run on clearing it.
+    pages = sum(-(-len(request.ids) // _PAGE) + 1 for request in requests)
+    sizes = (
+        {"page_size": _PAGE, "num_blocks": min(pages, 256), "max_batch_tokens": 2048}
+        if bench.model.device.type == "cpu"
+        else {}
+    )
+    # It cannot be told to leave the model's attention as it found it.
+    attention = bench.model.config._attn_implementation
+    try:
+        outputs = bench.model.generate_batch(
+            [request.ids.tolist() for request in requests],
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(**sizes),
+        )
+    finally:
+        bench.model.set_attn_implementation(attention)
+    answered = sum(bool(output.generated_tokens) for output in outputs.values())
+    if answered != len(requests):
+        raise RuntimeError(f"{answered} of {len(requests)} prompts were answered")
+    bench.computed["continuous batching"] = sum(len(request.ids) for request in requests)
+
+
+def lm_eval(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    """Score with lm-evaluation-harness: one request per label, which it groups by context itself."""
+    asked = [
+        (("", ""), request.ids.tolist(), [token])
+        for request in requests
+        for token in request.trie.inner_nodes[0].tokens
+    ]
+    answers = bench.harness._loglikelihood_tokens(asked, disable_tqdm=True)
+    bench.computed["lm-eval"] = sum(len(request.ids) for request in requests)
+    return np.array([logprob for logprob, _ in answers]).reshape(len(requests), -1)
+
+
+#: Name in tables and results -> arm. Ratios are against the first.
+ARMS: dict[str, Arm] = {
+    "trie": trie,
+    "padded": padded,
+    "one at a time": one_at_a_time,
+    "left-padded": left_padded,
+    "continuous batching": continuous_batching,
+    "lm-eval": lm_eval,
+}

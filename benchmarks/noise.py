@@ -1,0 +1,104 @@
+"""How far half precision moves a score, and how much of that the float32 read-out takes away.
+
+    python benchmarks/noise.py               # the embedded judge and the 0.5 B shape of random weights
+
+Scores in bfloat16 against float32, one prompt at a time: with the usual bfloat16 logits and with this project's float32
+read-out, by either engine. Prints a table for people; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from engine_arms import run_engine
+from machine import machine
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedModel
+from workloads import SHAPES, random_model, summeval_for_judge, synthetic
+
+from geval_local import Judge
+from geval_local.errors import GevalError
+from geval_local.inference.engine import Engine, Request
+from geval_local.inference.padded import PaddedEngine
+from geval_local.inference.readout import Head
+from geval_local.inference.trie import TrieEngine
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class UsualHead(Head):
+    """The model's own head in the model's own precision, as most scripts read it."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self._whole = model
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Compute logits in the model's precision, widened afterwards."""
+        return self._whole.get_output_embeddings()(hidden.to(self._whole.dtype)).float()
+
+
+def expected_score(logprobs: np.ndarray) -> np.ndarray:
+    weights = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
+    return weights @ np.arange(1, logprobs.shape[1] + 1) / weights.sum(axis=1)
+
+
+def compare(model: PreTrainedModel, requests: Sequence[Request]) -> dict[str, dict[str, float]]:
+    """Mean and largest difference of the scores of a float32 model from those of its bfloat16 copy."""
+    exact = expected_score(run_engine(PaddedEngine(model, Head(model), batch_tokens=1), requests))
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    found: dict[str, dict[str, float]] = {}
+    for reading, head in (("bfloat16 logits", UsualHead(half)), ("float32 read-out", Head(half))):
+        padded = PaddedEngine(half, head)
+        engines: list[Engine] = [padded, TrieEngine(half, head, padded=padded)]
+        for engine in engines:
+            difference = np.abs(expected_score(run_engine(engine, requests)) - exact)
+            found[f"{reading}, {engine.name}"] = {"mean": float(difference.mean()), "max": float(difference.max())}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], default=["nano", "qwen2.5-0.5b"])
+    parser.add_argument("--documents", type=int, default=4)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, help="results file (benchmarks/results/noise-DATE.json)")
+    options = parser.parse_args()
+    console = Console(width=110)
+    table = Table(title="Scores on 1-5 in bfloat16 against float32")
+    for column in ("model", "read-out, engine", "mean", "largest"):
+        table.add_column(column)
+    results: dict[str, Any] = {}
+    for name in options.models:
+        if name == "nano":
+            try:
+                judge = Judge.load(device=options.device, dtype="float32", engine="trie")
+            except GevalError as error:
+                console.print(f"the embedded judge is left out: {error.message}")
+                continue
+            model, requests = judge.loaded.model, summeval_for_judge(judge, options.documents)
+        else:
+            model = random_model(name, options.device, torch.float32)
+            requests = synthetic(documents=options.documents, vocabulary=model.config.vocab_size)
+        results[name] = compare(model, requests)
+        for how, figures in results[name].items():
+            table.add_row(name, how, f"{figures['mean']:.4f}", f"{figures['max']:.4f}")
+    console.print(table)
+    output = options.output or RESULTS / f"noise-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"machine": machine(), "results": results}, indent=1), encoding="utf-8")
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

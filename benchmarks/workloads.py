@@ -1,0 +1,198 @@
+"""Models and prompts of the engine benchmark: random weights of known shapes, the embedded judge, real rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from geval_local import Judge, Metric
+from geval_local.inference.encoding import PromptEncoder
+from geval_local.inference.engine import Request
+from geval_local.inference.labels import LabelTrie, SurfaceForm
+from geval_local.inference.prepare import RequestMaker
+from geval_local.samples import read_samples
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+SUMMEVAL = SHARED / "data" / "summeval_dev.json"
+STEPS = (
+    "Read the source text and find its main subject and key points.",
+    "Read the summary and compare the order in which it presents them.",
+    "Rate coherence on the scale given above.",
+)
+QWEN_TOKENIZER = SHARED / "tokenizers" / "qwen"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model of random weights.
+
+    Attributes
+    ----------
+    config : str
+        Class name of its configuration.
+    sizes : dict
+        Arguments of that class.
+    batch_rows : int
+        Rows of a batch for engines that take rows: full logits of more would not fit into common memory.
+    """
+
+    config: str
+    sizes: dict[str, int | bool]
+    batch_rows: int
+
+
+SHAPES = {
+    "llama-26m": Shape(
+        "LlamaConfig",
+        {
+            "vocab_size": 8192,
+            "hidden_size": 512,
+            "intermediate_size": 1376,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768,
+            "tie_word_embeddings": True,
+        },
+        16,
+    ),
+    "qwen2.5-0.5b": Shape(
+        "Qwen2Config",
+        {
+            "vocab_size": 151_936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32_768,
+            "tie_word_embeddings": True,
+        },
+        4,
+    ),
+    "llama-8b": Shape(
+        "LlamaConfig",
+        {
+            "vocab_size": 128_256,
+            "hidden_size": 4096,
+            "intermediate_size": 14_336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768,
+        },
+        16,
+    ),
+}
+
+
+def random_model(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """Build a model of a known shape with random weights, on the device itself."""
+    shape = SHAPES[name]
+    config = getattr(transformers, shape.config)(**shape.sizes, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
+def label_trie(tokens: Sequence[int]) -> LabelTrie:
+    """Five labels of one token each, as 1-5 is in most tokenizers."""
+    return LabelTrie(
+        [SurfaceForm(number, str(number + 1), (token,)) for number, token in enumerate(tokens)], len(tokens)
+    )
+
+
+def digit_trie(largest: int, digits: Sequence[int]) -> LabelTrie:
+    """Labels 0 to `largest`, spelled digit by digit."""
+    forms = [
+        SurfaceForm(value, str(value), tuple(digits[int(char)] for char in str(value))) for value in range(largest + 1)
+    ]
+    return LabelTrie(forms, largest + 1)
+
+
+def synthetic(
+    *,
+    documents: int = 8,
+    candidates: int = 16,
+    prefix: int = 210,
+    document: int = 470,
+    candidate: int = 75,
+    vocabulary: int = 8192,
+    trie: LabelTrie | None = None,
+    seed: int = 0,
+) -> list[Request]:
+    """Prompts in the form of an evaluation: a metric's prefix, a document, a candidate, and the form's last line.
+
+    Lengths are in tokens and vary by a quarter; the defaults are SummEval's coherence in round figures.
+    """
+    random = np.random.default_rng(seed)
+
+    def text(length: int) -> np.ndarray:
+        size = max(1, int(length * random.uniform(0.75, 1.25)))
+        return random.integers(100, vocabulary, size, dtype=np.int32)
+
+    head, tail = (
+        random.integers(100, vocabulary, prefix, dtype=np.int32),
+        random.integers(100, vocabulary, 12, dtype=np.int32),
+    )
+    trie = trie or label_trie(range(11, 16))
+    requests = []
+    for _ in range(documents):
+        source = text(document)
+        requests += [Request(np.concatenate([head, source, text(candidate), tail]), trie) for _ in range(candidates)]
+    return requests
+
+
+def summeval(maker: RequestMaker, documents: int | None) -> list[Request]:
+    """Make requests for the first documents of SummEval's development half, all their summaries together."""
+    samples = list(read_samples(SUMMEVAL))
+    keys = list(dict.fromkeys(sample.fields["doc_id"] for sample in samples))[:documents]
+    chosen = [sample for sample in samples if sample.fields["doc_id"] in set(keys)]
+    return [entry.request for entry in maker.prepare(chosen) if entry.request is not None]
+
+
+def summeval_for_qwen(documents: int | None) -> list[Request]:
+    """SummEval's coherence prompts in Qwen's tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(str(QWEN_TOKENIZER), local_files_only=True)
+    return summeval(RequestMaker(PromptEncoder(tokenizer), coherence(), 32_768), documents)
+
+
+def summeval_for_judge(judge: Judge, documents: int | None) -> list[Request]:
+    """SummEval's coherence prompts as a judge reads them."""
+    return summeval(RequestMaker(judge.encoder, coherence(), judge.context), documents)
+
+
+def coherence() -> Metric:
+    """Load the metric of the workload, with fixed steps: none are to be written during a benchmark."""
+    metric = Metric.load("summarization/coherence")
+    return metric if metric.steps else metric.model_copy(update={"steps": STEPS})
+
+
+def prompt_tokens(requests: Sequence[Request]) -> int:
+    """Tokens of all prompts, every one alone."""
+    return sum(len(request.ids) for request in requests)
+
+
+def trie_tokens(requests: Sequence[Request]) -> int:
+    """Distinct tokens of all prompts and of their label tries, counted without the engine: sorted and compared."""
+    sequences = sorted(
+        bytes(np.concatenate([request.ids, np.array(path, dtype=np.int32)]).astype(">u4"))
+        for request in requests
+        for path in request.trie.reading_paths
+    )
+    total = len(sequences[0]) // 4 if sequences else 0
+    for first, second in itertools.pairwise(sequences):
+        length = min(len(first), len(second))
+        one, other = (np.frombuffer(part[:length], dtype=">u4") for part in (first, second))
+        different = np.flatnonzero(one != other)
+        shared = int(different[0]) if len(different) else length // 4
+        total += len(second) // 4 - shared
+    return total
