@@ -13,7 +13,9 @@ from geval_local.errors import JudgeError, UnscorableError
 from geval_local.inference.audit import audit_judge, audit_prompt
 from geval_local.inference.engine import Readout
 from geval_local.inference.examples import example_samples
+from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.prepare import RequestMaker
+from geval_local.inference.readout import Head
 from geval_local.metric import preset_names
 
 
@@ -61,8 +63,14 @@ def test_a_sample_that_fills_no_form_is_refused(judge):
         audit_prompt(RequestMaker(judge.encoder, metric(), 4096), Sample({"source": "x"}))
 
 
+def one_by_one(judge):
+    return PaddedEngine(judge.loaded.model, Head(judge.loaded.model), batch_tokens=1)
+
+
 def test_the_example_has_the_judges_own_score_and_size(judge):
-    audit = audit_judge(judge.loaded, judge.engine, RequestMaker(judge.encoder, metric(), judge.context))
+    audit = audit_judge(
+        judge.loaded, judge.engine, one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context)
+    )
     score = judge.score_many(metric(), example_samples(metric())[:1])[0]
     assert audit.example.score == pytest.approx(score.value, abs=1e-5)
     assert audit.example.label_mass == pytest.approx(score.label_mass, rel=1e-4)
@@ -74,7 +82,7 @@ def test_the_example_has_the_judges_own_score_and_size(judge):
 
 def test_a_batch_that_changes_scores_is_measured(judge):
     class Leaky:
-        """Gives every row of a batch of many a little more of the first label."""
+        """Gives every row of a batch a little more of the first label."""
 
         name = "leaky"
 
@@ -83,11 +91,9 @@ def test_a_batch_that_changes_scores_is_measured(judge):
 
         def execute(self, requests, packs):
             for pack, readouts in judge.engine.execute(requests, packs):
-                if len(requests) > 1:
-                    readouts = [Readout(one.label_logprobs + np.eye(5)[0] / 2) for one in readouts]
-                yield pack, readouts
+                yield pack, [Readout(one.label_logprobs + np.eye(5)[0] / 2) for one in readouts]
 
-    audit = audit_judge(judge.loaded, Leaky(), RequestMaker(judge.encoder, metric(), judge.context))
+    audit = audit_judge(judge.loaded, Leaky(), one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context))
     assert audit.batch_difference > 0.01
 
 
@@ -103,7 +109,7 @@ def test_an_example_without_a_score_is_an_error(judge):
                 yield pack, [Readout(None, error="out of memory") for _ in pack.requests]
 
     with pytest.raises(JudgeError, match="out of memory"):
-        audit_judge(judge.loaded, Failing(), RequestMaker(judge.encoder, metric(), judge.context))
+        audit_judge(judge.loaded, Failing(), one_by_one(judge), RequestMaker(judge.encoder, metric(), judge.context))
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -59,6 +59,7 @@ def bias(
     attention: options.Attention = None,
     quantization: options.Quantization = None,
     batch_tokens: options.BatchTokens = None,
+    engine: options.Engine = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping."""
@@ -93,6 +94,7 @@ def bias(
             models_file=models,
             style=style,
             batch_tokens=batch_tokens,
+            engine=engine,
             device=device,
             device_map=device_map,
             dtype=dtype,

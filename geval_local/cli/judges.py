@@ -76,11 +76,14 @@ def check(
     attention: options.Attention = None,
     quantization: options.Quantization = None,
     batch_tokens: options.BatchTokens = None,
+    engine: options.Engine = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
     from geval_local.inference.audit import audit_judge
+    from geval_local.inference.padded import PaddedEngine
     from geval_local.inference.prepare import RequestMaker
+    from geval_local.inference.readout import Head
     from geval_local.metric import Metric
     from geval_local.steps import with_pinned_steps
 
@@ -90,6 +93,7 @@ def check(
         models_file=models,
         style=style,
         batch_tokens=batch_tokens,
+        engine=engine,
         device=device,
         device_map=device_map,
         dtype=dtype,
@@ -100,11 +104,15 @@ def check(
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
-    audit = audit_judge(judge.loaded, judge.engine, RequestMaker(judge.encoder, chosen, judge.context))
+    model = judge.loaded.model
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    audit = audit_judge(judge.loaded, judge.engine, alone, RequestMaker(judge.encoder, chosen, judge.context))
+    engine_text = judge.engine_report.text
     if as_json:
-        print_json({"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **_record(audit)})
+        record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **_record(audit)}
+        print_json(record | {"engine_report": engine_text})
     else:
-        _show(audit, judge.name, chosen, judge.encoder.style)
+        _show(audit, judge.name, chosen, judge.encoder.style, engine_text)
 
 
 @app.command()
@@ -144,7 +152,7 @@ def _short(count: float) -> str:
     return f"{count:g}"
 
 
-def _show(audit: JudgeAudit, name: str, metric: Any, style: str) -> None:
+def _show(audit: JudgeAudit, name: str, metric: Any, style: str, engine_text: str) -> None:
     from geval_local.cli.audit_view import show_labels
 
     console = result_console()
@@ -155,7 +163,8 @@ def _show(audit: JudgeAudit, name: str, metric: Any, style: str) -> None:
     line("judge", f"{name} ({audit.directory})")
     line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
     line("size", f"{_short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
-    line("attention, engine", f"{audit.attention}, {audit.engine}")
+    line("attention", audit.attention)
+    line("engine", engine_text)
     line("context", f"{audit.context} tokens")
     line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
     line("BOS tokens", str(audit.prompt.bos_count))

@@ -82,6 +82,7 @@ def meta_eval(
     attention: options.Attention = None,
     quantization: options.Quantization = None,
     batch_tokens: options.BatchTokens = None,
+    engine: options.Engine = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
@@ -130,6 +131,7 @@ def meta_eval(
             models_file=models,
             style=style,
             batch_tokens=batch_tokens,
+            engine=engine,
             device=device,
             device_map=device_map,
             dtype=dtype,

@@ -18,6 +18,7 @@ __all__ = [
     "Device",
     "DeviceMap",
     "Dtype",
+    "Engine",
     "Json",
     "JudgeChoice",
     "JudgeName",
@@ -31,6 +32,7 @@ _LOADING = "Loading"
 
 StyleName = Literal["completion", "chat", "chat-no-prefill"]
 QuantizationName = Literal["8bit", "4bit"]
+EngineName = Literal["auto", "trie", "padded"]
 
 JudgeName = Annotated[
     str | None,
@@ -69,6 +71,13 @@ BatchTokens = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Most tokens per forward pass. Absent: by device.", rich_help_panel=_LOADING),
 ]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="trie: every distinct prompt token is computed once; padded: plain batches; auto: trie where it is exact.",
+        rich_help_panel=_LOADING,
+    ),
+]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(
@@ -85,6 +94,7 @@ class JudgeChoice:
     models_file: Path | None = None
     style: StyleName | None = None
     batch_tokens: int | None = None
+    engine: EngineName = "auto"
     device: str | None = None
     device_map: str | None = None
     dtype: str | None = None

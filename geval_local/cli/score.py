@@ -66,6 +66,7 @@ def score(
     attention: options.Attention = None,
     quantization: options.Quantization = None,
     batch_tokens: options.BatchTokens = None,
+    engine: options.Engine = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Score every row of a file on one or more metrics.
@@ -84,6 +85,7 @@ def score(
         models_file=models,
         style=style,
         batch_tokens=batch_tokens,
+        engine=engine,
         device=device,
         device_map=device_map,
         dtype=dtype,

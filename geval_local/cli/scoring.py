@@ -104,6 +104,7 @@ def score_file(task: Task) -> Result:
         start = time.perf_counter()
         note("loading the judge ...", "dim")
         judge = task.judge.load()
+        note(f"engine: {judge.engine_report.text}", "dim")
         loaded = time.perf_counter()
         metrics = [judge.with_steps(metric) for metric in task.metrics]
         signatures = [str(judge.signature(metric, task.estimator)) for metric in metrics]

@@ -183,7 +183,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
     )
 
 
-def audit_judge(loaded: LoadedModel, engine: Engine, maker: RequestMaker) -> JudgeAudit:
+def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: RequestMaker) -> JudgeAudit:
     """Audit a loaded judge on one metric.
 
     Parameters
@@ -192,6 +192,8 @@ def audit_judge(loaded: LoadedModel, engine: Engine, maker: RequestMaker) -> Jud
         The judge's weights.
     engine : Engine
         The engine that scores with them.
+    alone : Engine
+        One that computes every prompt in a forward pass of its own, to compare with.
     maker : RequestMaker
         Of the metric and the judge's tokenizer.
 
@@ -206,14 +208,14 @@ def audit_judge(loaded: LoadedModel, engine: Engine, maker: RequestMaker) -> Jud
     prompt = audit_prompt(maker, samples[0])
     requests = [entry.request for entry in maker.prepare(samples) if entry.request is not None]
     together, other = _distributions(engine, requests, maker)
-    alone = [_distributions(engine, [request], maker)[0][0] for request in requests]
+    one_by_one = _distributions(alone, requests, maker)[0]
     return JudgeAudit(
         prompt=prompt,
         example=together[0],
         other_tokens=other,
         lengths=tuple(len(request.ids) for request in requests),
         batches=len(engine.plan(requests)),
-        batch_difference=max(abs(one.score - many.score) for one, many in zip(alone, together, strict=True)),
+        batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
         parameters=loaded.parameters,
         memory_bytes=loaded.memory_bytes,
         dtype=str(loaded.dtype).removeprefix("torch."),
