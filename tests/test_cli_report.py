@@ -27,6 +27,7 @@ def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
     assert manifest.metrics["clarity"].signature.split("|")[0] in page
     assert "Evaluation Form (scores ONLY):" in page
     assert "rating.clarity" in page
+    assert "likeliest label (- Probs)" in page
     assert manifest.input_sha256 in page
     assert str(read_rows(here / "a.jsonl")[0]["output"]) in page
 

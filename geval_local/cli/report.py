@@ -12,10 +12,14 @@ from geval_local.cli.console import note
 from geval_local.errors import ConfigurationError, UnscorableError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.tables import Table
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.report.overview import MetricNotes
 
 __all__ = ["facts_of", "notes_of", "report", "signatures_of"]
+
+#: Draws of the sampled row of the ablation, as many as the paper had.
+DRAWS = 20
 
 
 def report(
@@ -36,14 +40,16 @@ def report(
     from geval_local.report.single import write_report
 
     scored = ScoredRun(run)
+    ratings = _ratings(human or [], scored.metrics)
     page = write_report(
         run,
         output,
         metrics=notes_of(scored),
-        human=_ratings(human or [], scored.metrics),
+        human=ratings,
         group_by=group_by,
         signature=signatures_of(scored),
         manifest=facts_of(scored),
+        ablation=_ablation(scored, ratings, group_by, resamples),
         title=title,
         resamples=resamples,
     )
@@ -68,6 +74,34 @@ def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | Non
             hint=f"Write --human FIELD once, or METRIC=FIELD for each of: {', '.join(metrics)}.",
         )
     return {name: field for name, _, field in pairs} or None
+
+
+def _ablation(
+    run: ScoredRun, ratings: str | dict[str, str] | None, group_by: str | None, resamples: int
+) -> Table | None:
+    """Estimate otherwise from the run's own distributions: the paper's ablation, as far as no judge is needed.
+
+    None where nobody rated anything, or no manifest says what the scales are.
+    """
+    from geval_local.analysis.ablation import mode_items, sampled_items
+    from geval_local.analysis.correlation import correlate
+    from geval_local.analysis.tables import correlation_table
+    from geval_local.cli.scored_runs import level_for
+
+    found = {}
+    for name in run.metrics:
+        field = ratings if ratings is None or isinstance(ratings, str) else ratings.get(name)
+        if field is None or not run.is_described(name):
+            continue
+        scale = run.origin(name).definition.scale
+        items = run.items(name, human=field, group_by=group_by)
+        for estimator, estimated in (
+            ("exact expectation", items),
+            ("likeliest label (- Probs)", mode_items(items, scale)),
+            (f"mean of {DRAWS} draws", sampled_items(items, scale, DRAWS)),
+        ):
+            found[f"{name}: {estimator}"] = correlate(estimated, level_for(group_by), resamples=resamples)
+    return correlation_table(found) if found else None
 
 
 def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:
