@@ -13,7 +13,7 @@ import torch
 from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
-from geval_local.prompt import render_form
+from geval_local.prompt import metric_from_prompt_file, render_form
 from training import corpus, export, tokenizer
 from training.candidates import Grader
 from training.forms import Scale
@@ -26,6 +26,20 @@ PAIRS = {
     "fluency": "summarization/fluency",
     "relevance": "summarization/relevance",
 }
+REPLY = {"source": "Request", "output": "Reply"}
+UNSEEN = (  # criteria that neither the presets nor the pool of wordings have
+    Metric(
+        name="unseen/kindness",
+        title="Kindness",
+        criteria="Whether the reply is kind to the guest.",
+        scale="0-10",
+        fields=REPLY,
+    ),
+    Metric(name="unseen/rhythm", title="Rhythm", criteria="How pleasant the poem sounds when sung.", scale="1-3"),
+    Metric(
+        name="unseen/legal", title="Compliant", criteria="Does the notice name the law it is based on?", scale="Yes/No"
+    ),
+)
 PRESETS = corpus.ROOT / "geval_local" / "metrics"
 
 
@@ -72,19 +86,22 @@ def pairs(net: Any, code: Any, count: int, seed: int = 7) -> dict[str, tuple[flo
     return found
 
 
-def masses(net: Any, code: Any, seed: int = 3) -> dict[str, float]:
+def masses(net: Any, code: Any, count: int = 4, seed: int = 3) -> dict[str, float]:
     """Find the lowest label mass of each preset over a few held-out samples."""
     rng = random.Random(seed)
     maker = Maker(corpus.load("held_out"), rng)
+    metrics = [Metric.load(path) for path in sorted(PRESETS.glob("*/*.yaml"))]
+    for path in sorted((corpus.DATA_DIR.parent / "prompts").glob("*.txt")):
+        scale = "1-3" if path.stem.endswith("flu") or path.stem.startswith("topical") else "1-5"
+        metrics.append(metric_from_prompt_file(path, "0-1" if path.stem.endswith("gro") else scale))
     found = {}
-    for path in sorted(PRESETS.glob("*/*.yaml")):
-        metric = Metric.load(path)
+    for metric in [*metrics, *UNSEEN]:
         lowest = 1.0
-        for _ in range(4):
-            text = {name: " ".join(maker.document().sentences[:4]) for name in metric.fields}
+        for _ in range(count):
+            text = {name: " ".join(maker.document().sentences[: rng.choice((1, 4))]) for name in metric.fields}
             ((_, mass),) = score(net, code, [render_form(metric, text).text], package_scale(metric))
             lowest = min(lowest, mass)
-        found[f"{path.parent.name}/{path.stem}"] = lowest
+        found[metric.name] = lowest
     return found
 
 
@@ -136,7 +153,7 @@ def main() -> None:
     for main_name, (mean, low, high) in results["pairs"].items():
         print(f"  {main_name:<14} {mean:6.1%}  [{low:.1%}, {high:.1%}]", flush=True)
     results["mass"] = masses(net, code)
-    print("lowest label mass of each preset")
+    print("lowest label mass of each preset, published prompt and unseen criterion")
     for name, mass in results["mass"].items():
         print(f"  {name:<34} {mass:.4f}", flush=True)
     if options.groups and corpus.DATA_DIR.exists():

@@ -111,12 +111,12 @@ def steps(
     return [fill(line, thing, source) for line in found]
 
 
-def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False) -> Form:
+def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool = False, title: str = "") -> Form:
     """Compose a form of one concept. With `clause` the criterion is one that no preset has."""
     labels = scale(rng.choice(concept.scales))
     thing = rng.choice(wordings.THINGS[concept.thing])
     source = rng.choice(wordings.SOURCES[concept.source])
-    title = rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)
+    title = title or rng.choice(wordings.CLAUSE_TITLES) if clause else rng.choice(concept.titles)
     criterion = rng.choice(wordings.CLAUSE_CRITERIA).replace("{c}", clause) if clause else rng.choice(concept.criteria)
     if rng.random() < 0.45:
         more = [

@@ -57,7 +57,7 @@ WEIGHTS = {
     "context_relevance": 2,
     "tone": 1.5,
     "safety": 1.5,
-    "unseen": 6,
+    "unseen": 9,
 }
 
 
@@ -85,9 +85,10 @@ class Maker:
     def tree(self, name: str | None = None) -> Tree | None:
         """None when the drawn document does not fit; the caller draws again."""
         name = name or self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        clause = self.rng.choice(wordings.CLAUSES) if name == "unseen" else ""
+        clause = wordings.clause(self.rng, self.common) if name == "unseen" else ""
         concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "naturalness"]) if clause else name]
-        form = forms.compose(concept, self.rng, clause)
+        title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
+        form = forms.compose(concept, self.rng, clause, title=title)
         source_style, own_style = style.draw(self.rng)
         made = self.material(concept.name, concept.damage)
         if made is None:

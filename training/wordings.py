@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ ASSIGN: list[str] = _POOL["assign"]
 BANDS: dict[float, list[str]] = _POOL["bands"]
 #: Criteria that no preset has: steps are learnt as a pattern that copies the criterion, not as a list found by name.
 CLAUSES: list[str] = _POOL["clauses"]
+CLAUSE_PATTERNS: list[str] = _POOL["clause_patterns"]
 CLAUSE_TITLES: list[str] = _POOL["clause_titles"]
 CLAUSE_CRITERIA: list[str] = _POOL["clause_criteria"]
 
@@ -57,6 +59,13 @@ def _concept(name: str, entry: dict[str, Any]) -> Concept:
 
 CONCEPTS = tuple(_concept(name, entry) for name, entry in _POOL["concepts"].items())
 BY_NAME = {concept.name: concept for concept in CONCEPTS}
+
+
+def clause(rng: random.Random, words: list[str]) -> str:
+    """Draw a criterion that no preset has."""
+    if rng.random() < 0.4:
+        return rng.choice(CLAUSES)
+    return rng.choice(CLAUSE_PATTERNS).replace("{x}", rng.choice(words)).replace("{y}", rng.choice(words))
 
 
 def all_text() -> list[str]:
