@@ -107,7 +107,7 @@ def masses(net: Any, code: Any, count: int = 4, seed: int = 3) -> dict[str, floa
 
 def benchmark(
     net: Any, code: Any, file: str, presets: dict[str, str], group: str | None, limit: int
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, tuple[float, ...]]:
     """Compute Spearman with human ratings, within groups and pooled: to choose between versions, never to train."""
     rows = json.loads((corpus.DATA_DIR / file).read_text())
     found = {}
@@ -116,7 +116,7 @@ def benchmark(
         groups[row[group or "source"]].append(row)
     for aspect, name in presets.items():
         metric = Metric.load(name)
-        within, all_scores, all_human = [], [], []
+        within, all_scores, all_human, lengths = [], [], [], []
         for members in list(groups.values())[:limit]:
             forms = [
                 render_form(
@@ -126,55 +126,57 @@ def benchmark(
             ]
             values = [v for v, _ in score(net, code, forms, package_scale(metric))]
             human = [r["scores"][aspect] for r in members]
+            lengths += [len(r["system_output"].split()) for r in members]
             all_scores += values
             all_human += human
             if len(set(human)) > 1 and len(set(values)) > 1:
-                within.append(spearmanr(human, values).statistic)
-        found[aspect] = (
-            float(np.mean(within)) if within else float("nan"),
-            float(spearmanr(all_human, all_scores).statistic),
-        )
+                within.append(float(spearmanr(human, values).statistic))
+        inside = interval(within) if len(within) > 1 else (float("nan"),) * 3
+        pooled, length = (float(spearmanr(all_human, x).statistic) for x in (all_scores, lengths))
+        found[aspect] = (*inside, pooled, length)
     return found
+
+
+FILES: dict[str, tuple[dict[str, str], str | None]] = {
+    "summeval_dev.json": (PAIRS, "doc_id"),
+    "topical_chat.json": (
+        {
+            aspect: f"dialogue/{aspect}"
+            for aspect in ("naturalness", "coherence", "engagingness", "groundedness", "understandability")
+        },
+        None,
+    ),
+    "qags_xsum.json": ({"consistency": "factuality/summary_consistency"}, None),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__)
     parser.add_argument("--name", default="nano", help="folder under training/runs")
-    parser.add_argument("--pairs", type=int, default=300, help="pairs per dimension")
-    parser.add_argument(
-        "--groups", type=int, default=50, help="documents or contexts of the rated files; 0 leaves them out"
-    )
+    parser.add_argument("--pairs", type=int, default=300, help="pairs per dimension; 0 leaves pairs and label mass out")
+    parser.add_argument("--groups", type=int, default=1000, help="sources of each rated file; 0 leaves the files out")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args()
-    torch.set_num_threads(2)
-    net, code = export.load(options.name).eval(), tokenizer.load()
-    results: dict[str, Any] = {"pairs": pairs(net, code, options.pairs)}
-    print(f"clean above damaged, held-out text, {options.pairs} pairs each (95 % bootstrap interval)")
-    for main_name, (mean, low, high) in results["pairs"].items():
-        print(f"  {main_name:<14} {mean:6.1%}  [{low:.1%}, {high:.1%}]", flush=True)
-    results["mass"] = masses(net, code)
-    print("lowest label mass of each preset, published prompt and unseen criterion")
-    for name, mass in results["mass"].items():
-        print(f"  {name:<34} {mass:.4f}", flush=True)
+    torch.set_num_threads(options.threads)
+    net, code = export.rounded(export.load(options.name)).eval(), tokenizer.load()
+    results: dict[str, Any] = {}
+    if options.pairs:
+        results["pairs"] = pairs(net, code, options.pairs)
+        print(f"clean above damaged, held-out text, {options.pairs} pairs each (95 % bootstrap interval)")
+        for dimension, (mean, low, high) in results["pairs"].items():
+            print(f"  {dimension:<14} {mean:6.1%}  [{low:.1%}, {high:.1%}]", flush=True)
+        results["mass"] = masses(net, code)
+        print("lowest label mass of each preset, published prompt and unseen criterion")
+        for name, mass in results["mass"].items():
+            print(f"  {name:<34} {mass:.4f}", flush=True)
     if options.groups and corpus.DATA_DIR.exists():
-        files = {
-            "summeval_dev.json": (dict(PAIRS), "doc_id"),
-            "topical_chat.json": (
-                {
-                    k: f"dialogue/{k}"
-                    for k in ("naturalness", "coherence", "engagingness", "groundedness", "understandability")
-                },
-                None,
-            ),
-            "qags_xsum.json": ({"consistency": "factuality/summary_consistency"}, None),
-        }
-        for file, (presets, group) in files.items():
-            results[file] = benchmark(
-                net, code, file, presets, group, 10**6 if file.startswith("qags") else options.groups
-            )
-            print(f"{file}: Spearman within groups / pooled")
-            for aspect, (within, pooled) in results[file].items():
-                print(f"  {aspect:<18} {within:6.3f} / {pooled:6.3f}", flush=True)
+        for file, (presets, group) in FILES.items():
+            results[file] = benchmark(net, code, file, presets, group, options.groups)
+            print(f"{file}: Spearman within sources [95 % bootstrap interval] / pooled / pooled with the length")
+            for aspect, (within, low, high, pooled, length) in results[file].items():
+                inside = f"{within:6.3f} [{low:.3f}, {high:.3f}]" if within == within else "     -"
+                print(f"  {aspect:<18} {inside} / {pooled:6.3f} / {length:6.3f}", flush=True)
     if options.json:
         print(json.dumps(results))
 

@@ -80,15 +80,21 @@ def write(net: Nano, target: Path) -> None:
     )
 
 
+def rounded(net: Nano) -> Nano:
+    """Copy the network with its weights as they are shipped."""
+    copy = Nano(net.shape)
+    copy.load_state_dict({name: p.to(torch.bfloat16).float() for name, p in net.state_dict().items()})
+    return copy
+
+
 def difference(net: Nano, target: Path) -> float:
     """Largest difference of log-probabilities between the training network and the exported model, both in float32."""
     exported = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
     ids = torch.randint(3, net.shape.vocabulary, (1, 90))
-    rounded = Nano(net.shape)
-    rounded.load_state_dict({k: v.to(torch.bfloat16).float() for k, v in net.state_dict().items()})
+    ours_rounded = rounded(net)
     batch = Batch(ids[:, :60], ids[:, 60:].view(1, 1, 30), torch.tensor([60]))
     with torch.no_grad():
-        ours = rounded.logits(rounded(batch, torch.float32)).log_softmax(-1)
+        ours = ours_rounded.logits(ours_rounded(batch, torch.float32)).log_softmax(-1)
         theirs = exported(ids).logits[0].log_softmax(-1)
     return float((ours - theirs).abs().max())
 
