@@ -76,6 +76,11 @@ def test_usage_errors_exit_with_2_and_leave_stdout_alone(arguments, tmp_path):
     assert "Usage" in result.stderr
 
 
+def _heed_interruptions():
+    # A test run in the background ignores SIGINT, and what it starts would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
     write_rows(tmp_path / "data.jsonl", good_rows(20_000))
@@ -83,7 +88,11 @@ def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
     before = {path.name for path in tmp_path.iterdir()}
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "--judge", str(judge_directory()), "-o", "out.jsonl"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "geval_local", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "geval_local", *command],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interruptions,
     )
     assert process.stderr is not None
     assert process.stderr.readline() == "loading the judge ...\n"
