@@ -6,6 +6,7 @@ through the model in packs (`inference.engine`), and comes out as a `Score`.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import logging
@@ -20,7 +21,7 @@ import transformers
 from geval_local import __version__
 from geval_local.errors import ConfigurationError
 from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.engine import Readout
+from geval_local.inference.engine import Engine, Readout
 from geval_local.inference.gate import EngineChoice, choose_engine
 from geval_local.inference.generate import generate_greedily
 from geval_local.inference.load import LoadedModel, LoadOptions, load_model
@@ -32,6 +33,7 @@ from geval_local.metric import Metric
 from geval_local.outcome import Outcome
 from geval_local.prompt import Prompt
 from geval_local.samples import Sample
+from geval_local.scale import Scale
 from geval_local.score import Estimator, Score
 from geval_local.signature import Signature
 from geval_local.steps import pinned_steps
@@ -76,6 +78,7 @@ class Judge:
         )
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
+        self.engine: Engine
         self.engine, self.engine_report = choose_engine(
             loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens
         )
@@ -287,6 +290,18 @@ class Judge:
         """Continue a prompt greedily; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         return generate_greedily(self.loaded.model, self.loaded.tokenizer, ids, max_new_tokens=max_new_tokens)
+
+    @property
+    def identity(self) -> str:
+        """All that a read-out depends on beside the prompt's tokens and the labels."""
+        signature = self.signature(Metric(name="any", criteria="any", scale=Scale.parse("1-5")))
+        kept = {field.name: getattr(signature, field.name) for field in dataclasses.fields(signature)}
+        for name in ("metric", "steps", "scale", "style", "estimator"):  # in the tokens, or applied afterwards
+            del kept[name]
+        kept["judge"] = self.fingerprint
+        kept["engine"] = self.engine.name
+        kept["quantization"] = str(getattr(self.loaded.model.config, "quantization_config", None))
+        return "|".join(f"{name}:{value}" for name, value in kept.items())
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
         """Name everything that a score of this metric depends on.
