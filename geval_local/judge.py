@@ -300,7 +300,6 @@ class Judge:
             del kept[name]
         kept["judge"] = self.fingerprint
         kept["engine"] = self.engine.name
-        kept["quantization"] = str(getattr(self.loaded.model.config, "quantization_config", None))
         return "|".join(f"{name}:{value}" for name, value in kept.items())
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:

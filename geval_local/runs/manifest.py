@@ -90,6 +90,8 @@ class Settings(_Record):
         The metrics' definitions as given.
     metric_names : list of str
         Their names or files as given.
+    calibrations : list of str
+        Files of calibrations that are applied to the scores.
     """
 
     window: int
@@ -101,6 +103,7 @@ class Settings(_Record):
     output: str | None = None
     metrics: list[dict[str, Any]] = []
     metric_names: list[str] = []
+    calibrations: list[str] = []
 
 
 class JudgeRecord(_Record):

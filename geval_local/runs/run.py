@@ -52,7 +52,11 @@ class Run:
     @property
     def keys(self) -> list[str]:
         """Names of the results, in the order of the output: metrics, or ``metric@judge`` with several judges."""
-        return [self._key(judge, metric) for judge in self.manifest.judges for metric in self.metrics]
+        return [key for key, _, _ in self.results()]
+
+    def results(self) -> list[tuple[str, JudgeRecord, Metric]]:
+        """List the results with their judges and metrics, in the order of the output."""
+        return [(self._key(judge, metric), judge, metric) for judge in self.manifest.judges for metric in self.metrics]
 
     def _key(self, judge: JudgeRecord, metric: Metric) -> str:
         return metric.name if len(self.manifest.judges) == 1 else f"{metric.name}@{judge.name}"
@@ -63,6 +67,7 @@ class Run:
         *,
         advance: Callable[[int], object] = lambda count: None,
         should_stop: Callable[[], bool] = lambda: False,
+        on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
     ) -> Iterator[ScoredRow]:
         """Score what is missing, judge after judge, and give out every row while the last judge is at work.
 
@@ -74,6 +79,8 @@ class Run:
             Called with the number of (row, metric) pairs finished.
         should_stop : callable
             Asked behind every pack.
+        on_judge : callable
+            Called when it is known what a judge is, before it is put to work.
 
         Raises
         ------
@@ -90,7 +97,8 @@ class Run:
             try:
                 if judge is not None:
                     self._meet(record, judge)
-                elif number < last:
+                on_judge(record)
+                if judge is None and number < last:
                     advance((self.manifest.input.rows or 0) * len(self.metrics))
                     continue
                 for window in self._windows(number, judge, advance, should_stop):
