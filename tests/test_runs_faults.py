@@ -166,7 +166,7 @@ def test_a_truncated_store(started, keep):
     with sqlite3.connect(store) as connection:  # the log folded in, as after a clean end
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     os.truncate(store, int(keep * store.stat().st_size) if keep < 1 else keep)
-    with pytest.raises(OutputError, match="damaged or cut off|is empty, although its run has begun") as caught:
+    with pytest.raises(OutputError, match=r"damaged or cut off|is empty, although its run has begun") as caught:
         execute(started, None)
     assert "backup" in caught.value.hint
 
@@ -205,7 +205,7 @@ def test_a_damaged_manifest(started):
         execute(started, None)
 
 
-# --- a real model ---------------------------------------------------------------------------------------------------------
+# --- a real model -----------------------------------------------------------------------------------------------------
 
 
 class TinyJudge(MockJudge):
