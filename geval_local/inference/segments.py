@@ -55,8 +55,8 @@ _BEFORE = (
     "\u00a0",
     "🙂",
 )
-_LETTERS = "aStX"
-_BEHIND = ("", "b", "'s", " c", "\u0301")
+_LETTERS = "aS"
+_BEHIND = ("", "'s", " c")
 
 
 class _Piece(NamedTuple):
@@ -74,10 +74,13 @@ class SegmentEncoder:
     ----------
     backend : Tokenizer
         Without post-processor, padding and truncation.
+    least : int
+        Fewer characters than these are encoded whole: there looking at the tokenizer would cost more than it saves.
     """
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, *, least: int = 200_000) -> None:
         self._backend = backend
+        self.least = least
 
     @cached_property
     def is_shared(self) -> bool:
@@ -96,7 +99,7 @@ class SegmentEncoder:
         -------
         list of ndarray of int64, shape (tokens,)
         """
-        if len(texts) < 2 or not self.is_shared:
+        if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
             return self._encode(texts)
         numbers: dict[_Piece, int] = {}
         rows = [[numbers.setdefault(piece, len(numbers)) for piece in _pieces(text)] for text in texts]
@@ -201,7 +204,7 @@ def _agrees(backend: Tokenizer) -> bool:
         f"{first}{second}\n{letter}{behind}\n{letter}"
         for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, _BEHIND)
     ]
-    encoder = SegmentEncoder(backend)
+    encoder = SegmentEncoder(backend, least=0)
     encoder.is_shared = True
     lone = encoder._encode([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
     if any(len(ids) != len(lone[0]) or (ids[:-1] != lone[0][:-1]).any() for ids in lone):
