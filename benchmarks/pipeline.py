@@ -67,6 +67,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     def watch(self, owner, name: str, stage: str) -> None:
+        """Time every call of a method."""
         inner = getattr(owner, name)
 
         def timed(*arguments, **settings):

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from geval_local import __version__
 from geval_local.inference.encoding import PromptEncoder, Style
 from geval_local.inference.engine import Pack, Readout, Request
+from geval_local.inference.gate import EngineReport
 from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
@@ -145,6 +146,7 @@ class MockJudge(Judge):
         self.fingerprint = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         self.encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
         self.engine = engine if engine is not None else MockEngine()
+        self.engine_report = EngineReport("mock")
         self._context = context
         self._makers = {}
 

@@ -236,7 +236,7 @@ def test_an_interruption_exits_with_3_and_prints_the_command(here, monkeypatch):
     assert [path.name for path in here.iterdir() if "out" in path.name] == [".my out.jsonl.run"]
     done = run("resume", ".my out.jsonl.run", home=here / "home")
     assert done.exit_code == 0, done.stderr
-    assert [path.name for path in here.iterdir() if "out" in path.name] == ["my out.jsonl"]
+    assert {path.name for path in here.iterdir() if "out" in path.name} == {"my out.jsonl", "my out.jsonl.meta.json"}
     assert score(here, "-o", "whole.jsonl", "--no-cache", "--batch-tokens", 400).exit_code == 0
     assert (here / "my out.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
 

@@ -19,6 +19,7 @@ from geval_local.errors import DataError, OutputError
 from geval_local.inference.encoding import PromptEncoder
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.readout import Head
+from geval_local.inference.trie import TrieEngine
 from geval_local.runs import database
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
@@ -211,12 +212,21 @@ def test_a_damaged_manifest(started):
 class TinyJudge(MockJudge):
     """A real engine behind the mock's shell; memory runs out in the forward passes named."""
 
-    def __init__(self, *, fails_at: tuple[int, ...] = (), nan_at: tuple[int, ...] = (), batch_tokens: int = 4000):
+    def __init__(
+        self,
+        *,
+        fails_at: tuple[int, ...] = (),
+        nan_at: tuple[int, ...] = (),
+        batch_tokens: int = 4000,
+        shares: bool = False,
+    ):
         tokenizer = byte_tokenizer(chat=False)
         super().__init__(tokenizer=tokenizer, name="tiny")
         self.encoder = PromptEncoder(tokenizer)
         model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
         self.engine = PaddedEngine(model, Head(model), batch_tokens=batch_tokens)
+        if shares:
+            self.engine = TrieEngine(model, Head(model), batch_tokens=batch_tokens, padded=self.engine)
         self.passes = 0
         trunk = self.engine._trunk
 
@@ -263,3 +273,23 @@ def test_nan_logits_are_reasons_of_single_rows(file, tmp_path):
     errors = [row["geval"][METRICS[1].name].get("error") for row in read(tmp_path / "run" / "scores.jsonl")]
     broken = [error for error in errors if error is not None and "NaN" in error]
     assert 0 < len(broken) < 38
+
+
+def test_an_engine_that_shares_prefixes_resumes_in_the_middle_of_a_unit(file, tmp_path, monkeypatch):
+    """What a pack needs of the packs before it is computed again in the very same packs."""
+    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=300))
+    for directory in ("pieces", "careless"):
+        with pytest.raises(Interrupted):
+            score_tiny(tmp_path / directory, file, TinyJudge(shares=True, batch_tokens=300), stop_after=4)
+        assert 0 < rows_in(tmp_path / directory) < 20, "the stop was not in the middle of the first window"
+    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=300)) == expected
+    monkeypatch.setattr(TrieEngine, "independent_packs", True)
+    careless = score_tiny(tmp_path / "careless", file, TinyJudge(shares=True, batch_tokens=300))
+    assert careless != expected, "on this machine other packs give the same bits, so nothing was shown"
+
+
+def test_memory_that_ran_out_in_shared_packs_is_on_record(file, tmp_path):
+    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)))
+    with pytest.raises(Interrupted):
+        score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)), stop_after=5)
+    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600)) == expected

@@ -181,7 +181,7 @@ class _Scoring:
             for key, judge, metric in run.results()
         }
         file = run.manifest.input
-        # The results of other metrics in an input that was scored before are kept in the output, so their origin is too.
+        # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = ({} if earlier is None else earlier.metrics) | scored
         return Manifest(run.manifest.judges[-1].name, file.name, file.sha256, summaries[0].rows, metrics)
 
