@@ -27,7 +27,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would no
 from geval_local import Judge, Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
-from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, fingerprint_input
+from geval_local.runs.files import fingerprint_input
+from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
 from geval_local.testing import MockEngine, MockJudge
 
 

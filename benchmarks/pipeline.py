@@ -89,7 +89,8 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     from geval_local.runs import run as runs
     from geval_local.runs.directory import open_run
     from geval_local.runs.export import Exporter, deliver
-    from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, fingerprint_input
+    from geval_local.runs.files import fingerprint_input
+    from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
     from geval_local.runs.store import Store
     from geval_local.runs.work import Worker
     from geval_local.testing import MockEngine, MockJudge

@@ -56,7 +56,9 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
-    if text is not None and (text.endswith("/") or Path(text).is_dir() or not Path(text).suffix):
+    suffix = "" if text is None else Path(text).suffix.lower()
+    is_format = suffix.removeprefix(".") in EXPORT_FORMATS
+    if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
         return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",))
     if formats:
         raise ConfigurationError(
@@ -66,9 +68,7 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
         return Target()
     output = Path(text)
     ResultWriter.check(output)
-    return Target(
-        side_directory(output), output, tuple(one for one in EXPORT_FORMATS if output.suffix.lower() == f".{one}")
-    )
+    return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ class Task:
             If a judge is named twice.
         """
         import geval_local.judge
-        from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, fingerprint_input
+        from geval_local.runs.files import fingerprint_input
+        from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
 
         if self.output is not None and self.output.resolve() == self.file.resolve():
             raise OutputError(f"cannot write {self.output}: it is the input", hint="Name another file.")

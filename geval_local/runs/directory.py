@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from geval_local.errors import OutputError
+from geval_local.runs.files import fingerprint_input
 from geval_local.runs.lock import DirectoryLock
-from geval_local.runs.manifest import MANIFEST_NAME, Manifest, fingerprint_input, read_manifest, write_manifest
+from geval_local.runs.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from geval_local.runs.run import Run
 from geval_local.runs.store import Store
 

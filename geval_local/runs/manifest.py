@@ -2,72 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from geval_local import __version__
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import OutputError
 from geval_local.metric import Metric
+from geval_local.runs.files import InputFile, Record, write_atomically
 
 __all__ = [
     "MANIFEST_NAME",
-    "InputFile",
     "JudgeRecord",
     "Manifest",
     "Settings",
     "definition",
-    "fingerprint_input",
     "now",
     "read_manifest",
-    "write_atomically",
     "write_manifest",
 ]
 
 MANIFEST_NAME = "manifest.json"
-_BLOCK = 1 << 20
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
-
-
-class InputFile(_Record):
-    """The file that is scored, by its content.
-
-    Attributes
-    ----------
-    path : str
-        Absolute path.
-    name : str
-        Its last part.
-    sha256 : str
-        Hash of the content.
-    bytes, lines : int
-        Size, and number of line ends, which for JSONL is about the number of rows.
-    changed : int
-        Time of the last change, nanoseconds: tells at no cost that a file was written to during a run.
-    rows : int or None
-        Rows read; None until the first pass is through.
-    """
-
-    path: str
-    name: str
-    sha256: str
-    bytes: int
-    lines: int
-    changed: int
-    rows: int | None = None
-
-
-class Settings(_Record):
+class Settings(Record):
     """What the user asked for.
 
     Attributes
@@ -96,17 +59,17 @@ class Settings(_Record):
 
     window: int
     limit: int | None = None
-    estimator: dict[str, Any] = {}
+    estimator: dict[str, Any] = Field(default_factory=dict)
     threshold: float | None = None
     use_cache: bool = True
-    formats: list[str] = ["jsonl"]
+    formats: list[str] = Field(default_factory=lambda: ["jsonl"])
     output: str | None = None
-    metrics: list[dict[str, Any]] = []
-    metric_names: list[str] = []
-    calibrations: list[str] = []
+    metrics: list[dict[str, Any]] = Field(default_factory=list)
+    metric_names: list[str] = Field(default_factory=list)
+    calibrations: list[str] = Field(default_factory=list)
 
 
-class JudgeRecord(_Record):
+class JudgeRecord(Record):
     """One judge of a run, as it was when it began.
 
     Attributes
@@ -132,12 +95,12 @@ class JudgeRecord(_Record):
     fingerprint: str | None = None
     engine: str | None = None
     batch_tokens: int | None = None
-    signatures: dict[str, str] = {}
-    definitions: dict[str, dict[str, Any]] = {}
+    signatures: dict[str, str] = Field(default_factory=dict)
+    definitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
     complete: bool = False
 
 
-class Manifest(_Record):
+class Manifest(Record):
     """Everything about a run that is not an outcome.
 
     Attributes
@@ -165,8 +128,8 @@ class Manifest(_Record):
     input: InputFile
     settings: Settings
     judges: list[JudgeRecord]
-    results: dict[str, dict[str, Any]] = {}
-    files: list[str] = []
+    results: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    files: list[str] = Field(default_factory=list)
 
     @classmethod
     def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> Manifest:
@@ -226,59 +189,6 @@ def definition(metric: Metric) -> dict[str, Any]:
 def now() -> str:
     """UTC date and time, ISO 8601, in seconds."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def fingerprint_input(path: Path) -> InputFile:
-    """Fingerprint an input file by its content.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
-    digest, lines = hashlib.sha256(), 0
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                lines += block.count(b"\n")
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.") from None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
-    return InputFile(
-        path=str(path.resolve()),
-        name=path.name,
-        sha256=digest.hexdigest(),
-        bytes=status.st_size,
-        lines=lines,
-        changed=status.st_mtime_ns,
-    )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that there is either the old one or the new one, on the disk, whatever happens.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.tmp")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="Is the disk full? Make room and resume; what was committed is kept.",
-        ) from error
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

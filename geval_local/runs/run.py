@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import OutputError
 from geval_local.metric import Metric
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now, write_atomically, write_manifest
+from geval_local.runs.files import check_unchanged, write_atomically
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Preparer, Window, read_windows, run_ahead
 from geval_local.runs.work import Interrupted, Worker
@@ -119,7 +120,7 @@ class Run:
         should_stop: Callable[[], bool],
     ) -> Iterator[Window]:
         """Go through the input once, with one judge; windows come out with all their outcomes committed."""
-        self._check_input()
+        check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
         counts = self.store.counts(number, settings.window)
         preparers: list[Preparer | None] = [None] * len(self.metrics)
@@ -146,7 +147,7 @@ class Run:
                 yield window
                 if should_stop():
                     raise Interrupted
-        self._check_input(through=True)
+        check_unchanged(self.manifest.input, through=True)
         self.store.sync()
         self.manifest.input.rows = rows
         record.complete = True
@@ -224,25 +225,6 @@ class Run:
                 folder.mkdir(exist_ok=True)
                 name = self._key(record, metric).replace("/", ".")
                 write_atomically(folder / f"{name}.yaml", metric.to_yaml())
-
-    def _check_input(self, *, through: bool = False) -> None:
-        """Make sure that nobody writes to the input while it is read; a file read to its end may be gone."""
-        known = self.manifest.input
-        try:
-            status = Path(known.path).stat()
-        except FileNotFoundError:
-            if through:
-                return
-            raise DataError(
-                f"there is no file {known.path}", hint="Put the input back; what is scored already is kept."
-            ) from None
-        except OSError as error:
-            raise DataError(f"cannot read {known.path}: {error.strerror}") from error
-        if (status.st_size, status.st_mtime_ns) != (known.bytes, known.changed):
-            raise DataError(
-                f"{known.path} was changed while it was scored",
-                hint="Put the former content back, or score the new one into another directory.",
-            )
 
     def save(self) -> None:
         """Write the manifest."""

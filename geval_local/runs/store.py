@@ -14,68 +14,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from geval_local.errors import OutputError
 from geval_local.outcome import Outcome
-from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
+from geval_local.runs.database import connect, migrate, plain_errors, transaction
 from geval_local.runs.records import COLUMNS, from_columns, to_columns
+from geval_local.runs.schema import MIGRATIONS, LimitRecord, Origin, PlanRecord
 
-__all__ = ["LimitRecord", "Origin", "PlanRecord", "Store"]
+__all__ = ["Store"]
 
 #: A power cut loses what was committed in the last so many seconds; a process that dies loses nothing committed.
 SYNC_SECONDS = 1.0
-
-_MIGRATIONS: tuple[Migration, ...] = (
-    (
-        "outcomes, plans, limits of memory, retries",
-        (
-            "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-            """CREATE TABLE outcomes (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
-                logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
-                sample_key INTEGER NOT NULL, error TEXT,
-                PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
-            """CREATE TABLE plans (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
-                prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
-                PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
-            """CREATE TABLE limits (
-                judge INTEGER NOT NULL, round INTEGER NOT NULL, window INTEGER NOT NULL, metric INTEGER NOT NULL,
-                unit INTEGER NOT NULL, pack INTEGER NOT NULL, tokens INTEGER NOT NULL,
-                PRIMARY KEY (judge, round, window, metric, unit, pack)) WITHOUT ROWID""",
-            """CREATE TABLE retries (
-                judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, round INTEGER NOT NULL,
-                PRIMARY KEY (judge, metric, row, round)) WITHOUT ROWID""",
-        ),
-    ),
-)
-
-
-class Origin:
-    """Where an outcome came from."""
-
-    MODEL = 0
-    CACHE = 1
-    INPUT = 2  # the row itself cannot be scored; no model saw it
-
-
-class PlanRecord(NamedTuple):
-    """Tokens of the prompts of a window, and tokens that go through the model for them."""
-
-    prompt_tokens: int
-    planned_tokens: int
-
-
-class LimitRecord(NamedTuple):
-    """A pack during which memory ran out, and how many tokens a forward pass has taken since."""
-
-    round: int
-    window: int
-    metric: int
-    unit: int
-    pack: int
-    tokens: int
 
 
 class Store:
@@ -119,7 +68,7 @@ class Store:
             for (problem,) in self._connection.execute("PRAGMA quick_check(1)"):
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
-        migrate(self._connection, _MIGRATIONS, self.path)
+        migrate(self._connection, MIGRATIONS, self.path)
         if is_new:
             self._connection.execute("INSERT INTO about VALUES ('run', ?)", (run,))
         found = self._connection.execute("SELECT value FROM about WHERE key = 'run'").fetchone()

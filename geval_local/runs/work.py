@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.outcome import Outcome
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.store import LimitRecord, Origin, PlanRecord, Store
+from geval_local.runs.schema import LimitRecord, Origin, PlanRecord
+from geval_local.runs.store import Store
 from geval_local.runs.windows import Window
 
 if TYPE_CHECKING:
