@@ -6,6 +6,7 @@ through the model in packs (`inference.engine`), and comes out as a `Score`.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import logging
@@ -13,23 +14,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import transformers
 
 from geval_local import __version__
 from geval_local.errors import ConfigurationError
 from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.engine import Readout
+from geval_local.inference.engine import Engine, Readout
 from geval_local.inference.gate import EngineChoice, choose_engine
 from geval_local.inference.generate import generate_greedily
 from geval_local.inference.load import LoadedModel, LoadOptions, load_model
 from geval_local.inference.prepare import Prepared, RequestMaker
 from geval_local.inference.readout import Head
 from geval_local.inference.registry import find_judge
+from geval_local.inference.units import cut_units
 from geval_local.metric import Metric
+from geval_local.outcome import Outcome
 from geval_local.prompt import Prompt
 from geval_local.samples import Sample
-from geval_local.scale import Distribution
+from geval_local.scale import Scale
 from geval_local.score import Estimator, Score
 from geval_local.signature import Signature
 from geval_local.steps import pinned_steps
@@ -74,6 +78,7 @@ class Judge:
         )
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
+        self.engine: Engine
         self.engine, self.engine_report = choose_engine(
             loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens
         )
@@ -229,15 +234,50 @@ class Judge:
         advance : callable
             Called with the number of samples finished, pack by pack.
         """
-        maker = self._maker(self.with_steps(metric))
+        complete = self.with_steps(metric)
         estimator = estimator or Estimator()
         limit = metric.threshold if threshold is None else threshold
         stream = (sample if isinstance(sample, Sample) else Sample(sample) for sample in samples)
         while window := list(itertools.islice(stream, WINDOW)):
-            prepared = maker.prepare(window)
+            prepared = self.prepare(complete, window)
             readouts = self._read(prepared, advance)
             for entry, readout in zip(prepared, readouts, strict=True):
-                yield self._finish(metric, entry, readout, estimator, limit)
+                yield self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
+
+    def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
+        """Turn samples into what the engine takes, or into reasons why not, in order.
+
+        Parameters
+        ----------
+        metric : Metric
+            With its final evaluation steps (see `with_steps`).
+        samples : sequence of Sample
+        """
+        return self._maker(metric).prepare(samples)
+
+    def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
+        """Put together what is known of a sample once the engine has seen it.
+
+        Parameters
+        ----------
+        entry : Prepared
+            As by `prepare`.
+        readout : Readout or None
+            What the engine gave; None if there was no request.
+        """
+        if entry.request is None or readout is None or readout.label_logprobs is None:
+            reason = entry.error if readout is None else readout.error
+            return Outcome(error=reason or "unknown reason", prompt_tokens=entry.prompt_tokens)
+        other: tuple[tuple[str, float], ...] = ()
+        if np.exp(readout.label_logprobs).sum() < LOW_LABEL_MASS:
+            other = tuple((self.encoder.decode_token(token), p) for token, p in readout.other_tokens)
+        return Outcome(
+            readout.label_logprobs,
+            other,
+            entry.prompt_tokens,
+            entry.dropped_tokens,
+            _sample_key(entry.request.ids.tobytes()),
+        )
 
     def with_steps(self, metric: Metric) -> Metric:
         """Give a metric its steps: its own, those pinned for this judge, or newly written and pinned ones."""
@@ -250,6 +290,17 @@ class Judge:
         """Continue a prompt greedily; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         return generate_greedily(self.loaded.model, self.loaded.tokenizer, ids, max_new_tokens=max_new_tokens)
+
+    @property
+    def identity(self) -> str:
+        """All that a read-out depends on beside the prompt's tokens and the labels."""
+        signature = self.signature(Metric(name="any", criteria="any", scale=Scale.parse("1-5")))
+        kept = {field.name: getattr(signature, field.name) for field in dataclasses.fields(signature)}
+        for name in ("metric", "steps", "scale", "style", "estimator"):  # in the tokens, or applied afterwards
+            del kept[name]
+        kept["judge"] = self.fingerprint
+        kept["engine"] = self.engine.name
+        return "|".join(f"{name}:{value}" for name, value in kept.items())
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
         """Name everything that a score of this metric depends on.
@@ -288,35 +339,16 @@ class Judge:
         places = [place for place, entry in enumerate(prepared) if entry.request is not None]
         requests = [entry.request for entry in prepared if entry.request is not None]
         advance(len(prepared) - len(places))
-        # A window's figures depend on its samples alone, to the last bit: not on what this judge scored before or, when
-        # runs take turns, in between. All that this costs is a metric's prefix, once per window.
-        self.engine.forget()
-        for pack, results in self.engine.execute(requests, self.engine.plan(requests)):
-            for index, readout in zip(pack.requests, results, strict=True):
-                readouts[places[index]] = readout
-            advance(len(results))
+        for unit in cut_units(requests, self.engine):
+            # A window's figures depend on its samples alone, to the last bit: not on what this judge scored before or,
+            # when runs take turns, in between.
+            self.engine.forget()
+            own = unit.requests(requests)
+            for pack, results in self.engine.execute(own, self.engine.plan(own)):
+                for index, readout in zip(pack.requests, results, strict=True):
+                    readouts[places[unit.members[index]]] = readout
+                advance(len(results))
         return readouts
-
-    def _finish(
-        self, metric: Metric, entry: Prepared, readout: Readout | None, estimator: Estimator, threshold: float | None
-    ) -> Score:
-        if entry.request is None or readout is None or readout.label_logprobs is None:
-            reason = entry.error if readout is None else readout.error
-            return Score.unscored(metric.name, reason or "unknown reason", prompt_tokens=entry.prompt_tokens)
-        distribution = Distribution(metric.scale, readout.label_logprobs)
-        low = distribution.label_mass < LOW_LABEL_MASS
-        return Score.from_distribution(
-            metric.name,
-            distribution,
-            estimator=estimator,
-            sample_key=_sample_key(entry.request.ids.tobytes()),
-            threshold=threshold,
-            other_tokens=tuple((self.encoder.decode_token(token), p) for token, p in readout.other_tokens)
-            if low
-            else (),
-            prompt_tokens=entry.prompt_tokens,
-            dropped_tokens=entry.dropped_tokens,
-        )
 
 
 def _quantization(model: Any) -> str:

@@ -90,18 +90,8 @@ class ResultWriter:
             For an unknown extension, a target that is a directory or read-only, a missing or unwritable directory, or
             Parquet without pyarrow.
         """
-        given, path = path, Path(path).resolve()
-        make_sink = _SINKS.get(path.suffix.lower())
-        if make_sink is None:
-            raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_SINKS)}.")
-        if path.is_dir():
-            raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
-        if not path.parent.is_dir():
-            raise OutputError(
-                f"cannot write {given}: there is no directory {path.parent}", hint=f"Create it: mkdir -p {path.parent}"
-            )
-        if path.exists() and not os.access(path, os.W_OK):
-            raise OutputError(f"cannot write {given}: the file is read-only", hint="Choose another name.")
+        given, path = path, cls.check(path)
+        make_sink = _SINKS[path.suffix.lower()]
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
             file = temporary.open("xb")
@@ -116,6 +106,33 @@ class ResultWriter:
             file.close()
             temporary.unlink()
             raise
+
+    @staticmethod
+    def check(path: str | os.PathLike[str]) -> Path:
+        """Check that a file of this name could be written, without writing anything.
+
+        Returns
+        -------
+        Path
+            The absolute path.
+
+        Raises
+        ------
+        OutputError
+            As `open`, as far as that can be told without a try.
+        """
+        given, path = path, Path(path).resolve()
+        if path.suffix.lower() not in _SINKS:
+            raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_SINKS)}.")
+        if path.is_dir():
+            raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
+        if not path.parent.is_dir():
+            raise OutputError(
+                f"cannot write {given}: there is no directory {path.parent}", hint=f"Create it: mkdir -p {path.parent}"
+            )
+        if path.exists() and not os.access(path, os.W_OK):
+            raise OutputError(f"cannot write {given}: the file is read-only", hint="Choose another name.")
+        return path
 
     def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:
         """Append one row.

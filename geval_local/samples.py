@@ -17,6 +17,7 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.readers import RawRow, read_rows
+from geval_local.seen import FirstSeen
 
 __all__ = ["ALIASES", "Sample", "read_samples"]
 
@@ -141,7 +142,7 @@ def read_samples(path: str | os.PathLike[str], *, limit: int | None = None) -> I
 
 def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
-    first_seen: dict[bytes, int] = {}
+    first_seen = FirstSeen()
     row = None
     for row in rows:
         fields = {name: value for name, value in row.fields.items() if not _is_deep(value)}
@@ -151,8 +152,9 @@ def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
         elif error is None and not _is_unicode(fields):
             error = f"{_NOT_UNICODE}; convert the file to UTF-8"
         key = _id_hash(fields.get("id"))
-        if key is not None and first_seen.setdefault(key, row.number) != row.number and error is None:
-            error = f"duplicate id {fields['id']!r}, first seen in row {first_seen[key]}; give every row its own id"
+        first = row.number if key is None else first_seen.add(key, row.number)
+        if first != row.number and error is None:
+            error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
         sample = Sample(fields, row.number, path.name)
         yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
     if row is None:
@@ -225,9 +227,9 @@ def _items(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _id_hash(value: Any) -> bytes | None:
-    """Hash an id to 8 bytes; None for what is no id (null, empty, NaN, an object)."""
+def _id_hash(value: Any) -> int | None:
+    """Hash an id to 64 bits, never 0; None for what is no id (null, empty, NaN, an object)."""
     if not isinstance(value, str | int | float) or value == "" or value != value:
         return None
     text = f"{type(value).__name__}:{value}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1

@@ -216,14 +216,29 @@ def test_an_interruption_exits_with_3_and_prints_the_command(here, monkeypatch):
     def interrupt(*_: object, **__: object):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Judge, "iter_scores", interrupt)
-    done = score(here, "-o", "my out.jsonl")
-    assert done.exit_code == 3
-    assert (
-        f"geval-local score data.jsonl --metric clarity.yaml --judge {judge_directory()} -o 'my out.jsonl'"
-        in done.stderr
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "load", interrupt)
+        early = score(here, "-o", "my out.jsonl")
+    assert early.exit_code == 3
+    assert "--metric clarity.yaml" in early.stderr
     assert [path.name for path in here.iterdir() if "out" in path.name] == []
+    outcome, calls = Judge.outcome, []
+
+    def interrupt_the_sixth(*arguments):
+        calls.append(1)
+        return interrupt() if len(calls) == 6 else outcome(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "outcome", interrupt_the_sixth)
+        late = score(here, "-o", "my out.jsonl", "--batch-tokens", 400)
+    assert late.exit_code == 3
+    assert "geval-local resume '.my out.jsonl.run'" in late.stderr
+    assert [path.name for path in here.iterdir() if "out" in path.name] == [".my out.jsonl.run"]
+    done = run("resume", ".my out.jsonl.run", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in here.iterdir() if "out" in path.name} == {"my out.jsonl", "my out.jsonl.meta.json"}
+    assert score(here, "-o", "whole.jsonl", "--no-cache", "--batch-tokens", 400).exit_code == 0
+    assert (here / "my out.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
 
 
 def test_low_label_mass_is_told(here):

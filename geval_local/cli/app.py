@@ -12,14 +12,17 @@ from typer.core import TyperGroup
 from geval_local import __version__
 from geval_local.cli import judges, metrics
 from geval_local.cli.bias import bias
+from geval_local.cli.cache import cache
 from geval_local.cli.calibrate import calibrate
 from geval_local.cli.compare import compare
 from geval_local.cli.console import note, show_error, show_log
 from geval_local.cli.jury import jury
 from geval_local.cli.meta_eval import meta_eval
 from geval_local.cli.report import report
+from geval_local.cli.resume import resume
 from geval_local.cli.score import score
 from geval_local.cli.steps import steps
+from geval_local.cli.stopping import RunStopped
 from geval_local.errors import GevalError
 
 __all__ = ["app"]
@@ -41,7 +44,10 @@ class _Group(TyperGroup):
         except GevalError as error:
             show_error(error)
             raise typer.Exit(EXIT_CONFIGURATION) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            if isinstance(stop, RunStopped):
+                note(f"interrupted; what is finished is kept. Go on with:\n  {stop.command}")
+                raise typer.Exit(EXIT_INTERRUPTED) from None
             note(f"interrupted; run it again with:\n  {ctx.obj}")
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -54,6 +60,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(score)
+app.command()(resume)
 app.command()(steps)
 app.command()(report)
 app.command("meta-eval")(meta_eval)
@@ -63,6 +70,7 @@ app.command()(calibrate)
 app.command()(jury)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
+app.command()(cache)
 
 
 def _show_version(asked: bool) -> None:

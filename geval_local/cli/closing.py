@@ -10,7 +10,8 @@ from geval_local import __version__
 from geval_local.cli.console import note, print_json, print_table, result_console
 
 if TYPE_CHECKING:
-    from geval_local.cli.scoring import Result, Task
+    from geval_local.cli.scoring import Result
+    from geval_local.cli.task import Task
     from geval_local.summary import Summary
 
 __all__ = ["show_result"]
@@ -102,7 +103,18 @@ def _show_table(result: Result) -> None:
     rate = f"{forms / result.seconds:.1f} scores/s" if result.seconds > 0 else ""
     loading = f"after {result.load_seconds:.1f} s of loading"
     note(f"{forms} scores by {result.judge} in {result.seconds:.1f} s ({rate}), {loading}")
+    _show_savings(result)
     note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
+
+
+def _show_savings(result: Result) -> None:
+    """Say what sharing and the cache have saved."""
+    prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
+    saved = f"{1 - planned / prompts:.1%} saved by shared texts" if planned < prompts else "with padding"
+    if prompts:
+        note(f"{prompts} prompt tokens, {planned} through the model ({saved})", "dim")
+    if cached := result.totals.get("from_cache", 0):
+        note(f"{cached} scores are those of earlier runs, from the cache (--no-cache scores them again)")
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -146,7 +158,7 @@ def _show_next(result: Result, task: Task, command: str) -> None:
         note(f"  keep every row's figures     {command} -o scores.jsonl")
     else:
         note(f"  look at them in a browser    geval-local report {shlex.quote(str(task.output))} -o report.html")
-    judge = f" {shlex.quote(result.judge)}"
+    judge = f" {shlex.quote(result.judges[0])}"
     if task.judge.models_file is not None:
         judge += f" --models {shlex.quote(str(task.judge.models_file))}"
     note(f"  audit the judge              geval-local judges check{judge}{_metric_option(task)}")
@@ -163,6 +175,8 @@ def _record(result: Result, task: Task) -> dict[str, Any]:
         "input": str(task.file),
         "output": None if task.output is None else str(task.output),
         "judge": result.judge,
+        "files": [str(file) for file in result.files],
+        **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
         "estimator": task.estimator.text,
         "rows": result.rows,
         "load_seconds": round(result.load_seconds, 3),

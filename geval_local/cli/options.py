@@ -19,11 +19,15 @@ __all__ = [
     "DeviceMap",
     "Dtype",
     "Engine",
+    "FailUnder",
     "Json",
     "JudgeChoice",
     "JudgeName",
+    "JudgeNames",
+    "MaxUnscored",
     "ModelsFile",
     "Quantization",
+    "RetryErrors",
     "Style",
     "TrustRemoteCode",
 ]
@@ -43,6 +47,25 @@ JudgeName = Annotated[
         help="A name of `judges list`, a directory, or a hub id in the local cache. Absent: the default judge.",
         show_default=False,
     ),
+]
+JudgeNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--judge",
+        "-j",
+        metavar="NAME",
+        help="A name of `judges list`, a directory, or a hub id in the local cache; may be repeated, and results are "
+        "then named metric@judge. Absent: the default judge.",
+        show_default=False,
+    ),
+]
+RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Score the rows again that have no score so far.")]
+FailUnder = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
+]
+MaxUnscored = Annotated[
+    str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
 ]
 ModelsFile = Annotated[
     Path | None,
@@ -108,6 +131,12 @@ class JudgeChoice:
 
         options: dict[str, Any] = asdict(self)
         return Judge.load(options.pop("name"), **options)
+
+    def label(self) -> str:
+        """Name the judge as results do."""
+        from geval_local.inference.registry import load_registry
+
+        return self.name or load_registry(self.models_file).default
 
     def entry(self) -> JudgeEntry:
         """Find its entry, without weights."""

@@ -28,11 +28,30 @@ def score(
         Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used to the letter.")
     ] = None,
     scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
-    judge: options.JudgeName = None,
+    judge: options.JudgeNames = None,
     models: options.ModelsFile = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/."
+        ),
     ] = None,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Rows that are gathered to share their texts. Absent: 4096.", show_default=False
+        ),
+    ] = None,
+    retry_errors: options.RetryErrors = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
@@ -47,17 +66,12 @@ def score(
     threshold: Annotated[
         float | None, typer.Option(metavar="X", help="The score that passes, on the metric's scale.")
     ] = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
-    ] = None,
-    max_unscored: Annotated[
-        str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
-    ] = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Add calibrated scores, by a file of `calibrate`; may be repeated."),
     ] = None,
+    fail_under: options.FailUnder = None,
+    max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
     style: options.Style = None,
     device: options.Device = None,
@@ -71,7 +85,8 @@ def score(
 ) -> None:
     """Score every row of a file on one or more metrics.
 
-    Without -o only the closing table is printed. A row that cannot be scored keeps its place, with the reason.
+    Without -o only the closing table is printed. With it, finished work is kept at every moment: the same command, or
+    `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
     from geval_local.cli.gates import EXIT_GATE, Gates
     from geval_local.score import Estimator
@@ -80,40 +95,48 @@ def score(
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
-    choice = JudgeChoice(
-        name=judge,
-        models_file=models,
-        style=style,
-        batch_tokens=batch_tokens,
-        engine=engine,
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attention=attention,
-        quantization=quantization,
-        trust_remote_code=trust_remote_code,
-    )
+    choices = [
+        JudgeChoice(
+            name=name,
+            models_file=models,
+            style=style,
+            batch_tokens=batch_tokens,
+            engine=engine,
+            device=device,
+            device_map=device_map,
+            dtype=dtype,
+            attention=attention,
+            quantization=quantization,
+            trust_remote_code=trust_remote_code,
+        )
+        for name in (judge if judge else (None,))
+    ]
     if dry_run:
         from geval_local.cli.dry_run import show_forms
 
-        show_forms(file, chosen, choice, as_json=as_json)
+        show_forms(file, chosen, choices[0], as_json=as_json)
         return
 
     from geval_local.cli.calibrated import load_calibrations
     from geval_local.cli.closing import show_result
-    from geval_local.cli.scoring import Task, score_file
+    from geval_local.cli.scoring import score_file
+    from geval_local.cli.task import Task, find_target
 
     task = Task(
-        file,
-        chosen,
-        metric or [],
-        choice,
-        Estimator(estimator, n, seed),
-        output,
-        limit,
-        threshold,
-        gates,
-        load_calibrations(calibration or [], chosen),
+        file=file,
+        metrics=chosen,
+        metric_names=metric or [],
+        judges=choices,
+        estimator=Estimator(estimator, n, seed),
+        gates=gates,
+        target=find_target(output, export or []),
+        limit=limit,
+        threshold=threshold,
+        window=window,
+        use_cache=not no_cache,
+        retry_errors=retry_errors,
+        calibrations=load_calibrations(calibration or [], chosen),
+        calibration_files=calibration or [],
     )
     result = score_file(task)
     show_result(result, task, as_json=as_json, command=str(context.find_root().obj))

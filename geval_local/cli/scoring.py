@@ -1,54 +1,35 @@
-"""The run behind ``score``: rows stream through every metric, window by window, into the output."""
+"""The run behind ``score`` and ``resume``: rows stream through every judge and metric into the output."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.cli.calibrated import apply_calibration, calibration_record, check_calibration
 from geval_local.cli.console import note, show_progress
-from geval_local.cli.gates import Gates
-from geval_local.cli.options import JudgeChoice
-from geval_local.errors import OutputError
-from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_path, read_manifest, write_manifest
+from geval_local.cli.stopping import RunStopped, Stopper
+from geval_local.cli.task import Task
+from geval_local.errors import ConfigurationError, GevalError
+from geval_local.manifest import Manifest, ScoredMetric, manifest_path, read_manifest, write_manifest
 from geval_local.metric import Metric
-from geval_local.outputs import ResultWriter
+from geval_local.runs.directory import is_run_directory, open_run
+from geval_local.runs.export import Exporter, clear_away, deliver
+from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.run import Run
 from geval_local.samples import Sample, read_samples
-from geval_local.score import Estimator, Score
+from geval_local.score import Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
-    from geval_local.analysis.calibration import Calibration
     from geval_local.judge import Judge
 
-__all__ = ["Result", "Task", "score_file"]
+__all__ = ["Result", "score_file"]
 
 #: Rows that are shown with their label probabilities.
 FIRST_ROWS = 8
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a run was asked for; `metric_names` are the metrics' names or files as given, none for a prompt file.
-
-    `calibrations` are by metric.
-    """
-
-    file: Path
-    metrics: Sequence[Metric]
-    metric_names: Sequence[str]
-    judge: JudgeChoice
-    estimator: Estimator
-    output: Path | None
-    limit: int | None
-    threshold: float | None
-    gates: Gates
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,23 +38,27 @@ class Result:
 
     Attributes
     ----------
-    judge : str
-        Name of the judge.
+    judges : list of str
+        Names of the judges.
     summaries : list of Summary
-        One per metric.
+        One per judge and metric.
     first_rows : list of (Sample, list of Score)
-        The first `FIRST_ROWS` rows with their scores, one per metric, to be shown.
+        The first `FIRST_ROWS` rows with their scores, one per judge and metric, to be shown.
     signatures : list of str
-        One per metric.
+        One per judge and metric.
     failures : list of str
         The gates that were failed.
     rows : int
         Rows of the input.
     load_seconds, seconds : float
         Time of loading, and of scoring and writing.
+    files : list of Path
+        What was written.
+    totals : dict of str to int
+        Over all judges and metrics: outcomes from the cache, tokens of prompts, tokens that went through a model.
     """
 
-    judge: str
+    judges: list[str]
     summaries: list[Summary]
     first_rows: list[tuple[Sample, list[Score]]]
     signatures: list[str]
@@ -81,6 +66,13 @@ class Result:
     rows: int
     load_seconds: float
     seconds: float
+    files: list[Path] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def judge(self) -> str:
+        """Names of the judges as one text."""
+        return ", ".join(self.judges)
 
 
 def score_file(task: Task) -> Result:
@@ -90,111 +82,138 @@ def score_file(task: Task) -> Result:
     ------
     GevalError
         If the input, the output or the judge cannot be used; input and output are found out before the judge is loaded.
+    RunStopped
+        If the run was interrupted and can be resumed.
     """
-    if task.output is not None and task.output.resolve() == task.file.resolve():
-        raise OutputError(f"cannot write {task.output}: it is the input", hint="Name another file.")
-    samples = read_samples(task.file, limit=task.limit)
-    # The first row shows whether the file holds any; loading a judge for an empty one would be a waste.
-    first = list(islice(samples, 1))
-    with ExitStack() as stack:
-        writer = None
-        if task.output is not None:
-            names = [metric.name for metric in task.metrics]
-            writer = stack.enter_context(ResultWriter.open(task.output, names))
-        start = time.perf_counter()
-        note("loading the judge ...", "dim")
-        judge = task.judge.load()
-        note(f"engine: {judge.engine_report.text}", "dim")
-        loaded = time.perf_counter()
-        metrics = [judge.with_steps(metric) for metric in task.metrics]
-        signatures = [str(judge.signature(metric, task.estimator)) for metric in metrics]
-        for metric, signature in zip(metrics, signatures, strict=True):
-            if metric.name in task.calibrations:
-                check_calibration(task.calibrations[metric.name], signature)
-        begin = time.perf_counter()
-        tallies, first_rows = _score(task, judge, metrics, _chain(first, samples), writer)
-        if task.output is not None:
-            # From here to the end the results have no manifest rather than another run's.
-            manifest_path(task.output).unlink(missing_ok=True)
-    summaries = [tally.summary(seed=task.estimator.seed) for tally in tallies]
-    if task.output is not None:
-        write_manifest(task.output, _manifest(task, judge.name, metrics, signatures, summaries))
-    return Result(
-        judge=judge.name,
-        summaries=summaries,
-        first_rows=first_rows,
-        signatures=signatures,
-        failures=task.gates.failures(summaries),
-        rows=summaries[0].rows,
-        load_seconds=loaded - start,
-        seconds=time.perf_counter() - begin,
-    )
+    directory = task.target.directory
+    wanted = None
+    if not task.is_resumed:
+        # The first row shows whether the file holds any; loading a judge for an empty one would be a waste.
+        next(iter(read_samples(task.file, limit=task.limit)))
+        wanted = task.manifest()
+    began = False
+    stopper = Stopper()
+    try:
+        with stopper.listening(), open_run(directory, wanted, retry_errors=task.retry_errors) as run:
+            began = True
+            return _Scoring(task, run, stopper).result()
+    except KeyboardInterrupt as stop:
+        if began and directory is not None and is_run_directory(directory):
+            raise RunStopped(_resume_command(directory)) from stop
+        raise
+    except GevalError as error:
+        if began and directory is not None and is_run_directory(directory):
+            kept = f"What is finished is kept; go on with:\n  {_resume_command(directory)}"
+            error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
+        raise
 
 
-def _manifest(
-    task: Task, judge: str, metrics: Sequence[Metric], signatures: Sequence[str], summaries: Sequence[Summary]
-) -> Manifest:
-    earlier = read_manifest(task.file)
-    scored = {
-        metric.name: ScoredMetric(
-            signature,
-            metric,
-            summary.unscored,
-            calibration_record(task.calibrations[metric.name]) if metric.name in task.calibrations else None,
+def _resume_command(directory: Path) -> str:
+    return shlex.join(["geval-local", "resume", str(directory)])
+
+
+class _Scoring:
+    """One run, followed to its end."""
+
+    def __init__(self, task: Task, run: Run, stopper: Stopper) -> None:
+        from geval_local.judge import LOW_LABEL_MASS
+
+        self._task = task
+        self._run = run
+        self._stopper = stopper
+        self._load_seconds = 0.0
+        self._first_rows: list[tuple[Sample, list[Score]]] = []
+        self._tallies = [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
+
+    def result(self) -> Result:
+        run, begin = self._run, time.perf_counter()
+        with Exporter(run) as exporter, show_progress(f"scoring {self._task.file.name}", self._total()) as advance:
+            for sample, raw in run.rows(
+                self._load, advance=advance, should_stop=self._stopper.wanted, on_judge=self._check_calibrations
+            ):
+                scores = {key: apply_calibration(self._task.calibrations.get(key), raw[key]) for key in raw}
+                self._take(sample, list(scores.values()))
+                exporter.write(sample, scores)
+            self._stopper.is_working = False
+        totals: dict[str, int] = {}
+        for judge in range(len(run.manifest.judges)):
+            for metric in range(len(run.metrics)):
+                for name, count in run.store.totals(judge, metric).items():
+                    totals[name] = totals.get(name, 0) + count
+        summaries = [tally.summary(seed=self._task.estimator.seed) for tally in self._tallies]
+        files = self._deliver(exporter, summaries)
+        return Result(
+            judges=[judge.name for judge in run.manifest.judges],
+            summaries=summaries,
+            first_rows=self._first_rows,
+            signatures=[judge.signatures[metric.name] for judge in run.manifest.judges for metric in run.metrics],
+            failures=self._task.gates.failures(summaries),
+            rows=summaries[0].rows,
+            load_seconds=self._load_seconds,
+            seconds=time.perf_counter() - begin - self._load_seconds,
+            files=files,
+            totals=totals,
         )
-        for metric, signature, summary in zip(metrics, signatures, summaries, strict=True)
-    }
-    # The results of other metrics in an input that was scored before are kept in the output, so their origin is too.
-    return Manifest(
-        judge,
-        task.file.name,
-        file_sha256(task.file),
-        summaries[0].rows,
-        ({} if earlier is None else earlier.metrics) | scored,
-    )
 
+    def _deliver(self, exporter: Exporter, summaries: list[Summary]) -> list[Path]:
+        """Bring the results to their place, each with what says what its scores are."""
+        targets = exporter.files if self._task.target.output is None else [self._task.target.output]
+        for target in targets:
+            # From here to the end the results have no description rather than another run's.
+            manifest_path(target).unlink(missing_ok=True)
+        files = deliver(self._run, exporter.files)
+        for file in files:
+            write_manifest(file, self._description(summaries))
+        clear_away(self._run)
+        return files
 
-def _chain(first: list[Sample], rest: Iterator[Sample]) -> Iterator[Sample]:
-    yield from first
-    yield from rest
+    def _description(self, summaries: list[Summary]) -> Manifest:
+        run, task = self._run, self._task
+        earlier = read_manifest(task.file)
+        unscored = {summary.metric: summary.unscored for summary in summaries}
+        scored = {
+            key: ScoredMetric(
+                judge.signatures[metric.name],
+                Metric.model_validate(judge.definitions[metric.name]),
+                unscored[key],
+                calibration_record(task.calibrations[key]) if key in task.calibrations else None,
+            )
+            for key, judge, metric in run.results()
+        }
+        file = run.manifest.input
+        # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
+        metrics = ({} if earlier is None else earlier.metrics) | scored
+        return Manifest(run.manifest.judges[-1].name, file.name, file.sha256, summaries[0].rows, metrics)
 
+    def _check_calibrations(self, judge: JudgeRecord) -> None:
+        if self._task.calibrations and len(self._run.manifest.judges) > 1:
+            raise ConfigurationError("--calibration goes with one judge: the one whose scores it was made from")
+        for name, calibration in self._task.calibrations.items():
+            check_calibration(calibration, judge.signatures[name])
 
-def _score(
-    task: Task, judge: Judge, metrics: list[Metric], samples: Iterator[Sample], writer: ResultWriter | None
-) -> tuple[list[Tally], list[tuple[Sample, list[Score]]]]:
-    from geval_local.judge import LOW_LABEL_MASS, WINDOW
+    def _total(self) -> int | None:
+        """How many outcomes there will be, as far as that can be told beforehand; for the progress bar."""
+        file, limit = self._run.manifest.input, self._task.limit
+        rows = file.rows
+        if rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
+            rows = max(1, file.lines)
+        if rows is not None and limit is not None:
+            rows = min(rows, limit)
+        return None if rows is None else rows * len(self._tallies)
 
-    first_rows: list[tuple[Sample, list[Score]]] = []
-    tallies = [Tally(metric.name, low_mass=LOW_LABEL_MASS) for metric in metrics]
-    window = list(islice(samples, WINDOW))
-    total = _count(task, len(window), WINDOW) * len(metrics)
-    with show_progress(f"scoring {task.file.name}", total) as advance:
-        while window:
-            columns = [
-                list(
-                    judge.iter_scores(
-                        metric, window, estimator=task.estimator, threshold=task.threshold, advance=advance
-                    )
-                )
-                for metric in metrics
-            ]
-            for place, sample in enumerate(window):
-                scores = [
-                    apply_calibration(task.calibrations.get(metric.name), column[place])
-                    for metric, column in zip(metrics, columns, strict=True)
-                ]
-                if len(first_rows) < FIRST_ROWS:
-                    first_rows.append((sample, scores))
-                for tally, score in zip(tallies, scores, strict=True):
-                    tally.add(sample, score)
-                if writer is not None:
-                    writer.write(sample, {score.metric: score for score in scores})
-            window = list(islice(samples, WINDOW))
-    return tallies, first_rows
+    def _load(self, record: JudgeRecord) -> Judge:
+        self._stopper.is_working = False
+        start = time.perf_counter()
+        number = [judge.name for judge in self._run.manifest.judges].index(record.name)
+        note("loading the judge ..." if len(self._task.judges) == 1 else f"loading {record.name} ...", "dim")
+        judge = self._task.judges[number].load()
+        note(f"engine: {judge.engine_report.text}", "dim")
+        self._load_seconds += time.perf_counter() - start
+        self._stopper.is_working = True
+        return judge
 
-
-def _count(task: Task, first: int, window: int) -> int:
-    """Count the rows for the progress bar; a file of more than one window is read once more for it."""
-    if first < window:
-        return first
-    return sum(1 for _ in read_samples(task.file, limit=task.limit))
+    def _take(self, sample: Sample, scores: list[Score]) -> None:
+        if len(self._first_rows) < FIRST_ROWS:
+            self._first_rows.append((sample, scores))
+        for tally, score in zip(self._tallies, scores, strict=True):
+            tally.add(sample, score)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError
+from geval_local.inference.segments import SegmentEncoder
 from geval_local.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class PromptEncoder:
         self._backend, self._original_ids, self._secret_names = _with_secret_names(
             backend, self._salt, str(tokenizer.chat_template or ""), set(tokenizer.all_special_tokens)
         )
+        self._segments = SegmentEncoder(self._backend)
         if style != "completion" and not tokenizer.chat_template:
             raise TokenizerError(
                 f"prompt style {style!r} needs a chat template, and the tokenizer has none",
@@ -153,12 +155,8 @@ class PromptEncoder:
         -------
         list of ndarray of int32, shape (tokens,)
         """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         prefix = np.asarray(self._prefix, dtype=np.int32)
-        return [
-            np.concatenate([prefix, self._original_ids[np.asarray(encoding.ids, dtype=np.int64)]])
-            for encoding in encodings
-        ]
+        return [np.concatenate([prefix, self._original_ids[ids]]) for ids in self._segments.encode(texts)]
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""

@@ -84,9 +84,24 @@ class Pack:
 
 
 class Engine(Protocol):
-    """A way of getting label log-probabilities out of a model."""
+    """A way of getting label log-probabilities out of a model.
+
+    Attributes
+    ----------
+    name : str
+        What reports call it.
+    independent_packs : bool
+        Whether a pack gives the same bits whatever was executed before it since `forget`.
+    batch_tokens : int
+        The token budget that packs are planned with.
+    limit : int
+        Most tokens that a forward pass takes at present: `batch_tokens`, or less since memory ran out.
+    """
 
     name: str
+    independent_packs: bool
+    batch_tokens: int
+    limit: int
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""

@@ -44,6 +44,7 @@ class PaddedEngine:
     """
 
     name = "padded"
+    independent_packs = True
 
     def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096) -> None:
         self._trunk = trunk_of(model)
@@ -51,6 +52,7 @@ class PaddedEngine:
         self._group = length_groups(model.config)
         self._head = head
         self.batch_tokens = batch_tokens
+        self.limit = batch_tokens
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Group requests of similar length, longest first, so that memory trouble shows at once."""
@@ -99,14 +101,14 @@ class PaddedEngine:
         while todo:
             batch = todo.pop()
             width = max(len(row.tokens) for row in batch)
-            if len(batch) > 1 and len(batch) * width > self.batch_tokens:
+            if len(batch) > 1 and len(batch) * width > self.limit:
                 half = (len(batch) + 1) // 2
                 todo += [batch[half:], batch[:half]]
                 continue
             results = self._read(batch, width, requests)
             # The retry starts outside the except block: the traceback would pin the activations.
             if results is None and len(batch) > 1:
-                self.batch_tokens = max(width, len(batch) * width // 2)
+                self.limit = max(width, len(batch) * width // 2)
                 todo.append(batch)
             elif results is None:
                 index = batch[0].reads[0][1].request

@@ -59,6 +59,7 @@ class TrieEngine:
     """
 
     name = "trie"
+    independent_packs = False
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class TrieEngine:
         self._padded = padded
         self._fused = fused
         self._store = PathStore()
-        self._limit = batch_tokens
+        self.limit = batch_tokens
         self.batch_tokens = batch_tokens
         self.computed_tokens = 0
         self.windows: tuple[int | None, ...] = ()
@@ -127,13 +128,13 @@ class TrieEngine:
     ) -> int:
         """Compute the stretch from `start` to `stop`; return where to go on, which is further if a prompt failed."""
         while (start := self._skip_held(work, start, stop)) < stop:
-            limit = self._limit
+            limit = self.limit
             path = work.stream.tokens[work.stream.root_path(start)]
             if self._fill_path(path) and (done := self._compute_fitting(work, start, stop, requests, table)):
                 start = done
                 continue
             # Not even the smallest pack fitted: whatever needs this token is given up, the rest keeps its pace.
-            self._limit = limit
+            self.limit = limit
             end = work.stream.visible_until(start)
             for number in range(*np.searchsorted(work.places, [start, end])):
                 index = work.positions[number].request
@@ -164,12 +165,12 @@ class TrieEngine:
     ) -> int:
         """Compute from `start` on as many tokens as fit into memory; return where that ended, 0 if none did."""
         while True:
-            end = min(stop, start + self._limit)
+            end = min(stop, start + self.limit)
             if self._forward(work, start, end, requests, table):
                 return end
             if end - start <= FLOOR:
                 return 0
-            self._limit = max(FLOOR, (end - start) // 2)
+            self.limit = max(FLOOR, (end - start) // 2)
 
     def _skip_held(self, work: Work, start: int, stop: int) -> int:
         """Go past tokens whose keys and values are held from before, up to the first that is to be read."""

@@ -1,0 +1,62 @@
+"""Ctrl-C and a scheduler's polite stop: the pack at work is finished and committed, then the run ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from geval_local.cli.console import note
+
+__all__ = ["RunStopped", "Stopper"]
+
+
+class RunStopped(KeyboardInterrupt):
+    """A run was interrupted, and what is finished is kept.
+
+    Parameters
+    ----------
+    command : str
+        The command that goes on with it.
+    """
+
+    def __init__(self, command: str) -> None:
+        super().__init__(command)
+        self.command = command
+
+
+class Stopper:
+    """Takes the signals while it is entered.
+
+    A signal stops at once, as everywhere else, except while `is_working`: then it is noted, and the run asks `wanted`
+    behind every pack. A second signal stops at once.
+    """
+
+    def __init__(self) -> None:
+        self.is_working = False
+        self._noted = False
+
+    def wanted(self) -> bool:
+        """Whether a stop has been asked for."""
+        return self._noted
+
+    @contextmanager
+    def listening(self) -> Iterator[Stopper]:
+        """Take SIGINT and SIGTERM."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        taken = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, before in taken.items():
+                signal.signal(number, before)
+
+    def _take(self, number: int, frame: Any) -> None:
+        if not self.is_working or self._noted:
+            raise KeyboardInterrupt
+        self._noted = True
+        note("stopping behind the pack at work; press Ctrl-C once more to stop at once", "yellow")

@@ -1,0 +1,213 @@
+r"""Shared texts are tokenized once: prompts are cut where the tokenizer cuts anyway, and equal pieces are looked up.
+
+A prompt is cut between a line end and a letter (``"...\n|Summary"``). For most tokenizers no token reaches across that
+place, and what stands on one side does not change the tokens on the other. `can_cut` tells that from the tokenizer's
+own description; whatever it does not know is encoded whole. Every piece is encoded between the line end before it and
+the letter behind it, so that rules which look one character ahead, or which treat the start of a text in a way of its
+own, see what they would see in the whole prompt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+__all__ = ["SegmentEncoder", "can_cut"]
+
+_Ids = NDArray[np.int64]
+
+_CUT = re.compile(r"\n(?=[A-Za-z])")
+#: Pre-tokenizers that go through a text from left to right and look at nothing but what they cut.
+_LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
+_LOCAL_NORMALIZERS = {"Sequence", "NFC", "Replace", "Prepend"}
+#: Groups, and the one look ahead, by one character, that tokenizers have. Anything else that looks around is refused.
+_HARMLESS = re.compile(r"\(\?:|\(\?i:|\(\?!\\S\)|\[\^|\\[\^$]")
+_LOOKS_AROUND = re.compile(r"\(\?|\^|\$|\\[bBAGKzZ]")
+_SPANS = re.compile("[\nĊ][A-Za-z]")
+#: What may stand before and behind a cut: one of each class of characters that tokenizers' patterns tell apart.
+_BEFORE = (
+    "",
+    "a",
+    "Z",
+    "7",
+    "'",
+    "'s",
+    ".",
+    ":",
+    "-",
+    " ",
+    "  ",
+    "\t",
+    "\r",
+    "\n",
+    "\n\n",
+    "é",
+    "中",
+    "\u0301",
+    "\u00a0",
+    "🙂",
+)
+_LETTERS = "aS"
+_BEHIND = ("", "'s", " c")
+
+
+class _Piece(NamedTuple):
+    """A stretch of a prompt between two cuts, with the character on either side that belongs to its neighbours."""
+
+    text: str
+    is_first: bool
+    is_last: bool
+
+
+class SegmentEncoder:
+    """Encodes texts that have much in common.
+
+    Parameters
+    ----------
+    backend : Tokenizer
+        Without post-processor, padding and truncation.
+    least : int
+        Fewer characters than these are encoded whole: there looking at the tokenizer would cost more than it saves.
+    """
+
+    def __init__(self, backend: Tokenizer, *, least: int = 200_000) -> None:
+        self._backend = backend
+        self.least = least
+
+    @cached_property
+    def is_shared(self) -> bool:
+        """Whether pieces are looked up; otherwise every text is encoded whole."""
+        return can_cut(self._backend)
+
+    @cached_property
+    def _lead(self) -> int:
+        """How many tokens the line end before a piece has."""
+        return len(self._encode(["\nx"])[0]) - 1
+
+    def encode(self, texts: Sequence[str]) -> list[_Ids]:
+        """Encode texts; each gets the tokens that it has by itself.
+
+        Returns
+        -------
+        list of ndarray of int64, shape (tokens,)
+        """
+        if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
+            return self._encode(texts)
+        numbers: dict[_Piece, int] = {}
+        rows = [[numbers.setdefault(piece, len(numbers)) for piece in _pieces(text)] for text in texts]
+        whole = self._encode([piece.text for piece in numbers])
+        trimmed = [
+            ids[0 if piece.is_first else self._lead : len(ids) if piece.is_last else -1]
+            for piece, ids in zip(numbers, whole, strict=True)
+        ]
+        return [np.concatenate([trimmed[number] for number in row]) for row in rows]
+
+    def _encode(self, texts: Sequence[str]) -> list[_Ids]:
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
+    """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more."""
+    start = 0
+    for cut in _CUT.finditer(text):
+        end = cut.end()
+        yield _Piece(text[max(start - 1, 0) : end + 1], start == 0, False)
+        start = end
+    yield _Piece(text[max(start - 1, 0) :], start == 0, True)
+
+
+def can_cut(backend: Tokenizer) -> bool:
+    """Whether a tokenizer gives a text the tokens of its pieces.
+
+    Parameters
+    ----------
+    backend : Tokenizer
+        Without post-processor, padding and truncation.
+    """
+    record: dict[str, Any] = json.loads(backend.to_str())
+    return (
+        record["model"]["type"] == "BPE"
+        and not record["model"].get("dropout")
+        and all(map(_is_harmless, record["added_tokens"]))
+        and _kinds(record["normalizer"], "normalizers") <= _LOCAL_NORMALIZERS
+        and _kinds(record["pre_tokenizer"], "pretokenizers") <= _LOCAL_SPLITTERS
+        and not any(map(_looks_around, _patterns(record["pre_tokenizer"])))
+        and (_cuts_by_itself(backend) or _never_spans(record))
+        and _agrees(backend)
+    )
+
+
+def _is_harmless(token: dict[str, Any]) -> bool:
+    """Whether an added token can neither reach across a cut nor be taken for the letter behind it."""
+    content = str(token["content"])
+    letters = content[:1].isalpha() and (token["lstrip"] or len(content) == 1)
+    return not (_SPANS.search(content) or letters or token["single_word"])
+
+
+def _kinds(record: Any, parts: str) -> set[str]:
+    if record is None:
+        return set()
+    return {record["type"]}.union(*(_kinds(part, parts) for part in record.get(parts, ())))
+
+
+def _patterns(record: Any) -> Iterator[str]:
+    if record is not None:
+        pattern = record.get("pattern") or {}
+        if "Regex" in pattern:
+            yield pattern["Regex"]
+        for part in record.get("pretokenizers", ()):
+            yield from _patterns(part)
+
+
+def _looks_around(pattern: str) -> bool:
+    return bool(_LOOKS_AROUND.search(_HARMLESS.sub("", pattern)))
+
+
+def _cuts_by_itself(backend: Tokenizer) -> bool:
+    """Whether the pre-tokenizer always cuts there: then no token can reach across."""
+    splitter: Any = backend.pre_tokenizer
+    if splitter is None:
+        return False
+    for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, ("", "b")):
+        left = f"{first}{second}\n"
+        if len(left) not in (start for _, (start, _) in splitter.pre_tokenize_str(f"{left}{letter}{behind}")):
+            return False
+    return True
+
+
+def _never_spans(record: dict[str, Any]) -> bool:
+    """Whether no piece of the vocabulary holds a line end and a letter behind it: then no merge reaches across.
+
+    Both sides of the cut are then merged independently, although they are one word to the model.
+    """
+    model = record["model"]
+    return not (
+        model.get("ignore_merges")
+        or model.get("end_of_word_suffix")
+        or model.get("continuing_subword_prefix")
+        or any(map(_SPANS.search, model["vocab"]))
+    )
+
+
+def _agrees(backend: Tokenizer) -> bool:
+    """Try it out on short texts of every kind."""
+    texts = [
+        f"{first}{second}\n{letter}{behind}\n{letter}"
+        for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, _BEHIND)
+    ]
+    encoder = SegmentEncoder(backend, least=0)
+    encoder.is_shared = True
+    lone = encoder._encode([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
+    if any(len(ids) != len(lone[0]) or (ids[:-1] != lone[0][:-1]).any() for ids in lone):
+        return False
+    pairs = zip(encoder.encode(texts), encoder._encode(texts), strict=True)
+    return all(np.array_equal(shared, whole) for shared, whole in pairs)

@@ -1,0 +1,161 @@
+"""What judges said before: outcomes by prompt, judge, labels and read-out, kept across runs.
+
+Scoring a file that has grown computes the new rows only and takes the old figures over as they were. A cache is never
+needed and never in the way: if it cannot be read or written, the run goes on without it and says so once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.outcome import Outcome
+from geval_local.paths import home_directory
+from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
+from geval_local.runs.records import from_columns, to_columns
+
+if TYPE_CHECKING:
+    from geval_local.inference.engine import Request
+
+__all__ = ["READOUT_VERSION", "OutcomeCache", "cache_path"]
+
+logger = logging.getLogger("geval_local")
+
+#: Raised whenever the way from hidden states to label log-probabilities changes.
+READOUT_VERSION = 1
+_AT_ONCE = 500
+_MIGRATIONS: tuple[Migration, ...] = (
+    (
+        "entries",
+        (
+            """CREATE TABLE entries (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL, other TEXT, sample_key INTEGER
+                NOT NULL) WITHOUT ROWID""",
+        ),
+    ),
+)
+
+
+def cache_path() -> Path:
+    """Name the cache's file; it need not exist."""
+    return home_directory() / "cache" / "outcomes.sqlite"
+
+
+class OutcomeCache:
+    """Outcomes of earlier runs.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file; `cache_path` when absent.
+
+    Attributes
+    ----------
+    in_use : bool
+        False once the cache has failed.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or cache_path()
+        self.in_use = True
+        self._connection: sqlite3.Connection | None = None
+
+    def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
+        """Derive the keys of requests.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+            Prompt tokens and label trie count.
+        judge : str
+            All that the read-out depends on beside them, see `Judge.identity`.
+        """
+        tries: dict[int, bytes] = {}
+        keys = []
+        for request in requests:
+            start = tries.get(id(request.trie))
+            if start is None:
+                forms = [[form.label, list(form.token_ids)] for form in request.trie.forms]
+                text = json.dumps([READOUT_VERSION, judge, request.trie.labels, forms])
+                start = tries[id(request.trie)] = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            keys.append(hashlib.blake2b(request.ids.tobytes(), key=start, digest_size=16).digest())
+        return keys
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Outcome]:
+        """Look outcomes up; their token counts are the caller's to fill in."""
+        found: dict[bytes, Outcome] = {}
+        if not self.path.exists():
+            return found
+        try:
+            connection = self._open()
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(part))
+                for key, logprobs, other, sample_key in connection.execute(
+                    f"SELECT key, logprobs, other, sample_key FROM entries WHERE key IN ({marks})", part
+                ):
+                    found[key] = from_columns((logprobs, other, 0, 0, sample_key, None))
+        except Exception as error:
+            self._give_up(error)
+            return {}
+        return found
+
+    def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
+        """Keep outcomes that have a score."""
+        rows = []
+        for key, outcome in sorted(outcomes.items()):
+            logprobs, other, _, _, sample_key, _ = to_columns(outcome)
+            if logprobs is not None:
+                rows.append((key, logprobs, other, sample_key))
+        if not rows or not self.in_use:
+            return
+        try:
+            connection = self._open()
+            with transaction(connection):
+                connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", rows)
+        except Exception as error:
+            self._give_up(error)
+
+    def size(self) -> tuple[int, int]:
+        """Count entries and bytes on disk."""
+        if not self.path.exists():
+            return 0, 0
+        with plain_errors(self.path):
+            entries = int(self._open().execute("SELECT COUNT(*) FROM entries").fetchone()[0])
+        return entries, sum(file.stat().st_size for file in self._files())
+
+    def clear(self) -> None:
+        """Delete everything."""
+        self.close()
+        for file in self._files():
+            file.unlink()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _files(self) -> Iterable[Path]:
+        names = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
+        return [path for path in names if path.exists()]
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = connect(self.path)
+            migrate(connection, _MIGRATIONS, self.path)
+            self._connection = connection
+        return self._connection
+
+    def _give_up(self, error: Exception) -> None:
+        if self.in_use:
+            logger.warning("the cache %s is left out of this run: %s", self.path, str(error).split("\n", 1)[0])
+        self.in_use = False
+        self.close()

@@ -1,0 +1,191 @@
+"""A judge without a model, for tests of your own: every prompt has its label probabilities, and they cost nothing.
+
+>>> from geval_local.testing import MockJudge                          # doctest: +SKIP
+>>> MockJudge().score(metric, source="...", output="...").value        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from geval_local import __version__
+from geval_local.inference.encoding import PromptEncoder, Style
+from geval_local.inference.engine import Pack, Readout, Request
+from geval_local.inference.gate import EngineReport
+from geval_local.judge import Judge
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt
+from geval_local.score import Estimator
+from geval_local.signature import Signature
+
+__all__ = ["MockEngine", "MockJudge", "byte_tokenizer"]
+
+LABEL_MASS = 0.97
+STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"
+
+
+class MockEngine:
+    """Label log-probabilities from a hash of the prompt's tokens.
+
+    Parameters
+    ----------
+    batch_tokens : int
+        Most tokens per pack.
+    independent_packs : bool
+        What it says of itself. If not, read-outs depend in their last bits on the packs executed since `forget`, as
+        those of an engine that shares prefixes do.
+    sensitive : bool
+        Whether read-outs depend in their last bits on what else is in the pack, as those of a real model do. Without
+        it equal prompts have equal scores.
+    seconds : float
+        How long each pack takes.
+    """
+
+    name = "mock"
+
+    def __init__(
+        self,
+        *,
+        batch_tokens: int = 4096,
+        independent_packs: bool = True,
+        sensitive: bool = False,
+        seconds: float = 0.0,
+    ) -> None:
+        self.batch_tokens = batch_tokens
+        self.limit = batch_tokens
+        self.independent_packs = independent_packs
+        self.sensitive = sensitive
+        self.seconds = seconds
+        self.executed_packs = 0
+        self._history = b""
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """Fill packs with requests in the order of their tokens, as an engine that shares prefixes would."""
+        keys = [request.ids.tobytes() for request in requests]
+        packs: list[Pack] = []
+        members: list[int] = []
+        tokens = 0
+        for index in sorted(range(len(requests)), key=keys.__getitem__):
+            length = len(requests[index].ids)
+            if members and tokens + length > self.batch_tokens:
+                packs.append(Pack(tuple(members), tokens))
+                members, tokens = [], 0
+            members.append(index)
+            tokens += length
+        return [*packs, Pack(tuple(members), tokens)] if members else packs
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """Read packs out, in order."""
+        for pack in packs:
+            if self.seconds:
+                time.sleep(self.seconds)
+            self.executed_packs += 1
+            readouts = self.read([requests[index] for index in pack.requests])
+            if not self.independent_packs:
+                self._history = hashlib.blake2b(self._history + repr(pack).encode(), digest_size=8).digest()
+            yield pack, readouts
+
+    def read(self, requests: Sequence[Request]) -> list[Readout]:
+        """Read one pack out; override it to simulate what a device can do to you."""
+        context = self._history
+        if self.sensitive:
+            digest = hashlib.blake2b(context + str(self.limit).encode(), digest_size=8)
+            for request in requests:
+                digest.update(request.ids.tobytes())
+            context = digest.digest()
+        nudge = int.from_bytes(context, "little") % 1009 * 1e-12
+        return [Readout(self.label_logprobs(request) - nudge) for request in requests]
+
+    def label_logprobs(self, request: Request) -> Any:
+        """Say how likely every label is behind a prompt; they sum up to `LABEL_MASS`."""
+        draw = np.frombuffer(hashlib.blake2b(request.ids.tobytes()).digest(), dtype=np.uint8)
+        weights = 1.0 + np.resize(draw, request.trie.labels)
+        return np.log(weights * (LABEL_MASS / weights.sum()))
+
+    def forget(self) -> None:
+        """Start from nothing."""
+        self._history = b""
+
+
+class MockJudge(Judge):
+    """A judge whose read-outs come from a `MockEngine`; all else is as with a real one.
+
+    Parameters
+    ----------
+    engine : MockEngine, optional
+        A plain one when absent.
+    tokenizer : PreTrainedTokenizerBase, optional
+        With a fast backend; bytes when absent.
+    style : {"completion", "chat", "chat-no-prefill"}
+        Prompt style.
+    context : int
+        Longest prompt, in tokens.
+    name : str
+        Its name.
+    """
+
+    engine: MockEngine
+
+    def __init__(
+        self,
+        engine: MockEngine | None = None,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        style: Style = "completion",
+        context: int = 1 << 20,
+        name: str = "mock",
+    ) -> None:
+        self.name = name
+        self.fingerprint = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        self.encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
+        self.engine = engine if engine is not None else MockEngine()
+        self.engine_report = EngineReport("mock")
+        self._context = context
+        self._makers = {}
+
+    @property
+    def context(self) -> int:
+        """Longest prompt in tokens, the label's own tokens included."""
+        return self._context
+
+    @property
+    def identity(self) -> str:
+        """All that a read-out depends on beside the prompt's tokens and the labels."""
+        return f"mock:{self.fingerprint}"
+
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+        """Write three steps, always the same."""
+        return STEPS
+
+    def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
+        """Name everything that a score of this metric depends on."""
+        return Signature(
+            judge=f"{self.name}@{self.fingerprint}",
+            tokenizer="mock",
+            metric=f"{metric.name}@{metric.hash}",
+            steps=metric.steps_hash,
+            scale=metric.scale.text,
+            style=self.encoder.style,
+            dtype="none",
+            attention="none",
+            estimator=(estimator or Estimator()).text,
+            transformers="none",
+            torch="none",
+            version=__version__,
+        )
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]

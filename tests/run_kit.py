@@ -1,0 +1,69 @@
+"""Runs for tests: a mock judge whose last bits betray any change of packs, and runs that stop where a test wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from geval_local.metric import Metric
+from geval_local.runs.directory import open_run
+from geval_local.runs.export import Exporter, deliver
+from geval_local.runs.files import fingerprint_input
+from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
+from geval_local.testing import MockEngine, MockJudge
+
+METRICS = [Metric.load(f"summarization/{name}").with_steps(()) for name in ("coherence", "fluency")]
+
+
+def write_input(path: Path, rows: int, *, holes: bool = True) -> Path:
+    """Rows of which four share a source; some cannot be scored."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in range(rows):
+            record = {"id": row, "source": f"Tale {row // 4}. " * (3 + row % 4), "output": f"It ends at {row}."}
+            if holes and row % 17 == 5:
+                record["output"] = ""
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+def engine(**settings) -> MockEngine:
+    return MockEngine(**({"batch_tokens": 6000, "sensitive": True} | settings))
+
+
+def wanted(file: Path, judges: tuple[str, ...] = ("mock",), **settings) -> Manifest:
+    base = {"window": 50, "metrics": [definition(metric) for metric in METRICS], "use_cache": False}
+    return Manifest.new(
+        fingerprint_input(file),
+        Settings(**(base | settings)),
+        [JudgeRecord(name=name, choice={"name": name}) for name in judges],
+    )
+
+
+def execute(
+    directory: Path | None,
+    manifest: Manifest | None,
+    make_engine: Callable[[], MockEngine] = engine,
+    *,
+    stop_after: int | None = None,
+    retry_errors: bool = False,
+) -> list[Path]:
+    """Run to the end, or until so many packs are finished; return the files."""
+    made: list[MockEngine] = []
+
+    def load(record: JudgeRecord) -> MockJudge:
+        made.append(make_engine())
+        return MockJudge(made[-1], name=record.name)
+
+    def should_stop() -> bool:
+        return stop_after is not None and sum(one.executed_packs for one in made) >= stop_after
+
+    with open_run(directory, manifest, retry_errors=retry_errors) as run:
+        with Exporter(run) as exporter:
+            for sample, scores in run.rows(load, should_stop=should_stop):
+                exporter.write(sample, scores)
+        return deliver(run, exporter.files)
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
