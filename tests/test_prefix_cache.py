@@ -11,6 +11,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gate import STRANGE
+from test_readout import llama4
 from test_trie_engine import DEEP, FLAT, VOCAB, documents, largest_difference, logprobs, readouts, request
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
@@ -226,3 +227,12 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
     monkeypatch.setattr(engine, "_trunk", broken)
     with pytest.raises(RuntimeError, match="shape"):
         readouts(engine, documents())
+
+
+def test_whatever_is_chosen_for_attention_in_chunks_is_exact():
+    model = llama4()
+    requests = documents(seed=3)
+    engine, report = choose_engine(model, Head(model))
+    assert report.engine != "trie"
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    assert largest_difference(logprobs(engine, requests), logprobs(alone, requests)) < 1e-4
