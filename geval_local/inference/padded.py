@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from geval_local.inference.engine import Pack, Position, PositionReadout, Readout, ReadoutTable, Request, read_positions
 from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups
+from geval_local.inference.rope import length_groups, rope_reset
 
 __all__ = ["PaddedEngine", "Row", "rows_of"]
 
@@ -62,6 +62,7 @@ class PaddedEngine:
         self._trunk = trunk_of(model)
         self._device = input_device(model)
         self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self.batch_tokens = batch_tokens
 
@@ -145,6 +146,7 @@ class PaddedEngine:
         for number, row in enumerate(rows):
             tokens[number, : len(row.tokens)] = row.tokens
         where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
+        self._reset_rope()
         hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
         index = torch.tensor(where, device=hidden.device)
         return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]

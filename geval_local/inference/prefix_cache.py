@@ -22,7 +22,7 @@ from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.padded import PaddedEngine, Row, rows_of
 from geval_local.inference.prefix_batches import batches
 from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups
+from geval_local.inference.rope import length_groups, rope_reset
 from geval_local.inference.stream import Ids, common_prefix
 
 __all__ = ["CachePack", "PrefixCacheEngine"]
@@ -84,6 +84,7 @@ class PrefixCacheEngine:
         self._keyword = keyword
         self._device = input_device(model)
         self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self._padded = padded
         self._held: list[tuple[Ids, Cache]] = []
@@ -213,6 +214,7 @@ class PrefixCacheEngine:
         """Send tokens through the trunk, behind a cache if there is one; `keep` the cache that comes of it."""
         options = {} if cache is None else {self._keyword: cache}
         inputs = torch.from_numpy(tokens.astype(np.int64)).to(self._device)
+        self._reset_rope()
         output = self._trunk(input_ids=inputs, use_cache=keep, return_dict=True, **options)
         self.computed_tokens += tokens.size
         kept = getattr(output, self._keyword, None)

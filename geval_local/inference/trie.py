@@ -24,7 +24,7 @@ from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.path_store import PathStore
 from geval_local.inference.plan import lay_out
 from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups
+from geval_local.inference.rope import length_groups, rope_reset
 from geval_local.inference.stream import build_stream, common_prefix
 
 __all__ = ["TrieEngine"]
@@ -73,6 +73,7 @@ class TrieEngine:
         self._trunk = trunk_of(model)
         self._device = input_device(model)
         self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self._padded = padded
         self._fused = fused
@@ -192,6 +193,7 @@ class TrieEngine:
         try:
             tokens = torch.from_numpy(stream.tokens[start:stop].astype(np.int64)).to(self._device)
             positions = torch.from_numpy(stream.positions[start:stop]).to(self._device)
+            self._reset_rope()
             with attending_through(self._config, attention):
                 hidden = self._trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
             self.windows = tuple(attention.windows)
