@@ -8,6 +8,7 @@ cache the last is all that can be asked, and it must have been used.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -66,10 +67,10 @@ def choose_engine(
     reasons: list[str] = []
     if choice != "cache":
         refusal = _refusal(model)
-        report, fused = (EngineReport("padded", refusal), False) if refusal is not None else _probe_trie(model, head)
+        report, ways = (EngineReport("padded", refusal), {}) if refusal is not None else _probe_trie(model, head)
         if report.reason is None:
             budget = batch_tokens or trie_budget(model, head, padded)
-            return TrieEngine(model, head, batch_tokens=budget, padded=padded, fused=fused), report
+            return TrieEngine(model, head, batch_tokens=budget, padded=padded, **ways), report
         if choice == "trie":
             raise _unsupported(model, report)
         reasons.append(report.reason)
@@ -113,34 +114,36 @@ def _expected_windows(config: Any) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, bool]:
-    """Probe the trie, with the fused GPU kernel if that serves.
+def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[str, bool]]:
+    """Probe the trie, with the fused GPU kernel and with the last layer pruned if they serve.
 
     Returns
     -------
     report : EngineReport
-    fused : bool
-        Whether the prefix-sharing engine may use that kernel.
+    ways : dict
+        Options of `TrieEngine`: which of these it may use.
     """
     config: Any = model.config.get_text_config()
     expected = _expected_windows(config)
     window = min((size for size in expected if size is not None), default=None)
 
-    for fused in (True, False) if model.device.type == "cuda" else (False,):
-        report = _probe(model, partial(_compare_trie, model, head, expected, fused), window)
+    for fused, prune in itertools.product((True, False) if model.device.type == "cuda" else (False,), (True, False)):
+        ways = {"fused": fused, "prune": prune}
+        report = _probe(model, partial(_compare_trie, model, head, expected, ways), window)
         if report.reason is None:
             break
-    return report, fused
+    return report, ways
 
 
 def _compare_trie(
-    model: PreTrainedModel, head: Head, expected: list[int | None], fused: bool, requests: Sequence[Request]
+    model: PreTrainedModel, head: Head, expected: list[int | None], ways: dict[str, bool], requests: Sequence[Request]
 ) -> EngineReport:
     """Compare the trie, cut into small packs, with one prompt at a time."""
     alone = PaddedEngine(model, head, batch_tokens=1)
     budget = max(1, len(requests[0].ids) // 3)
     # The kernel takes half precision only, so a widened model goes without it.
-    trie = TrieEngine(model, head, batch_tokens=budget, padded=alone, fused=fused and model.dtype in HALF)
+    ways = ways | {"fused": ways["fused"] and model.dtype in HALF}
+    trie = TrieEngine(model, head, batch_tokens=budget, padded=alone, **ways)
     difference, tolerance = distance_from_alone(trie, model, head, requests)
     reason = None
     if len(trie.windows) != len(expected):
