@@ -50,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="measure how cost grows instead")
     parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], help="default: all that suit the device")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--workloads", nargs="*", choices=["summeval", "synthetic"], default=["summeval", "synthetic"])
     parser.add_argument("--rounds", type=int, help="interleaved rounds (3; 2 with --quick)")
     parser.add_argument("--documents", type=int, help="documents of 16 candidates each (8; 2 with --quick)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -68,28 +69,39 @@ def arguments() -> argparse.Namespace:
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[Request]]]:
     """Go through model name, workload name, model and prompts; one model is in memory at a time."""
     dtype = getattr(torch, options.dtype)
+    real = SUMMEVAL.exists() and "summeval" in options.workloads
     for name in options.models:
+        judge = embedded_judge(options) if name in ("nano", "llama-26m") and real else None
         if name == "nano":
-            try:
-                judge = Judge.load(device=options.device, dtype=options.dtype, engine="trie")
-            except GevalError as error:
-                print(f"the embedded judge is left out: {error.message}", file=sys.stderr)
-                continue
-            if SUMMEVAL.exists():
+            if judge is not None:
                 yield name, "summeval", Bench(judge.loaded.model, 16), summeval_for_judge(judge, options.documents)
             continue
         bench = Bench(random_model(name, options.device, dtype), SHAPES[name].batch_rows)
         vocabulary = bench.model.config.vocab_size
-        yield name, "synthetic", bench, synthetic(documents=options.documents, vocabulary=vocabulary)
-        if name.startswith("qwen") and SUMMEVAL.exists() and not options.quick:
+        if judge is not None and len(judge.loaded.tokenizer) <= vocabulary:
+            # Random weights read any tokens; those of the embedded judge fit into the small vocabulary.
+            yield name, "summeval", bench, summeval_for_judge(judge, options.documents)
+        if name.startswith("qwen") and real:
             yield name, "summeval", bench, summeval_for_qwen(options.documents)
+        if "synthetic" in options.workloads:
+            yield name, "synthetic", bench, synthetic(documents=options.documents, vocabulary=vocabulary)
         del bench
         gc.collect()
+
+
+def embedded_judge(options: argparse.Namespace) -> Judge | None:
+    """Load the embedded judge; None, with a word about it, where it is not there."""
+    try:
+        return Judge.load(device=options.device, dtype=options.dtype, engine="trie")
+    except GevalError as error:
+        print(f"the embedded judge is left out: {error.message}", file=sys.stderr)
+        return None
 
 
 def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rounds: int) -> dict[str, Any]:
     """Time the arms in turns, each round in another order, after one short warm-up."""
     times: dict[str, list[float]] = {name: [] for name in names}
+    processor: dict[str, list[float]] = {name: [] for name in names}
     results: dict[str, np.ndarray] = {}
     missing: dict[str, str] = {}
     for name in names:
@@ -101,13 +113,15 @@ def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rou
     for number in range(rounds):
         for name in running[number % len(running) :] + running[: number % len(running)]:
             synchronize(bench.model.device)
-            start = time.perf_counter()
+            start, begun = time.perf_counter(), time.process_time()
             found = ARMS[name](bench, requests)
             synchronize(bench.model.device)
             times[name].append(time.perf_counter() - start)
+            # Of all threads: what is left to compare by where other work shares the processor.
+            processor[name].append(time.process_time() - begun)
             if found is not None:
                 results[name] = found
-    reference = results.get("one at a time")
+    reference = next((name for name in ("one at a time", "padded", "left-padded") if name in results), None)
     scores = {name: expected_score(found) for name, found in results.items()}
     return {
         "seconds": {name: times[name] for name in running},
@@ -116,9 +130,11 @@ def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rou
             for name in running
             if "trie" in running
         },
+        "processor_seconds": {name: processor[name] for name in running},
+        "score_reference": reference,
         "score_difference": {}
         if reference is None
-        else {name: float(np.abs(found - scores["one at a time"]).max()) for name, found in scores.items()},
+        else {name: float(np.abs(found - scores[reference]).max()) for name, found in scores.items()},
         "computed": dict(bench.computed),
         "missing": missing,
     }
@@ -136,14 +152,18 @@ def spread(values: Sequence[float]) -> str:
 
 def show(console: Console, record: dict[str, Any]) -> None:
     table = Table(title=f"{record['model']} {record['dtype']}, {record['workload']}: {record['prompts']} prompts")
-    for column in ("engine", "seconds", "times the trie's", "tokens computed", "score difference"):
+    for column in ("engine", "seconds", "times the trie's", "in processor time", "tokens computed", "score difference"):
         table.add_column(column, justify="left" if column == "engine" else "right")
+    work = record["processor_seconds"]
     for name, seconds in record["seconds"].items():
         difference = record["score_difference"].get(name)
         table.add_row(
             name,
             f"{statistics.median(seconds):.2f}",
             spread(record["ratios"][name]) if record["ratios"] else "",
+            spread([one / other for one, other in zip(work[name], work["trie"], strict=True)])
+            if record["ratios"]
+            else "",
             f"{record['computed'].get(name, 0):,}",
             "" if difference is None else f"{difference:.1e}",
         )
@@ -166,6 +186,7 @@ def main() -> None:
         records = []
         for model, workload, bench, requests in cases(options):
             record = {"model": model, "workload": workload, "dtype": options.dtype, "prompts": len(requests)}
+            record |= {"documents": options.documents}
             record |= measure(bench, requests, options.arms, options.rounds)
             record |= {"prompt_tokens": prompt_tokens(requests), "trie_tokens": trie_tokens(requests)}
             if "trie" in record["seconds"]:
@@ -197,7 +218,10 @@ def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "ratio_lm_eval": ratio(first, "lm-eval"),
         "tokens_computed": first["computed"].get("trie"),
         "tokens_trie": first["trie_tokens"],
-        "max_score_difference": max((record["score_difference"].get("trie", 0.0) for record in records), default=None),
+        "max_score_difference": max(
+            (record["score_difference"]["trie"] for record in records if "trie" in record["score_difference"]),
+            default=None,
+        ),
         "utilization": round(first.get("utilization", 0.0), 3),
         "all": {
             f"{record['model']}/{record['workload']}": {arm: ratio(record, arm) for arm in record["ratios"]}

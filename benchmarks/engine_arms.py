@@ -134,7 +134,8 @@ def left_padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
         logprobs = logits[:, -1].float().log_softmax(-1).cpu().numpy()
         bench.computed["left-padded"] += tokens.numel()
         for row, index in enumerate(members):
-            result[index] = logprobs[row, list(requests[index].trie.inner_nodes[0].tokens)]
+            edges = logprobs[row, list(requests[index].trie.inner_nodes[0].tokens)]
+            result[index] = requests[index].trie.label_logprobs(edges)
     return result
 
 
@@ -173,7 +174,8 @@ def lm_eval(bench: Bench, requests: Sequence[Request]) -> LogProbs:
     ]
     answers = bench.harness._loglikelihood_tokens(asked, disable_tqdm=True)
     bench.computed["lm-eval"] = sum(len(request.ids) for request in requests)
-    return np.array([logprob for logprob, _ in answers]).reshape(len(requests), -1)
+    edges = np.array([logprob for logprob, _ in answers]).reshape(len(requests), -1)
+    return np.stack([request.trie.label_logprobs(row) for request, row in zip(requests, edges, strict=True)])
 
 
 #: Name in tables and results -> arm. Ratios are against the first.

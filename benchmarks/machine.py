@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import os
 import platform
 import statistics
@@ -33,13 +34,24 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         "processor": _processor(),
+        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "gpu": torch.cuda.get_device_name() if cuda else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "lm_eval": version_of("lm_eval"),
         "geval_local": __version__,
     }
+
+
+def version_of(package: str) -> str | None:
+    """Version of a package that need not be there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

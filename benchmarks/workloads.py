@@ -156,7 +156,13 @@ def summeval(maker: RequestMaker, documents: int | None) -> list[Request]:
     samples = list(read_samples(SUMMEVAL))
     keys = list(dict.fromkeys(sample.fields["doc_id"] for sample in samples))[:documents]
     chosen = [sample for sample in samples if sample.fields["doc_id"] in set(keys)]
-    return [entry.request for entry in maker.prepare(chosen) if entry.request is not None]
+    return [single_token_labels(entry.request) for entry in maker.prepare(chosen) if entry.request is not None]
+
+
+def single_token_labels(request: Request) -> Request:
+    """Leave out surface forms of several tokens: not every arm can read them."""
+    forms = [form for form in request.trie.forms if len(form.token_ids) == 1]
+    return Request(request.ids, LabelTrie(forms, request.trie.labels))
 
 
 def summeval_for_qwen(documents: int | None) -> list[Request]:

@@ -59,9 +59,10 @@ class Judge:
         See `load`, which is the usual way to a judge.
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
-    engine : {"auto", "trie", "padded"}
-        ``trie``: every distinct prompt token is computed once. ``padded``: right-padded batches. ``auto``: the first
-        where a probe shows it exact for this model, else the second.
+    engine : {"auto", "trie", "cache", "padded"}
+        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches behind copies of the
+        model's own cache of what they share. ``padded``: right-padded batches. ``auto``: the first of them that a probe
+        shows exact for this model.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class Judge:
             Prompt style; the entry's own when absent.
         batch_tokens : int, optional
             Most tokens per forward pass.
-        engine : {"auto", "trie", "padded"}
+        engine : {"auto", "trie", "cache", "padded"}
             See `Judge`.
         device, device_map, dtype, attention, quantization, trust_remote_code
             See `LoadOptions`.
@@ -122,7 +123,7 @@ class Judge:
         ------
         JudgeError
             If the judge is unknown, its weights are missing or not safetensors, its architecture or tokenizer
-            cannot be used, or `engine` is ``trie`` and the model's prefixes cannot be shared exactly.
+            cannot be used, or `engine` is ``trie`` or ``cache`` and that is not exact for the model.
         """
         entry = find_judge(name, models_file)
         if style is not None:

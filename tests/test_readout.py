@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers
 from tiny import KINDS, tiny_model
 
 from geval_local.errors import UnsupportedModelError
@@ -138,3 +139,40 @@ def test_a_model_without_a_head_is_refused():
 
 def test_the_input_device_is_the_embeddings():
     assert input_device(tiny_model("llama", VOCABULARY)) == torch.device("cpu")
+
+
+def llama4(layers=4):
+    config = transformers.Llama4TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        intermediate_size_mlp=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        attention_chunk_size=16,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def test_a_base_model_that_is_not_where_the_prefix_says_is_found():
+    model = llama4()
+    assert not hasattr(model, model.base_model_prefix)
+    assert trunk_of(model) is model.model
+    with torch.inference_mode():
+        expected = model(TOKENS, use_cache=False).logits[0]
+    torch.testing.assert_close(Head(model).logits(hidden_states(model)), expected, rtol=0, atol=1e-5)
+
+
+def test_a_model_without_a_base_model_is_refused_by_name():
+    model = llama4(1)
+    del model._modules["model"]
+    for use in (trunk_of, Head):
+        with pytest.raises(UnsupportedModelError, match="Llama4ForCausalLM has no base model apart from its head"):
+            use(model)

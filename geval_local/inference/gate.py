@@ -1,27 +1,29 @@
-"""Which engine may serve a model: the prefix-sharing one where a probe shows it exact, else right-padded batches.
+"""Which engine may serve a model: the prefix-sharing one, else a shared prefix cache, else right-padded batches.
 
-No list of architectures. A first sieve asks what the model says of itself; then probe prompts go through the trie in
-small packs and one by one, and three things must hold: every layer called the attention function, every layer asked for
-the sliding window that the configuration gives it, and the label log-probabilities agree.
+No list of architectures. A first sieve asks what the model says of itself; then probe prompts go through an engine in
+small packs and one by one. For the trie three things must hold: every layer called the attention function, every layer
+asked for the sliding window that the configuration gives it, and the label log-probabilities agree. For the shared
+cache the last is all that can be asked, and it must have been used.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError
 from geval_local.inference.budget import trie_budget
 from geval_local.inference.engine import Engine, Request
-from geval_local.inference.labels import LabelTrie, SurfaceForm
+from geval_local.inference.engine_report import EngineReport
 from geval_local.inference.padded import PaddedEngine
+from geval_local.inference.prefix_cache import CachePack, PrefixCacheEngine
+from geval_local.inference.probe import HALF, distance_from_alone, probe_length, probe_requests
 from geval_local.inference.readout import Head
 from geval_local.inference.trie import TrieEngine
 from geval_local.inference.wide import widened
@@ -30,56 +32,7 @@ __all__ = ["EngineChoice", "EngineReport", "choose_engine"]
 
 logger = logging.getLogger("geval_local")
 
-EngineChoice = Literal["auto", "trie", "padded"]
-
-_HALF = (torch.bfloat16, torch.float16)
-#: Largest difference of a label's log-probability (nats) that is rounding and nothing else: of any label in float64
-#: (parts of some models are computed in float32 there) and float32, of a typical prompt's mean in half precision.
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
-#: A probe may cost this many floating-point operations, so that loading stays a matter of seconds.
-_PROBE_OPERATIONS = {"cpu": 4e11}
-_PROBE_OPERATIONS_ELSEWHERE = 4e14
-_SHORT_PROBE = 48
-_PROBE_LABELS = 12
-
-
-@dataclass(frozen=True)
-class EngineReport:
-    """Which engine serves a model, and why.
-
-    Attributes
-    ----------
-    engine : str
-        ``trie`` or ``padded``.
-    reason : str or None
-        Why it is not the prefix-sharing one; None if it is.
-    difference : float or None
-        How far label log-probabilities (nats) from the trie and from one prompt at a time are apart, see `TOLERANCE`;
-        in float32 where a half-precision model fits into memory so. None if there was no probe.
-    tolerance : float or None
-        What was allowed.
-    probe_tokens : int
-        Length of the longest probe prompt.
-    window : int or None
-        The model's smallest sliding window, if the probe was too short to reach it.
-    """
-
-    engine: str
-    reason: str | None = None
-    difference: float | None = None
-    tolerance: float | None = None
-    probe_tokens: int = 0
-    window: int | None = None
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        if self.reason is not None:
-            return f"{self.engine} (no prefix sharing: {self.reason})"
-        if self.difference is None:
-            return self.engine
-        probed = f"differs by {self.difference:.1e} nats from one at a time on {self.probe_tokens} tokens"
-        return f"{self.engine} ({probed}{'' if self.window is None else f', window {self.window} not reached'})"
+EngineChoice = Literal["auto", "trie", "cache", "padded"]
 
 
 def choose_engine(
@@ -93,9 +46,9 @@ def choose_engine(
         A causal LM in evaluation mode.
     head : Head
         Its read-out head.
-    choice : {"auto", "trie", "padded"}
-        ``auto`` steps down to right-padded batches where the probe fails; ``trie`` raises there; ``padded`` does not
-        probe.
+    choice : {"auto", "trie", "cache", "padded"}
+        ``auto`` steps down from the trie to a shared prefix cache and on to right-padded batches where a probe fails;
+        ``trie`` and ``cache`` raise there; ``padded`` does not probe.
     batch_tokens : int, optional
         Most tokens per forward pass; found from the device and its free memory when absent.
 
@@ -104,29 +57,44 @@ def choose_engine(
     ConfigurationError
         If there is no such choice.
     UnsupportedModelError
-        If `choice` is ``trie`` and the model's prefixes cannot be shared exactly.
+        If `choice` is ``trie`` or ``cache`` and that is not exact for the model.
     """
     if choice not in get_args(EngineChoice):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if choice == "padded":
         return padded, EngineReport("padded")
-    reason = _refusal(model)
-    report, fused = (EngineReport("padded", reason), False) if reason is not None else _probe(model, head)
-    if report.reason is None:
-        budget = batch_tokens or trie_budget(model, head, padded)
-        return TrieEngine(model, head, batch_tokens=budget, padded=padded, fused=fused), report
-    if choice == "trie":
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot share prefixes exactly: {report.reason}",
-            hint="Leave the engine out, or take `padded`.",
-        )
+    reasons: list[str] = []
+    if choice != "cache":
+        refusal = _refusal(model)
+        report, ways = (EngineReport("padded", refusal), {}) if refusal is not None else _probe_trie(model, head)
+        if report.reason is None:
+            budget = batch_tokens or trie_budget(model, head, padded)
+            return TrieEngine(model, head, batch_tokens=budget, padded=padded, **ways), report
+        if choice == "trie":
+            raise _unsupported(model, report)
+        reasons.append(report.reason)
+    report = _probe_cache(model, head)
+    if report.reason is not None:
+        if choice == "cache":
+            raise _unsupported(model, report)
+        reasons.append(f"a shared cache does not help: {report.reason}")
+    report = replace(report, reason="; ".join(reasons) or None)
     logger.info("%s: %s", type(model).__name__, report.text)
-    return padded, report
+    if report.engine == "padded":
+        return padded, report
+    return PrefixCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), report
+
+
+def _unsupported(model: PreTrainedModel, report: EngineReport) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(model).__name__} cannot share prefixes exactly: {report.reason}",
+        hint="Leave the engine out, or take `padded`.",
+    )
 
 
 def _refusal(model: PreTrainedModel) -> str | None:
-    """Say why a model need not be probed: what it states of itself."""
+    """Say why a model's trie need not be probed: what it states of itself."""
     config: Any = model.config.get_text_config()
     if not getattr(model, "_supports_attention_backend", False):
         return "its layers take no attention function from outside"
@@ -146,47 +114,37 @@ def _expected_windows(config: Any) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _probe(model: PreTrainedModel, head: Head) -> tuple[EngineReport, bool]:
-    """Probe a model as it is and, if that is in half precision, in float32 too; with the fused GPU kernel if it serves.
+def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[str, bool]]:
+    """Probe the trie, with the fused GPU kernel and with the last layer pruned if they serve.
 
     Returns
     -------
     report : EngineReport
-    fused : bool
-        Whether the prefix-sharing engine may use that kernel.
+    ways : dict
+        Options of `TrieEngine`: which of these it may use.
     """
     config: Any = model.config.get_text_config()
     expected = _expected_windows(config)
     window = min((size for size in expected if size is not None), default=None)
-    length = _probe_length(model, window)
-    requests = _probe_requests(length, int(config.vocab_size))
-    missed = window if window is not None and window >= length else None
-    for fused in (True, False) if model.device.type == "cuda" else (False,):
-        try:
-            report = _compare(model, head, requests, expected, fused=fused)
-            if report.reason is None and model.dtype in _HALF:
-                with widened(model) as wide:
-                    report = _compare(model, head, requests, expected, fused=False) if wide else report
-        except UnsupportedModelError as error:
-            report = EngineReport("padded", error.message)
-        except Exception as error:  # any failure of foreign code under a foreign attention function is an answer
-            report = EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
-        report = replace(report, probe_tokens=length, window=missed)
+
+    for fused, prune in itertools.product((True, False) if model.device.type == "cuda" else (False,), (True, False)):
+        ways = {"fused": fused, "prune": prune}
+        report = _probe(model, partial(_compare_trie, model, head, expected, ways), window)
         if report.reason is None:
             break
-    return report, fused
+    return report, ways
 
 
-def _compare(
-    model: PreTrainedModel, head: Head, requests: Sequence[Request], expected: list[int | None], *, fused: bool
+def _compare_trie(
+    model: PreTrainedModel, head: Head, expected: list[int | None], ways: dict[str, bool], requests: Sequence[Request]
 ) -> EngineReport:
     """Compare the trie, cut into small packs, with one prompt at a time."""
     alone = PaddedEngine(model, head, batch_tokens=1)
-    trie = TrieEngine(model, head, batch_tokens=max(1, len(requests[0].ids) // 3), padded=alone, fused=fused)
-    differences = np.abs(_label_logprobs(trie, requests) - _label_logprobs(alone, requests))
-    tolerance = TOLERANCE[model.dtype]
-    # In half precision a single prompt may differ by much: rounding sends a token to another expert, say.
-    difference = float(np.median(differences.mean(axis=1)) if model.dtype in _HALF else differences.max())
+    budget = max(1, len(requests[0].ids) // 3)
+    # The kernel takes half precision only, so a widened model goes without it.
+    ways = ways | {"fused": ways["fused"] and model.dtype in HALF}
+    trie = TrieEngine(model, head, batch_tokens=budget, padded=alone, **ways)
+    difference, tolerance = distance_from_alone(trie, model, head, requests)
     reason = None
     if len(trie.windows) != len(expected):
         reason = f"{len(trie.windows)} of its {len(expected)} layers call the attention function"
@@ -194,47 +152,48 @@ def _compare(
         reason = "its layers do not ask for the sliding windows of its configuration"
     elif not difference <= tolerance:
         reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-    return EngineReport("trie" if reason is None else "padded", reason, difference, tolerance)
+    return EngineReport("trie", reason, difference, tolerance)
 
 
-def _probe_length(model: PreTrainedModel, window: int | None) -> int:
-    """Length of the longest probe prompt: beyond the sliding window where that is affordable."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
-    if window is None:
-        return min(_SHORT_PROBE, limit - 2)
-    operations = _PROBE_OPERATIONS.get(model.device.type, _PROBE_OPERATIONS_ELSEWHERE)
-    # Every prompt alone and all in the trie: about five times the longest prompt.
-    affordable = int(operations / (5 * 2 * max(model.num_parameters(), 1)))
-    wanted = window + window // 2 + _SHORT_PROBE
-    return min(wanted if wanted <= affordable else _SHORT_PROBE, limit - 2)
+def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
+    """Probe the shared prefix cache."""
+    config: Any = model.config.get_text_config()
+    # Chunks are to recurrent layers what windows are to attention: what goes wrong behind them does not show before.
+    names = ("sliding_window", "attention_chunk_size", "chunk_size", "mamba_chunk_size")
+    spans = [span for span in (getattr(config, name, None) for name in names) if isinstance(span, int)]
+    report = _probe(model, partial(_compare_cache, model, head), max(spans, default=None))
+    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
+    if chunked and report.reason is None and report.window is not None:
+        return replace(report, engine="padded", reason="attention in chunks is beyond what a probe may cost")
+    return report
 
 
-def _probe_requests(length: int, vocabulary: int) -> list[Request]:
-    """Prompts that share prefixes in every way: branches, a prompt that is a prefix of another, label tries."""
-    generator = np.random.default_rng(0)
-    # The upper half of a vocabulary is where stand-ins for images and the like are found.
-    high = max(2, vocabulary // 2)
-    ids: NDArray[np.int32] = generator.integers(0, high, size=2 * length, dtype=np.int32)
-    stem, other = ids[:length], ids[length:]
-    prompts = [
-        stem,
-        stem[: length // 2],
-        np.concatenate([stem[: length // 2], other[: length // 3]]),
-        np.concatenate([stem[: length // 2], other[: length // 6], stem[: length // 6]]),
-    ]
-    labels = generator.permutation(high)[: min(_PROBE_LABELS, high)].tolist()
-    forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(labels)]
-    forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
-    trie = LabelTrie(forms, len(forms))
-    return [Request(prompt.astype(np.int32), trie) for prompt in prompts]
+def _compare_cache(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+    """Compare a shared prefix cache, in small batches, with one prompt at a time."""
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    engine = PrefixCacheEngine(model, head, batch_tokens=max(1, len(requests[0].ids) // 3), padded=alone)
+    if not any(isinstance(pack, CachePack) and pack.cuts for pack in engine.plan(requests)):
+        raise UnsupportedModelError("its prompts are too short to share a prefix")
+    difference, tolerance = distance_from_alone(engine, model, head, requests)
+    wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
+    return EngineReport("cache", None if difference <= tolerance else wrong, difference, tolerance)
 
 
-def _label_logprobs(engine: Engine, requests: Sequence[Request]) -> NDArray[np.float64]:
-    found: dict[int, NDArray[np.float64]] = {}
-    for pack, readouts in engine.execute(requests, engine.plan(requests)):
-        for index, readout in zip(pack.requests, readouts, strict=True):
-            if readout.label_logprobs is None:
-                raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
-            # Labels without any probability are the same everywhere.
-            found[index] = np.maximum(readout.label_logprobs, -1e3)
-    return np.stack([found[index] for index in range(len(requests))])
+def _probe(
+    model: PreTrainedModel, compare: Callable[[Sequence[Request]], EngineReport], span: int | None
+) -> EngineReport:
+    """Probe a model as it is and, if that is in half precision, in float32 too."""
+    length = probe_length(model, span)
+    requests = probe_requests(length, int(model.config.get_text_config().vocab_size))
+    try:
+        report = compare(requests)
+        if report.reason is None and model.dtype in HALF:
+            with widened(model) as wide:
+                report = compare(requests) if wide else report
+    except UnsupportedModelError as error:
+        report = EngineReport("padded", error.message)
+    except Exception as error:  # any failure of foreign code in a use it was not written for is an answer
+        report = EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
+    missed = span if span is not None and span >= length else None
+    engine = report.engine if report.reason is None else "padded"
+    return replace(report, engine=engine, probe_tokens=length, window=missed)

@@ -17,17 +17,30 @@ from transformers import PreTrainedModel
 from geval_local.inference.engine import Pack, Position, PositionReadout, Readout, ReadoutTable, Request, read_positions
 from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups
+from geval_local.inference.rope import length_groups, rope_reset
 
-__all__ = ["PaddedEngine"]
+__all__ = ["PaddedEngine", "Row", "rows_of"]
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A prompt followed by one reading path, and the positions to read in it."""
+class Row:
+    """A prompt followed by one reading path.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+        Its tokens.
+    reads : tuple of (int, Position)
+        Places in it, each with what is to be read there.
+    """
 
     tokens: tuple[int, ...]
     reads: tuple[tuple[int, Position], ...]
+
+    @property
+    def requests(self) -> set[int]:
+        """Requests that read in it."""
+        return {position.request for _, position in self.reads}
 
 
 class PaddedEngine:
@@ -50,6 +63,7 @@ class PaddedEngine:
         self._trunk = trunk_of(model)
         self._device = input_device(model)
         self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
@@ -81,7 +95,7 @@ class PaddedEngine:
         for pack in packs:
             table = ReadoutTable(requests)
             failed: dict[int, str] = {}
-            rows = [row for index in pack.requests for row in _rows(index, requests[index])]
+            rows = [row for index in pack.requests for row in rows_of(index, requests[index])]
             self._compute(rows, requests, table, failed)
             yield (
                 pack,
@@ -95,7 +109,7 @@ class PaddedEngine:
         """Do nothing: batches leave nothing behind."""
 
     def _compute(
-        self, rows: list[_Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
+        self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
     ) -> None:
         todo = [rows]
         while todo:
@@ -117,7 +131,7 @@ class PaddedEngine:
                 for result in results:
                     table.add(*result)
 
-    def _read(self, rows: Sequence[_Row], width: int, requests: Sequence[Request]) -> list[PositionReadout] | None:
+    def _read(self, rows: Sequence[Row], width: int, requests: Sequence[Request]) -> list[PositionReadout] | None:
         """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
         positions = [position for row in rows for _, position in row.reads]
         try:
@@ -128,24 +142,25 @@ class PaddedEngine:
         return None
 
     @torch.inference_mode()
-    def _hidden_states(self, rows: Sequence[_Row], width: int) -> torch.Tensor:
+    def _hidden_states(self, rows: Sequence[Row], width: int) -> torch.Tensor:
         """Compute the final hidden states at the rows' read-out positions, in order."""
         tokens = np.zeros((len(rows), width), dtype=np.int64)
         for number, row in enumerate(rows):
             tokens[number, : len(row.tokens)] = row.tokens
         where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
+        self._reset_rope()
         hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
         index = torch.tensor(where, device=hidden.device)
         return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
 
 
-def _rows(index: int, request: Request) -> list[_Row]:
-    """One row per reading path; every inner node is read once, in the first row that passes through it.
+def rows_of(index: int, request: Request) -> list[Row]:
+    """Make one row per reading path; every inner node is read once, in the first row that passes through it.
 
     A request's rows have one length, so that they stay on one side of a rotary switch however they are batched.
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
-    rows: list[_Row] = []
+    rows: list[Row] = []
     last = len(request.ids) - 1
     for path in request.trie.reading_paths:
         reads = []
@@ -154,5 +169,5 @@ def _rows(index: int, request: Request) -> list[_Row]:
             if number is not None:
                 reads.append((last + depth, Position(index, number)))
         padding = [0] * (request.trie.depth - len(path))
-        rows.append(_Row((*request.ids.tolist(), *path, *padding), tuple(reads)))
+        rows.append(Row((*request.ids.tolist(), *path, *padding), tuple(reads)))
     return rows

@@ -19,9 +19,11 @@ from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
 
-__all__ = ["EdgeLogprobs", "Head", "input_device", "trunk_of"]
+__all__ = ["EdgeLogprobs", "Head", "input_device", "trunk_name", "trunk_of"]
 
 OTHER_TOKENS = 8
+#: Where causal LMs keep their base model, if not where they say.
+_TRUNK_NAMES = ("model", "transformer", "backbone")
 _MAX_ELEMENTS = 1 << 26
 
 
@@ -80,6 +82,23 @@ class _GivenHiddenStates(nn.Module):
         return _TrunkOutput(self.hidden)
 
 
+def trunk_name(model: PreTrainedModel) -> str:
+    """Find the attribute of a causal LM that holds its base model.
+
+    Its ``base_model_prefix`` says so, except where that is the name that the model has inside a larger one (Llama 4).
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no separate base model.
+    """
+    for name in (model.base_model_prefix, *_TRUNK_NAMES):
+        trunk = getattr(model, name, None) if name else None
+        if isinstance(trunk, nn.Module) and trunk is not model:
+            return name
+    raise UnsupportedModelError(f"{type(model).__name__} has no base model apart from its head")
+
+
 def trunk_of(model: PreTrainedModel) -> nn.Module:
     """Return the part of a causal LM that computes final hidden states (its base model).
 
@@ -88,9 +107,7 @@ def trunk_of(model: PreTrainedModel) -> nn.Module:
     UnsupportedModelError
         If the model has no separate base model.
     """
-    trunk = getattr(model, model.base_model_prefix, None)
-    if not isinstance(trunk, nn.Module) or trunk is model:
-        raise UnsupportedModelError(f"{type(model).__name__} has no base model apart from its head")
+    trunk = getattr(model, trunk_name(model))
     decoder = getattr(trunk, "decoder", None)
     return decoder if isinstance(decoder, nn.Module) else trunk
 
@@ -109,13 +126,19 @@ class Head:
     model : PreTrainedModel
         A causal LM. Its parameters are shared, except for the head's, which are copied to float32 where they are
         narrower.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no separate base model, or no head.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-        self._trunk = _GivenHiddenStates(getattr(model, model.base_model_prefix))
+        name = trunk_name(model)
+        self._trunk = _GivenHiddenStates(getattr(model, name))
         self._model = _shallow_copy(model)
-        self._model._modules[model.base_model_prefix] = self._trunk
+        self._model._modules[name] = self._trunk
         head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
             raise UnsupportedModelError(f"{type(model).__name__} has no language-modelling head")

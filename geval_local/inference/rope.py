@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["length_groups"]
+from torch import nn
+
+__all__ = ["length_groups", "rope_reset"]
 
 
 def length_groups(config: Any) -> Callable[[int], int]:
@@ -37,3 +39,30 @@ def length_groups(config: Any) -> Callable[[int], int]:
     if kind == "dynamic":
         return lambda length: max(length - switch, 0)
     return lambda length: 0
+
+
+def rope_reset(trunk: nn.Module) -> Callable[[], None]:
+    """Make a function that takes dynamic NTK scaling back to where it began.
+
+    Transformers keeps the frequencies that the longest prompt so far has grown; without a reset before every forward
+    pass a prompt beyond the switch would change the scores of those that come after it.
+
+    Parameters
+    ----------
+    trunk : Module
+        The model, or its part that computes hidden states.
+    """
+    growing: list[tuple[Any, str]] = []
+    for module in trunk.modules():
+        kind = getattr(module, "rope_type", None)
+        # Where layer types have embeddings of their own, one module holds them all.
+        kinds = {f"{layer}_": part for layer, part in kind.items()} if isinstance(kind, dict) else {"": kind}
+        growing += [(module, prefix) for prefix, part in kinds.items() if isinstance(part, str) and "dynamic" in part]
+
+    def reset() -> None:
+        for module, prefix in growing:
+            frequencies = getattr(module, f"{prefix}inv_freq")
+            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(frequencies.device))
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+
+    return reset

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from geval_local.inference.attention import attending_through
 from geval_local.inference.engine import Pack, Readout, ReadoutTable, Request, read_positions
+from geval_local.inference.last_layer import reading_only, token_wise_parts
 from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.pack_attention import PackAttention
 from geval_local.inference.packs import StreamPack, Work, cut, lay_requests_out
@@ -24,7 +25,7 @@ from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.path_store import PathStore
 from geval_local.inference.plan import lay_out
 from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups
+from geval_local.inference.rope import length_groups, rope_reset
 from geval_local.inference.stream import build_stream, common_prefix
 
 __all__ = ["TrieEngine"]
@@ -48,6 +49,8 @@ class TrieEngine:
         Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
     fused : bool
         Whether attention may use a fused kernel for packed sequences, where the device has one.
+    prune : bool
+        Whether the last layer's feed-forward part is computed at the read-out positions only.
 
     Attributes
     ----------
@@ -69,14 +72,17 @@ class TrieEngine:
         batch_tokens: int = 2048,
         padded: PaddedEngine,
         fused: bool = True,
+        prune: bool = True,
     ) -> None:
         self._config: Any = model.config
         self._trunk = trunk_of(model)
         self._device = input_device(model)
         self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self._padded = padded
         self._fused = fused
+        self._last_parts = token_wise_parts(self._trunk) if prune else ()
         self._store = PathStore()
         self.limit = batch_tokens
         self.batch_tokens = batch_tokens
@@ -193,7 +199,11 @@ class TrieEngine:
         try:
             tokens = torch.from_numpy(stream.tokens[start:stop].astype(np.int64)).to(self._device)
             positions = torch.from_numpy(stream.positions[start:stop]).to(self._device)
-            with attending_through(self._config, attention):
+            self._reset_rope()
+            # Where nothing is read any row will do; identical prompts are read at the same place.
+            wanted = np.unique(work.places[low:high] - start) if low < high else np.zeros(1, dtype=np.int64)
+            rows = torch.from_numpy(wanted).to(self._device)
+            with attending_through(self._config, attention), reading_only(self._last_parts, rows, stop - start):
                 hidden = self._trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
             self.windows = tuple(attention.windows)
             if low < high:
