@@ -74,6 +74,8 @@ class PrefixCacheEngine:
     """
 
     name = "cache"
+    #: What a pack finds held depends on the packs before it.
+    independent_packs = False
 
     def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, padded: PaddedEngine) -> None:
         self._trunk = trunk_of(model)
@@ -89,6 +91,7 @@ class PrefixCacheEngine:
         self._padded = padded
         self._held: list[tuple[Ids, Cache]] = []
         self.batch_tokens = batch_tokens
+        self.limit = batch_tokens
         self.computed_tokens = 0
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
@@ -154,11 +157,11 @@ class PrefixCacheEngine:
             batch = todo.pop()
             size = len(batch) * (len(batch[0].tokens) - len(pack.prefix))
             results = None
-            if len(batch) == 1 or size <= self.batch_tokens:
+            if len(batch) == 1 or size <= self.limit:
                 results = self._read(pack, batch, requests)
                 # What follows stands outside of the except block: the traceback would pin the activations.
                 if results is None and len(batch) > 1:
-                    self.batch_tokens = max(1, min(self.batch_tokens, size) // 2)
+                    self.limit = max(1, min(self.limit, size) // 2)
             if results is not None:
                 for result in results:
                     table.add(*result)
