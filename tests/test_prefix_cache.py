@@ -214,7 +214,7 @@ def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_ca
     monkeypatch.setattr(engine, "_trunk", limited)
     found = logprobs(engine, requests)
     assert max(sizes) > 110
-    assert engine.batch_tokens < 400
+    assert engine.limit < 400
     assert largest_difference(found, logprobs(alone, requests)) < 1e-10
 
 
