@@ -36,7 +36,7 @@ _LOADING = "Loading"
 
 StyleName = Literal["completion", "chat", "chat-no-prefill"]
 QuantizationName = Literal["8bit", "4bit"]
-EngineName = Literal["auto", "trie", "padded"]
+EngineName = Literal["auto", "trie", "cache", "padded"]
 
 JudgeName = Annotated[
     str | None,
@@ -97,7 +97,8 @@ BatchTokens = Annotated[
 Engine = Annotated[
     EngineName,
     typer.Option(
-        help="trie: every distinct prompt token is computed once; padded: plain batches; auto: trie where it is exact.",
+        help="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own cache; "
+        "padded: plain batches; auto: the first of these that a probe shows exact.",
         rich_help_panel=_LOADING,
     ),
 ]
