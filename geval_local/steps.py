@@ -110,7 +110,7 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
     """
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS)
-    steps = _read_answer(prompt.cue, written)
+    steps = _in_sentence_case(_read_answer(prompt.cue, written))
     if len(steps) < 2:
         raise JudgeError(
             f"the judge {judge.name} wrote no evaluation steps for {metric.name}; it wrote: {written.strip()[:200]!r}",
@@ -135,6 +135,13 @@ def _read_answer(cue: str, written: str) -> tuple[str, ...]:
         if len(steps) > 1 or first is None:
             return steps
     return parse_steps(written[first.start() :])
+
+
+def _in_sentence_case(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Let each step open with a capital if the judge's tokenizer knows no upper case; else leave all as written."""
+    if any(char.isupper() for step in steps for char in step):
+        return steps
+    return tuple(step[:1].upper() + step[1:] for step in steps)
 
 
 def pinned_path(metric: Metric, fingerprint: str) -> Path:

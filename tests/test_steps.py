@@ -123,6 +123,17 @@ def test_only_a_chat_judge_is_asked_in_words(is_chat):
     assert prompt.text.endswith("Evaluation Steps:\n\n1.")
 
 
+@pytest.mark.parametrize(
+    ("written", "steps"),
+    [
+        (" read the text.\n2. rate it.", ("Read the text.", "Rate it.")),
+        (" read the text.\n2. Rate it.", ("read the text.", "Rate it.")),
+    ],
+)
+def test_a_judge_without_upper_case_gets_capitals_and_any_other_is_left_alone(written, steps):
+    assert write_steps(FakeJudge(written), a_metric()).steps == steps
+
+
 def test_the_provenance_says_who_when_and_for_which_prompt():
     judge = FakeJudge()
     provenance = write_steps(judge, a_metric()).steps_provenance

@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from training import damage
-from training.damage import FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED, Pool, Sentence
+from training import damage, measure
+from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED, Pool, Sentence
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
 _WORD = re.compile(r"[a-z]{3,}")
@@ -59,7 +59,7 @@ class _Item:
     words: Sentence
     index: int  # place in the source, -1 for foreign, -2 for a text by a person
     salience: float
-    supported: float = 1.0
+    seams: int = 0  # where it changes from one sentence to another
 
 
 def _near(items: list[str], words: int, rng: random.Random) -> str:
@@ -74,12 +74,13 @@ class Grader:
     def __init__(self, source: list[str], pool: Pool, rng: random.Random, summary: list[str] | None = None) -> None:
         self.source, self.pool, self.rng, self.summary = source, pool, rng, summary
         self.salience = salience(source)
+        self.measured = measure.Source(source)
 
     def base(self, count: int) -> list[_Item]:
         """Choose `count` sentences of the source, or a text by a person, as an undamaged summary."""
         rng, n = self.rng, len(self.source)
         count = min(count, n)
-        kind = rng.choice(["lead", "window", "top", "top", "picks", "human"])
+        kind = rng.choice(["lead", "lead", "window", "top", "top", "picks", "human", "human"])
         if kind == "human" and self.summary:
             return [_Item(damage.parse(s), -2 - i, 0.95) for i, s in enumerate(self.summary[: count + 1])]
         if kind == "lead":
@@ -92,7 +93,11 @@ class Grader:
         else:
             noisy = sorted(range(n), key=lambda i: -self.salience[i] - rng.random() * 0.3)
             picks = sorted(noisy[:count])
-        return [self.item(i) for i in picks]
+        items = [self.item(i) for i in picks]
+        if rng.random() < 0.3:
+            for item in items:
+                item.words = damage.compressed(item.words, rng)
+        return items
 
     def item(self, i: int) -> _Item:
         """Take one sentence of the source, perhaps shortened."""
@@ -101,7 +106,7 @@ class Grader:
     def foreign(self, words: int) -> _Item:
         """Take a sentence of another text, of about the length given."""
         text = _near(self.pool.foreign, words, self.rng)
-        return _Item(damage.parse(shorten(text, self.rng), FOREIGN | UNSUPPORTED | MINOR), -1, 0.0, 0.0)
+        return _Item(damage.parse(shorten(text, self.rng), FOREIGN | UNSUPPORTED | MINOR), -1, 0.0)
 
     def pair(self, main: str, level: float) -> tuple[Candidate, Candidate]:
         """Make a clean text and its damaged version; for relevance the clean one holds the central sentences."""
@@ -110,64 +115,74 @@ class Grader:
         if main == "relevance":
             best = sorted(range(len(self.source)), key=lambda i: -self.salience[i])[:size]
             base = [self.item(i) for i in sorted(best)]
-        return self.candidate(main, 0.0, base, 0.0), self.candidate(main, level, base, 0.0)
+        clean = self.candidate(main, 0.0, base, 0.0)
+        for _ in range(20):  # a shuffle may leave a text as good as it was
+            damaged = self.candidate(main, level, base, 0.0)
+            if damaged.quality[main] < clean.quality[main] - 0.02:
+                break
+        return clean, damaged
 
-    def candidate(self, main: str, level: float, base: list[_Item], side: float = 0.3) -> Candidate:
+    def candidate(self, main: str, level: float, base: list[_Item], side: float = 0.35) -> Candidate:
         """Damage a base in one dimension, and with chance `side` in another."""
-        items = [_Item(list(i.words), i.index, i.salience, i.supported) for i in base]
-        quality = {"coherence": 1.0, "consistency": 1.0, "fluency": 1.0}
+        items = [_Item(list(i.words), i.index, i.salience, i.seams) for i in base]
         if level > 0:
-            items = self.apply(main, level, items, quality)
-        if self.rng.random() < side:  # a fault of another kind, which the main label must not follow
+            items = self.apply(main, level, items)
+        if self.rng.random() < side:  # a fault of another kind, which the main label need not follow
             other = self.rng.choice([d for d in ("coherence", "consistency", "fluency") if d != main])
-            items = self.apply(other, self.rng.choice((0.25, 0.5, 0.75)), items, quality)
-        return self.finish(items, quality)
+            items = self.apply(other, self.rng.choice((0.25, 0.5, 0.75)), items)
+        return self.finish(items)
 
-    def apply(self, kind: str, level: float, items: list[_Item], quality: dict[str, float]) -> list[_Item]:
-        """Apply one kind of damage and lower the qualities that it harms."""
+    def apply(self, kind: str, level: float, items: list[_Item]) -> list[_Item]:
+        """Apply one kind of damage."""
         method = {
             "coherence": self.break_order,
             "consistency": self.break_facts,
             "fluency": self.break_words,
             "relevance": self.break_choice,
         }[kind]
-        return method(level, items, quality)
+        return method(level, items)
 
-    def break_words(self, level: float, items: list[_Item], quality: dict[str, float]) -> list[_Item]:
+    def break_words(self, level: float, items: list[_Item]) -> list[_Item]:
         """Put in errors of language."""
         words = sum(len(i.words) for i in items)
-        errors = max(1, round(level * words / 7))
-        for _ in range(errors):
+        for _ in range(max(1, round(level * words / 7))):
             item = self.rng.choice(items)
             item.words = damage.fluency_error(item.words, self.rng, self.pool)
-        quality["fluency"] -= 0.15 + 0.85 * level
-        quality["coherence"] -= 0.3 * level
         return items
 
-    def break_facts(self, level: float, items: list[_Item], quality: dict[str, float]) -> list[_Item]:
+    def sew(self, item: _Item, foreign: float, flag: int = UNSUPPORTED) -> None:
+        """Let a sentence go over into another one."""
+        rng = self.rng
+        if rng.random() < foreign:
+            other = damage.parse(_near(self.pool.foreign, len(item.words), rng))
+        else:
+            other = self.item(rng.randrange(len(self.source))).words
+        item.words = (
+            damage.sewn(item.words, other, rng, flag) if rng.random() < 0.7 else damage.hybrid(item.words, other, flag)
+        )
+        item.seams += 1
+
+    def break_facts(self, level: float, items: list[_Item]) -> list[_Item]:
         """Put in false statements."""
         rng = self.rng
         bad = max(1, round(level * len(items)))
         for item in rng.sample(items, min(bad, len(items))):
             kind = rng.random()
-            if kind < 0.7:
+            if kind < 0.6:
                 for _ in range(1 + (rng.random() < level) + (rng.random() < level * 0.6)):
                     item.words = damage.fact_error(item.words, rng, self.pool)
-            elif kind < 0.85:
-                other = (
-                    self.item(rng.randrange(len(self.source))).words
-                    if rng.random() < 0.5
-                    else damage.parse(_near(self.pool.foreign, len(item.words), rng))
-                )
-                item.words = damage.hybrid(item.words, other)
+            elif kind < 0.8:
+                self.sew(item, 0.4)
             else:
                 new = self.foreign(len(item.words))
                 item.words, item.index, item.salience = new.words, new.index, new.salience
-            item.supported = 0.0
-        quality["consistency"] -= 0.25 + 0.75 * level
+                if rng.random() < 0.5 and self.pool.names:  # about the right people, and still made up
+                    names = damage.Pool(self.pool.names, [], self.pool.names, [])
+                    for _ in range(3):
+                        item.words = damage.renamed(item.words, rng, names)
         return items
 
-    def break_choice(self, level: float, items: list[_Item], quality: dict[str, float]) -> list[_Item]:
+    def break_choice(self, level: float, items: list[_Item]) -> list[_Item]:
         """Replace central sentences by minor ones, foreign ones or repeats."""
         rng = self.rng
         minor = sorted(range(len(self.source)), key=self.salience.__getitem__)[: max(2, len(self.source) // 2)]
@@ -175,7 +190,7 @@ class Grader:
         for place in rng.sample(range(len(items)), max(1, round(level * len(items)))):
             kind = rng.random()
             free = [i for i in minor if i not in used]
-            if kind < 0.5 and free:
+            if kind < 0.6 and free:
                 i = min(
                     rng.sample(free, min(3, len(free))),
                     key=lambda i: abs(len(self.source[i].split()) - len(items[place].words)),
@@ -187,19 +202,16 @@ class Grader:
                 items[place] = self.foreign(len(items[place].words))
             else:
                 again = items[rng.choice([j for j in range(len(items)) if j != place])]
-                items[place] = _Item(damage.flagged(again.words, MINOR), again.index, 0.0, again.supported)
-        foreign = sum(i.index == -1 for i in items) / len(items)
-        quality["coherence"] -= 0.8 * foreign
-        quality["consistency"] -= 0.8 * foreign
+                items[place] = _Item(damage.flagged(again.words, MINOR), again.index, 0.0)
         own = [i for i in items if i.index >= 0]
         if rng.random() < 0.7 and len(own) == len(items):
             items = sorted(items, key=lambda i: i.index)
         return items
 
-    def break_order(self, level: float, items: list[_Item], quality: dict[str, float]) -> list[_Item]:
+    def break_order(self, level: float, items: list[_Item]) -> list[_Item]:
         """Break the thread: sentences out of order, foreign, repeated or sewn together."""
         rng = self.rng
-        kind = rng.choice(["shuffle", "shuffle", "foreign", "foreign", "distant", "repeat", "hybrid"])
+        kind = rng.choice(["shuffle", "shuffle", "foreign", "distant", "repeat", "repeat", "seam", "seam"])
         places = rng.sample(range(len(items)), max(1, round(level * len(items) * 0.75)))
         if kind == "shuffle" and len(items) > 2:
             if level < 0.5:
@@ -207,10 +219,9 @@ class Grader:
                 items[j], items[j + 1] = items[j + 1], items[j]
             else:
                 items = items[::-1] if rng.random() < 0.4 else rng.sample(items, len(items))
-        elif kind in {"foreign", "shuffle"} or (len(items) == 1 and kind != "hybrid"):
+        elif kind in {"foreign", "shuffle"} or (len(items) == 1 and kind != "seam"):
             for place in places:
                 items[place] = self.foreign(len(items[place].words))
-            quality["consistency"] -= 0.8 * len(places) / len(items)
         elif kind == "distant" and len(items) > 1:
             for place in places:
                 i = rng.randrange(len(self.source))
@@ -220,50 +231,71 @@ class Grader:
         elif kind == "repeat" and len(items) > 1:
             for place in places:
                 again = rng.choice(items)
-                items[place] = _Item(list(again.words), again.index, again.salience, again.supported)
+                words = list(again.words)
+                if rng.random() < 0.5:  # the same thing said with another end
+                    words = damage.compressed(words, rng)
+                items[place] = _Item(words, again.index, again.salience)
         else:
             for place in places:
-                other = damage.parse(
-                    _near(self.pool.foreign if rng.random() < 0.5 else self.source, len(items[place].words), rng)
-                )
-                items[place].words = damage.hybrid(items[place].words, other, ORDER | UNSUPPORTED)
-            quality["consistency"] -= 0.7 * len(places) / len(items)
-        quality["coherence"] -= 0.15 + 0.85 * level
+                self.sew(items[place], 0.4, ORDER | UNSUPPORTED)
         return items
 
-    def finish(self, items: list[_Item], quality: dict[str, float]) -> Candidate:
-        """Set the flags and small deductions that follow from the final order."""
+    def finish(self, items: list[_Item]) -> Candidate:
+        """Set the flags that follow from the final order, and measure the qualities."""
         seen: set[int] = set()
-        value = 0.0
         last = -1
         for item in items:
             if item.index in seen and item.index >= 0:
                 item.words = damage.flagged(item.words, REPEATED)
-                quality["coherence"] -= 0.5 / len(items)
             elif item.index >= 0:
-                value += item.salience
                 if item.index < last:
                     item.words = damage.flagged(item.words, ORDER)
-                    quality["coherence"] -= 0.2 / len(items)
-                elif last >= 0 and item.index > last + 2:
-                    quality["coherence"] -= 0.15 / len(items)
                 last = item.index
                 if item.salience < 0.35:
                     item.words = damage.flagged(item.words, MINOR)
-            elif item.index <= -2:
-                value += item.salience
             seen.add(item.index)
-        quality["relevance"] = (value / max(1, len(items)) - 0.15) / 0.65
-        return Candidate([i.words for i in items], {k: min(1.0, max(0.0, v)) for k, v in quality.items()})
+        return Candidate([i.words for i in items], self.quality(items))
+
+    def quality(self, items: list[_Item]) -> dict[str, float]:
+        """Put measured features and known damage together; every value lies between 0 and 1."""
+        words = sum(len(i.words) for i in items)
+        n = len(items)
+        found = self.measured.measure([" ".join(w.text for w in i.words) for i in items])
+        human = all(i.index <= -2 for i in items)
+        wrong = [sum(bool(w.flags & (UNSUPPORTED | FOREIGN)) for w in i.words) for i in items]
+        errors = sum(
+            bool(w.flags & ERROR) and not (k and i.words[k - 1].flags & ERROR)
+            for i in items
+            for k, w in enumerate(i.words)
+        )
+        seams = sum(i.seams > 0 for i in items) / n
+        broken = min(1.0, 7 * errors / max(7, words))
+        false = sum(x > 0 for x in wrong) / n
+        values = {
+            "consistency": measure.consistency(found, human)
+            - 0.12 * any(wrong)
+            - 0.35 * false
+            - 0.35 * sum(wrong) / max(1, words)
+            - 0.15 * broken,
+            "coherence": measure.coherence(found) * (1 - 0.35 * seams) * (1 - 0.5 * broken),
+            "relevance": (measure.relevance(found) - 0.1) / 0.85 - 0.15 * false - 0.15 * broken,
+            "fluency": measure.fluency(found)
+            - 0.12 * (errors > 0)
+            - 0.8 * broken
+            - 0.12 * seams
+            - 0.1 * found.novel_pairs,
+        }
+        return {k: min(1.0, max(0.0, v)) for k, v in values.items()}
 
     def graded(self, main: str, count: int) -> list[Candidate]:
         """Make `count` candidates; half of them share one base, so that only the damage tells these apart."""
         rng = self.rng
         size = rng.choice((1, 2, 2, 3, 3, 3, 4)) if len(self.source) > 5 else 2
+        free = rng.random() < 0.6  # the rest differ in length as well, as systems do
         shared = self.base(size)
         out = []
         levels = rng.sample(LEVELS, min(count, len(LEVELS)))
         for n, level in enumerate(levels):
-            base = shared if n % 2 == 0 else self.base(size)
+            base = shared if n % 2 == 0 else self.base(rng.choice((1, 2, 2, 3, 3, 4, 5)) if free else size)
             out.append(self.candidate(main, level, base))
         return out

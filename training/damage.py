@@ -217,6 +217,19 @@ def fact_error(sentence: Sentence, rng: random.Random, pool: Pool) -> Sentence:
     return out
 
 
+def renamed(sentence: Sentence, rng: random.Random, pool: Pool) -> Sentence:
+    """Put a name of this source in the place of another name; what is wrong stays flagged as it is."""
+    places = [
+        i
+        for i, w in enumerate(sentence)
+        if (core := _CORE.match(w.text).group(2))[:1].isupper() and len(core) > 1 and core.lower() not in _FUNCTION  # type: ignore[union-attr]
+    ]
+    if not places:
+        return sentence
+    i = rng.choice(places)
+    return [*sentence[:i], _swap_core(sentence[i], rng.choice(pool.names), 0), *sentence[i + 1 :]]
+
+
 def hybrid(one: Sentence, two: Sentence, flag: int = UNSUPPORTED) -> Sentence:
     """Sew the front of one sentence to the back of another: fluent nearly, and false."""
     cut_one = max(2, len(one) // 2)
@@ -230,6 +243,33 @@ def hybrid(one: Sentence, two: Sentence, flag: int = UNSUPPORTED) -> Sentence:
             cut_two = j
             break
     return one[:cut_one] + [Word(w.text, w.flags | flag) for w in two[cut_two:]]
+
+
+def sewn(one: Sentence, two: Sentence, rng: random.Random, flag: int = UNSUPPORTED) -> Sentence:
+    """Change from one sentence to another at a word that both have, as summarizers do that copy word by word."""
+    places = {w.text.lower(): j for j, w in enumerate(two[:-2]) if j >= 1}
+    meets = [i for i in range(2, len(one) - 1) if one[i].text.lower() in places]
+    if not meets:
+        return hybrid(one, two, flag)
+    i = rng.choice(meets)
+    rest = two[places[one[i].text.lower()] + 1 :]
+    return one[: i + 1] + [Word(w.text, w.flags | flag) for w in rest]
+
+
+def compressed(sentence: Sentence, rng: random.Random) -> Sentence:
+    """Keep the front of a sentence, cut before a function word or at a comma, and close it."""
+    ends = [
+        i
+        for i in range(5, len(sentence) - 1)
+        if sentence[i].text.lower() in _FUNCTION or sentence[i - 1].text.endswith((",", ";", ":"))
+    ]
+    if not ends:
+        return sentence
+    cut = rng.choice(ends)
+    while cut > 4 and sentence[cut - 1].text.lower() in _FUNCTION:
+        cut -= 1
+    last = sentence[cut - 1]
+    return [*sentence[: cut - 1], Word(last.text.rstrip(",;:.") + ".", last.flags)]
 
 
 def flagged(sentence: Sentence, flag: int) -> Sentence:
@@ -275,9 +315,8 @@ _HARM = [
 def spoil_tone(sentence: Sentence, rng: random.Random, amount: float) -> Sentence:
     out: Sentence = []
     for word in sentence:
-        shout = rng.random() < amount * 0.4
-        out.append(Word(word.text.upper() if shout else word.text, word.flags | (ERROR if shout else 0)))
-        if rng.random() < amount * 0.25:
+        out.append(word)
+        if rng.random() < amount * 0.35:
             out += parse(rng.choice(_SLANG), ERROR)
     return out[: max(len(sentence), 4)] if len(out) > len(sentence) else out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from training import damage
+from training import damage, measure
 from training.candidates import LEVELS, Candidate
 from training.damage import ERROR, FOREIGN, MINOR, UNSUPPORTED, Sentence, parse
 
@@ -95,75 +95,118 @@ def _near(options: list[str], words: int, rng: random.Random) -> str:
     return min(rng.sample(options, min(6, len(options))), key=lambda t: abs(len(t.split()) - words))
 
 
-def responses(maker: Maker, quality: str) -> Material | None:
-    """Make replies. Grounded ones quote the fact and ungrounded ones another: only the fact differs."""
+#: What each kind of reply is worth: does it follow, is it natural, is it clear, does it engage. Rough steps are enough:
+#: the order between kinds is what is taught.
+KINDS: dict[str, tuple[float, float, float, float]] = {
+    "person": (0.92, 0.95, 0.95, 0.6),
+    "fact": (0.8, 0.85, 0.9, 0.9),
+    "both": (0.95, 0.95, 0.95, 1.0),
+    "elsewhere": (0.4, 0.8, 0.8, 0.7),
+    "opinion": (0.55, 0.65, 0.75, 0.45),
+    "foreign": (0.1, 0.7, 0.5, 0.4),
+    "parrot": (0.25, 0.4, 0.6, 0.2),
+    "dull": (0.35, 0.5, 0.7, 0.08),
+    "again": (0.15, 0.15, 0.45, 0.0),
+    "loop": (0.2, 0.05, 0.15, 0.15),
+}
+
+
+def _chat(maker: Maker) -> tuple[list[str], str, list[str], list[str]] | None:
+    """Draw a conversation: what was said, a good next turn, the sentences of a fact, and later turns."""
     rng = maker.rng
-    dialogue = rng.choice(maker.corpus.dialogue)
-    turns = dialogue.sentences
-    if len(turns) < 3:
+    if rng.random() < 0.5:
+        turns = rng.choice(maker.corpus.dialogue).sentences
+        if len(turns) < 3:
+            return None
+        cut = rng.randrange(1, len(turns))
+        known = [s for s in maker.document().sentences if 6 <= len(s.split()) <= 40]
+        start = rng.randrange(max(1, len(known) - 3))
+        return (
+            turns[max(0, cut - rng.randint(1, 8)) : cut],
+            turns[cut],
+            known[start : start + rng.choice((1, 1, 2, 4))],
+            turns[cut + 1 :],
+        )
+    # two people talk about what a text says
+    own = [s for s in maker.document().sentences if 6 <= len(s.split()) <= 40]
+    if len(own) < 9:
         return None
-    cut = rng.randrange(1, len(turns))
-    history = turns[max(0, cut - rng.randint(1, 8)) : cut]
-    truth = turns[cut]
-    fact_document = maker.document()
-    fact_sentences = [s for s in fact_document.sentences if 6 <= len(s.split()) <= 40] or ["Nothing is known."]
-    fact = rng.choice(fact_sentences)
-    others = [rng.choice(maker.document().sentences) for _ in range(6)] + [s for s in fact_sentences if s != fact][:2]
-    foreign_turns = [t for _ in range(8) for t in rng.choice(maker.corpus.dialogue).sentences[:12]]
-    earlier = [t for t in turns[:cut] if t != truth] or [truth]
+    start = rng.randrange(len(own) - 8)
+    said = own[start : start + rng.randint(1, 4)]
+    rest = own[start + len(said) :]
+
+    def turn(sentence: str) -> str:
+        parts = [f"{rng.choice(OPENERS)} {_clause(sentence, rng)}".strip() + "."]
+        if rng.random() < 0.6:
+            parts.append(rng.choice([*ENDINGS, *DULL]) if rng.random() < 0.7 else rng.choice(OPINIONS).format(w="that"))
+        return " ".join(parts)
+
+    history = [turn(s) for s in said]
+    size = rng.choice((1, 2, 3, 4))
+    return history, turn(rest[size]), rest[:size], [turn(s) for s in rest[size + 1 :][:3]]
+
+
+def responses(maker: Maker, quality: str) -> Material | None:
+    """Make replies of many kinds, from one that uses the fact and asks back to one that goes round in circles."""
+    rng = maker.rng
+    drawn = _chat(maker)
+    if drawn is None or not drawn[2]:
+        return None
+    history, truth, known, _ = drawn
+    elsewhere = [rng.choice(maker.document().sentences) for _ in range(6)]
+    foreign = [t for _ in range(8) for t in rng.choice(maker.corpus.dialogue).sentences[:12]]
+    kinds = list(KINDS)
+    chances = [3, 5, 3, 5, 2, 2, 1, 2, 1, 1] if quality == "grounded" else [3, 3, 2, 2, 2, 2, 1.5, 2, 1.5, 1.5]
     found: list[Candidate] = []
-    for level in rng.sample(LEVELS, min(maker.count, len(LEVELS))):
-        value = 1.0 - level
-        if quality == "follows":
-            if level == 0:
-                sentences = [parse(truth)]
-            elif level < 0.7:
-                kind = rng.random()
-                later = [t for t in turns[cut + 1 :] if t != truth]
-                if kind < 0.4 and later:
-                    sentences = [parse(_near(later, len(truth.split()), rng), damage.ORDER)]
-                elif kind < 0.7:
-                    sentences = [parse(_near(earlier, len(truth.split()), rng), damage.REPEATED)]
-                else:
-                    sentences = [parse(rng.choice(DULL), MINOR)]
-                value = 0.45
-            else:
-                sentences = [parse(_near(foreign_turns, len(truth.split()), rng), FOREIGN)]
-                value = 0.0
-        elif quality == "grounded":
-            use = level < 0.5
-            base = fact if use else rng.choice(others)
-            text = f"{rng.choice(OPENERS)} {_clause(base, rng)}".strip()
-            sentences = [parse(text, 0 if use else FOREIGN)]
-            if not use and rng.random() < 0.4:
-                sentences = [parse(rng.choice([truth, *foreign_turns[:4]]), FOREIGN)]
-            if rng.random() < 0.5:
-                sentences.append(parse(rng.choice(ENDINGS)))
-            value = 1.0 if use else 0.0
-        elif quality == "engaging":
-            word = _clause(rng.choice([fact, *history]), rng, 4)
-            if level < 0.3:
-                sentences = [
-                    parse(f"{rng.choice(OPENERS)} {_clause(rng.choice([fact, fact, *others]), rng)}."),
-                    parse(rng.choice(ENDINGS)),
-                ]
-            elif level < 0.7:
-                sentences = [parse(rng.choice(OPINIONS).format(w=word))] if rng.random() < 0.6 else [parse(truth)]
-                value = 0.5
-            else:
-                sentences = [parse(t, MINOR) for t in rng.sample(DULL, rng.choice([1, 2, 2, 3, 4]))]
-        else:
-            text = rng.choice([truth, truth, f"{rng.choice(OPENERS)} {_clause(fact, rng)}", rng.choice(foreign_turns)])
-            sentences = [parse(text)]
+    for _ in range(maker.count):
+        kind = rng.choices(kinds, chances)[0]
+        follows, natural, clear, engaging = KINDS[kind]
+        fact = f"{rng.choice(OPENERS)} {_clause(rng.choice(known), rng)}".strip() + "."
+        ending = [parse(rng.choice(ENDINGS))] if rng.random() < 0.5 else []
+        if kind == "person":
+            sentences = [parse(truth)]
+        elif kind == "fact":
+            sentences = [parse(fact), *ending]
+        elif kind == "both":
+            sentences = [parse(truth), parse(fact), *ending]
+        elif kind == "elsewhere":
+            text = f"{rng.choice(OPENERS)} {_clause(rng.choice(elsewhere), rng)}".strip() + "."
+            sentences = [parse(text, FOREIGN), *ending]
+        elif kind == "opinion":
+            word = _clause(rng.choice([*known, *history]), rng, 4)
+            sentences = [parse(t.format(w=word)) for t in rng.sample(OPINIONS, rng.choice((1, 1, 2)))]
+        elif kind == "foreign":
+            sentences = [parse(_near(foreign, len(truth.split()), rng), FOREIGN)]
+        elif kind == "parrot":
+            sentences = [parse(rng.choice(history), damage.REPEATED)]
+        elif kind == "dull":
+            sentences = [parse(t, MINOR) for t in rng.sample(DULL, rng.choice((1, 1, 2, 3)))]
+        elif kind == "again":
+            dull = rng.choice([*DULL, *(o.format(w="it") for o in OPINIONS)])
+            sentences = [parse(dull, MINOR), parse(dull, MINOR | damage.REPEATED)]
             if rng.random() < 0.4:
-                sentences.append(parse(rng.choice(ENDINGS + OPINIONS).format(w="music")))
+                sentences.append(parse(rng.choice(DULL), MINOR))
+        else:
+            words = parse(rng.choice([fact, truth]))[:12]
+            start = rng.randrange(max(1, len(words) - 5))
+            part = words[start : start + rng.randrange(2, 5)]
+            again = [damage.Word(w.text, damage.ERROR | damage.REPEATED) for w in part]
+            sentences = [words[: start + len(part)] + again * rng.choice((1, 2, 3))]
+        grounded = 0.95 if kind in {"fact", "both"} else 0.03
+        if rng.random() < (0.25 if quality in {"grounded", "engaging"} else 0.5):
+            level = rng.choice((0.15, 0.3, 0.6, 1.0))
             sentences = _errors(sentences, level, maker)
-        if quality != "fluency" and rng.random() < 0.25:
-            sentences = _errors(sentences, rng.choice([0.3, 0.6]), maker)
-        found.append(Candidate(sentences, {quality: value}))
+            natural, clear = natural - 0.2 - 0.6 * level, clear - 0.1 - 0.6 * level
+            follows, engaging = follows - 0.25 * level, engaging - 0.25 * level
+        said = {w for s in sentences for w in measure.content(measure.tokens(" ".join(x.text for x in s)))}
+        more = min(1.0, len(said) / 12)  # somebody who has something to say
+        follows, engaging = follows * (0.75 + 0.25 * more), engaging * (0.6 + 0.4 * more)
+        natural *= 0.85 + 0.15 * more
+        value = {"follows": follows, "natural": natural, "clear": clear, "engaging": engaging, "grounded": grounded}
+        found.append(Candidate(sentences, {k: min(1.0, max(0.0, v)) for k, v in value.items()}))
     names = rng.choice([("User: ", "System: "), ("A: ", "B: "), ("", ""), ("", ""), ("Speaker 1: ", "Speaker 2: ")])
-    lines = [names[(cut - len(history) + i) % 2] + turn for i, turn in enumerate(history)]
-    return {"history": "\n".join(lines), "fact": fact if rng.random() < 0.93 else "nofact"}, found, " "
+    lines = [names[(len(history) + i) % 2] + turn for i, turn in enumerate(history)]
+    return {"history": "\n".join(lines), "fact": " ".join(known) if rng.random() < 0.95 else "nofact"}, found, " "
 
 
 def manners(maker: Maker, quality: str) -> Material | None:

@@ -66,8 +66,30 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?")) else text + "."
 
 
+def copied(criterion: str, rng: random.Random) -> list[str]:
+    """Make checks that say the criterion's own sentences: the first always, another one at times."""
+    first, *more = re.split(r"(?<=[.?!]) ", criterion)
+    if first.lower().startswith(("whether", "how", "if ", "the degree", "the quality")):
+        pool = wordings.COPY_WHETHER
+    elif first.endswith("?"):
+        pool = wordings.COPY_QUESTION
+    else:
+        pool = wordings.COPY_CLAIM
+    checks = [rng.choice(pool).replace("{c}", first[:1].lower() + first[1:])]
+    if more and rng.random() < 0.6:
+        checks.append(rng.choice(wordings.COPY_MORE).replace("{c}", more[0][:1].lower() + more[0][1:]))
+    return [sentence(check) for check in checks]
+
+
 def steps(
-    concept: Concept, rng: random.Random, thing: str, source: str, title: str, labels: Scale, clause: str = ""
+    concept: Concept,
+    rng: random.Random,
+    thing: str,
+    source: str,
+    title: str,
+    labels: Scale,
+    criterion: str,
+    unseen: bool = False,
 ) -> list[str]:
     """Read the source, read the text, check what the criterion says, assign a score."""
     found = []
@@ -75,23 +97,11 @@ def steps(
     if not alone:
         found.append(rng.choice(wordings.READ_SOURCE))
     read = rng.choice(wordings.READ_ALONE if alone else wordings.READ_OUTPUT)
-    if clause:
-        checks = [
-            rng.choice(
-                [
-                    "Check whether the {t} {c}.",
-                    "Decide whether the {t} {c}.",
-                    "Note where the {t} fails: it should be that it {c}.",
-                ]
-            ).replace("{c}", clause)
-        ]
-    else:
+    checks = copied(criterion, rng)
+    if not unseen and rng.random() < 0.25:
         checks = [
             sentence(c) for c in rng.sample(concept.checks, rng.choice([1, 2, 2]) if len(concept.checks) > 1 else 1)
         ]
-    if rng.random() < 0.4:
-        first = checks.pop(0)
-        read = f"{read.rstrip('.')} and {first[0].lower()}{first[1:]}"
     found += [read, *checks]
     low, high = labels.labels[0], labels.labels[-1]
     if labels.name == "Yes/No":
@@ -151,7 +161,7 @@ def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool 
     )
     span = (0, 0)
     if rng.random() < 0.6 or clause:
-        lines = steps(concept, rng, thing, source, title, labels, clause)
+        lines = steps(concept, rng, thing, source, title, labels, fill(criterion, thing, source), bool(clause))
         head += f"{newline * 2}{wordings.STEPS_LINE}{newline * 2}"
         start = len(head) + 2  # behind "1."
         head += newline.join(f"{n}. {text}" for n, text in enumerate(lines, 1))

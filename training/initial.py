@@ -21,9 +21,10 @@ MATCH = 1.7
 LOCAL = 0.9
 BEFORE = 1.8
 WRITE = 0.35
+WRITE_BEFORE = 0.8  # the token before is half of a pair: like pairs, not only like words, are what is supported
 
 # By layer: what its heads start as; the rest start at random.
-PLAN = (("before", "match", "local"), ("match", "match", "local"), ("match", "local"), ("match",))
+PLAN = (("before", "match", "local"), ("match", "match", "local", "induct"), ("match", "local", "induct"), ("match",))
 
 
 @torch.no_grad()
@@ -33,10 +34,13 @@ def prepare(net: Nano, embedding: Tensor) -> None:
     net.embed_tokens.weight.copy_(embedding * 0.5)
     net.embed_tokens.weight[:, 0] = 0.5 * CONSTANT
     nn.init.normal_(net.lm_head.weight, std=0.02)
+    before: tuple[Tensor, Tensor] | None = None
     for layer, kinds in zip(net.layers, PLAN, strict=False):
         for head, kind in enumerate(kinds):
             rows = slice(head * shape.head_size, (head + 1) * shape.head_size)
-            query, key, value, output = _head(kind, shape)
+            query, key, value, output = _head(kind, shape, before)
+            if kind == "before":
+                before = value, output
             layer.q_proj.weight[rows] = query
             layer.k_proj.weight[rows] = key
             layer.v_proj.weight[rows] = value
@@ -50,7 +54,7 @@ def _basis(shape: Shape) -> Tensor:
     return full
 
 
-def _head(kind: str, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _head(kind: str, shape: Shape, before: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     half, fast = shape.head_size // 2, shape.head_size // 4
     frequency = shape.theta ** (-torch.arange(half).float() / half)
     query = torch.zeros(shape.head_size, shape.hidden)
@@ -76,4 +80,13 @@ def _head(kind: str, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             query[pair, 0] = BEFORE
             key[pair, 0] = BEFORE * math.cos(angle)
             key[pair + half, 0] = BEFORE * math.sin(angle)
+        output = _basis(shape).T * WRITE_BEFORE
+    elif kind == "induct" and before is not None:
+        # looks for the place behind an earlier occurrence of this token: what came next there is what is copied
+        query = before[0] * MATCH
+        key = before[1].T / WRITE_BEFORE * MATCH
+        for rows in (query, key):
+            rows[:fast] = 0.0
+            rows[half : half + fast] = 0.0
+        output = value.T * WRITE
     return query, key, value, output

@@ -39,17 +39,17 @@ class Tree:
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
 WEIGHTS = {
-    "coherence": 15,
-    "consistency": 16,
-    "fluency": 28,
-    "relevance": 12,
+    "coherence": 19,
+    "consistency": 19,
+    "fluency": 20,
+    "relevance": 17,
     "factual": 4,
     "faithfulness": 4,
-    "naturalness": 5,
+    "naturalness": 6,
     "dialogue_coherence": 6,
-    "engagingness": 4,
-    "understandability": 2,
-    "groundedness": 5,
+    "engagingness": 5,
+    "understandability": 5,
+    "groundedness": 6,
     "data_naturalness": 1,
     "informativeness": 2,
     "correctness": 3,
@@ -57,7 +57,7 @@ WEIGHTS = {
     "context_relevance": 2,
     "tone": 1.5,
     "safety": 1.5,
-    "unseen": 9,
+    "unseen": 14,
 }
 
 
@@ -85,8 +85,8 @@ class Maker:
     def tree(self, name: str | None = None) -> Tree | None:
         """None when the drawn document does not fit; the caller draws again."""
         name = name or self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        clause = wordings.clause(self.rng, self.common) if name == "unseen" else ""
-        concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "naturalness"]) if clause else name]
+        clause = self.clause() if name == "unseen" else ""
+        concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "relevance"]) if clause else name]
         title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
         form = forms.compose(concept, self.rng, clause, title=title)
         source_style, own_style = style.draw(self.rng)
@@ -133,6 +133,15 @@ class Maker:
         if name in {"answer_relevance", "context_relevance"} and rng.random() < 0.6:
             return dialogues.questions(self)
         return dialogues.facts(self, name, quality)
+
+    def clause(self) -> str:
+        """Draw a criterion that no preset has; some are a piece of any text, which can only be copied."""
+        if self.rng.random() < 0.6:
+            return wordings.clause(self.rng, self.common)
+        words = self.rng.choice(self.document().sentences).rstrip(".!?").split()
+        start = self.rng.randrange(max(1, len(words) - 12))
+        part = " ".join(words[start : start + self.rng.randint(4, 14)])
+        return part.replace("?", ",").replace(". ", ", ").replace("! ", ", ")
 
     def document(self) -> Document:
         """Draw a prose document."""

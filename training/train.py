@@ -22,6 +22,7 @@ from training.losses import Weights, losses
 from training.model import Nano, Shape
 from training.tasks import Maker
 
+LONGEST_STEP = 20.0  # seconds counted for a step: a run that was paused has not trained meanwhile
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -61,7 +62,7 @@ def progress_rate(share: float) -> float:
 def curriculum(share: float) -> tuple[tuple[int, int], float, Weights]:
     """Source length in words, share of sources with language-model loss, loss weights."""
     grow = min(1.0, share / 0.35)
-    words = (int(40 + 10 * grow), int(100 + 280 * grow))
+    words = (int(40 + 10 * grow), int(110 + 320 * grow))
     return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.1 * grow)
 
 
@@ -127,7 +128,8 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
                 optimizer.restore(torch.load(checkpoint, weights_only=True)["optimizer"])
             except ValueError:  # another set of parameters: the momenta start anew
                 print("the optimizer starts afresh", flush=True)
-        began, offset, saved, logged = time.time(), shared["elapsed"], time.time(), time.time()
+        elapsed: float = shared["elapsed"]
+        ticked = saved = logged = time.time()
         totals: dict[str, float] = defaultdict(float)
     step = shared["first_step"]
     data: packing.Tensors | None = None
@@ -165,7 +167,9 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
                 for p in parameters:
                     p.grad = summed[start : start + p.numel()].view_as(p)
                     start += p.numel()
-                elapsed = offset + time.time() - began
+                now = time.time()
+                elapsed += min(now - ticked, LONGEST_STEP)
+                ticked = now
                 shared["share"].value = elapsed / (options.minutes * 60)
                 optimizer.step(progress_rate(shared["share"].value))
             shared["taken"].value = 0

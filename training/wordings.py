@@ -25,6 +25,10 @@ READ_SOURCE: list[str] = _POOL["read_source"]
 READ_OUTPUT: list[str] = _POOL["read_output"]
 READ_ALONE: list[str] = _POOL["read_alone"]
 ASSIGN: list[str] = _POOL["assign"]
+COPY_WHETHER: list[str] = _POOL["copy_whether"]
+COPY_QUESTION: list[str] = _POOL["copy_question"]
+COPY_CLAIM: list[str] = _POOL["copy_claim"]
+COPY_MORE: list[str] = _POOL["copy_more"]
 BANDS: dict[float, list[str]] = _POOL["bands"]
 #: Criteria that no preset has: steps are learnt as a pattern that copies the criterion, not as a list found by name.
 CLAUSES: list[str] = _POOL["clauses"]
@@ -71,6 +75,7 @@ def clause(rng: random.Random, words: list[str]) -> str:
 def all_text() -> list[str]:
     """Every wording once, for the tokenizer."""
     found = [*FORM_LINES, *CRITERIA_LINES, STEPS_LINE, *RATES, *CARES, *CLAUSES, *CLAUSE_TITLES, *CLAUSE_CRITERIA]
+    found += [*COPY_WHETHER, *COPY_QUESTION, *COPY_CLAIM, *COPY_MORE]
     found += [*READ_SOURCE, *READ_OUTPUT, *READ_ALONE, *ASSIGN, *ASIDES]
     for options in [*THINGS.values(), *SOURCES.values(), *HEADINGS.values(), *BANDS.values()]:
         found += [f" {option}:" for option in options]

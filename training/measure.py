@@ -1,0 +1,174 @@
+"""What can be measured of a summary without a person: the rules that set the training labels.
+
+The rules are those known to matter to raters of summaries and none is fitted to a rating: words and word pairs that the
+source does not have (made-up content), sentences that leave the order or the topic of the source, what is said twice,
+and how much of the source's central and early content is covered. Where damage is known, its flags add to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from training.damage import FUNCTION_WORDS
+
+_TOKEN = re.compile(r"[a-z0-9]+(?:[.,]\d+)*")
+_ENDS = (".", "!", "?", '"', "'", "”", ")")
+_FUNCTION = {
+    *FUNCTION_WORDS, "s", "t", "also", "after", "when", "we", "you", "i", "if", "so", "up", "out", "about", "there",
+    "more", "one", "said",
+}  # fmt: skip
+
+
+def tokens(text: str) -> list[str]:
+    """Split into lower-case words and numbers."""
+    return _TOKEN.findall(text.lower())
+
+
+def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    return list(itertools.pairwise(words))
+
+
+def content(words: Sequence[str]) -> list[str]:
+    """Keep the words that carry content."""
+    return [w for w in words if w not in _FUNCTION and (len(w) > 2 or w.isdigit())]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Shares between 0 and 1, but for `junctions`, a product of link qualities."""
+
+    novel_words: float  # content words that the source does not have
+    novel_pairs: float  # neighbouring words that are no neighbours in the source
+    fragments: float  # sentences that stop in the middle
+    repeated: float  # content words said before in the summary
+    repeated_pairs: float
+    junctions: float  # how well each sentence follows from the one before
+    coverage: float  # central and early content of the source, against the best text of that length
+    salience: float  # how central what it says is, on average
+    early: float  # where in the source it looks, 1 is the beginning
+
+
+class Source:
+    """A source text, prepared for measuring candidates against it."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = [tokens(s) for s in sentences]
+        self.words = [w for s in self.sentences for w in s]
+        self.counts = Counter(content(self.words))
+
+    @cached_property
+    def pairs(self) -> set[tuple[str, str]]:
+        """Neighbouring words."""
+        return {pair for s in self.sentences for pair in _pairs(s)}
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Weigh each content word: how often it comes back and how early it first comes."""
+        first: dict[str, int] = {}
+        for place, sentence in enumerate(self.sentences):
+            for w in sentence:
+                first.setdefault(w, place)
+        return {w: math.log1p(n) * (0.5 + 1.0 * math.exp(-first[w] / 4.0)) for w, n in self.counts.items()}
+
+    @cached_property
+    def best(self) -> list[float]:
+        """Sum of the n greatest weights."""
+        total, found = 0.0, [0.0]
+        for weight in sorted(self.weights.values(), reverse=True):
+            total += weight
+            found.append(total)
+        return found
+
+    def place(self, words: Sequence[str]) -> tuple[int, float]:
+        """Find the source sentence that shares most with a sentence, and the share; the first of equals."""
+        own = set(content(words))
+        if not own:
+            return -1, 0.0
+        shared = [len(own & set(s)) for s in self.sentences]
+        most = max(shared)
+        return shared.index(most), most / len(own)
+
+    def measure(self, sentences: Sequence[str]) -> Features:
+        """Measure a candidate, given as its sentences."""
+        split = [t for s in sentences if (t := tokens(s))]
+        words = [w for s in split for w in s]
+        if not words:
+            return Features(1, 1, 1, 0, 0, 0, 0, 0, 0)
+        said = content(words)
+        pairs = [pair for s in split for pair in _pairs(s)]
+        novel_words = sum(w not in self.counts for w in said) / max(1, len(said))
+        novel_pairs = sum(p not in self.pairs for p in pairs) / max(1, len(pairs))
+        fragments = sum(not s.rstrip().endswith((".", "!", "?", '"', "'", "”", ")")) for s in sentences) / len(
+            sentences
+        )
+        repeated = 1 - len(set(said)) / max(1, len(said))
+        all_pairs = _pairs(words)
+        repeated_pairs = 1 - len(set(all_pairs)) / max(1, len(all_pairs))
+        junctions, early, last = 1.0, 0.0, -1
+        heard: set[str] = set()
+        for number, sentence in enumerate(split):
+            at, share = self.place(sentence)
+            own = set(content(sentence))
+            if number:
+                link = 0.95
+                if share < 0.4:
+                    link = 0.6  # from nowhere
+                elif at == last + 1:
+                    link = 0.97
+                elif at < last:
+                    link = 0.8
+                elif at > last + 4:
+                    link = 0.88
+                again = len(own & heard) / max(1, len(own))
+                if again > 0.6:
+                    link *= 1.4 - 0.9 * again
+                elif again == 0:
+                    link *= 0.93
+                junctions *= link
+            heard |= own
+            last = at if share >= 0.4 else last
+            early += math.exp(-max(0, at) / 5.0) if share >= 0.4 else 0.0
+        found = sum(self.weights.get(w, 0.0) for w in set(said))
+        budget = min(30, len(self.best) - 1)
+        top = self.best[budget]
+        salience = found / max(1e-9, self.best[min(len(self.best) - 1, max(1, len(set(said))))])
+        return Features(
+            novel_words,
+            novel_pairs,
+            fragments,
+            repeated,
+            repeated_pairs,
+            junctions,
+            min(1.0, found / max(1e-9, top)),
+            salience,
+            early / len(split),
+        )
+
+
+def consistency(found: Features, human: bool = False) -> float:
+    """Measure support by the source; a text by a person may use words of its own."""
+    return 1.0 - (0.25 if human else 1.0) * (1.2 * found.novel_words + 0.5 * found.novel_pairs)
+
+
+def coherence(found: Features) -> float:
+    """Measure how well the sentences follow one another, without saying things twice."""
+    said_once = (1 - 1.2 * found.repeated_pairs) * (1 - 0.5 * found.repeated)
+    whole = (1 - 0.3 * found.novel_pairs) * (1 - 0.2 * found.fragments)
+    return found.junctions * said_once * whole * (0.85 + 0.15 * found.early)
+
+
+def relevance(found: Features) -> float:
+    """Measure how much of what is central is said, and how little else."""
+    good = 0.5 * found.coverage + 0.4 * found.salience + 0.1 * found.early
+    return good - 0.3 * found.novel_words - 0.2 * found.repeated
+
+
+def fluency(found: Features) -> float:
+    """Measure what shows without knowing the language: broken ends and repetition."""
+    return 1 - 0.3 * found.fragments - found.repeated_pairs - 0.3 * found.repeated
