@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["meta_eval"]
 
 
+@takes_loading()
 def meta_eval(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
     benchmark: Annotated[
@@ -75,15 +76,8 @@ def meta_eval(
     digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
     as_json: options.Json = False,
     models: options.ModelsFile = None,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    batch_tokens: options.BatchTokens = None,
-    engine: options.Engine = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
 
@@ -126,19 +120,7 @@ def meta_eval(
         run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
         found += [run, *(sources.ablations(run, metrics) if ablations else [])]
     for name in names:
-        choice = JudgeChoice(
-            name=name,
-            models_file=models,
-            style=style,
-            batch_tokens=batch_tokens,
-            engine=engine,
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
+        choice = loading.of(name, models)
         taken = [one.name for one in found]
         found += _judged(rated, runs, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
     dimensions = list(metrics)
@@ -154,7 +136,7 @@ def meta_eval(
         for asked in reference_model or []:
             from geval_local.cli.reference_contenders import from_reference_model
 
-            found.append(from_reference_model(rated, asked, dimensions, models_file=models, device=device))
+            found.append(from_reference_model(rated, asked, dimensions, models_file=models, device=loading.device))
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
         found += reference

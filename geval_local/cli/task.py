@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.gates import Gates
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.metric import Metric
 from geval_local.score import Estimator
