@@ -26,7 +26,7 @@ ROWS: list[set[str]] = [
     {"errors"},
     PURE - {"errors"},
     {"inference"},
-    {"gptscore", "judge", "steps", "unieval"},
+    {"gptscore", "identity", "judge", "scorer", "steps", "unieval"},
     {"analysis", "report", "runs", "testing"},
     {"cli", "integrations"},
     {"__init__", "__main__"},
@@ -35,7 +35,7 @@ RANK = {unit: rank for rank, row in enumerate(ROWS) for unit in row}
 
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}
-MAY_BE_HEAVY = {"cli", "inference", "integrations", "judge", "testing"}
+MAY_BE_HEAVY = {"cli", "identity", "inference", "integrations", "judge", "testing"}
 
 
 class Import(NamedTuple):
