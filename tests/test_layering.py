@@ -18,8 +18,18 @@ import geval_local
 
 PACKAGE = Path(geval_local.__file__).parent
 
-PURE = {"errors", "metric", "prompt", "readers", "samples", "scale", "scale_text", "score", "seen", "yaml_text"}
-PURE |= {"manifest", "outcome", "output_formats", "output_parquet", "outputs", "paths", "signature", "summary"}
+PURE = {
+    "errors",
+    "manifest",
+    "metric",
+    "metric_text",
+    "outcome",
+    "output_formats",
+    "output_parquet",
+    "outputs",
+    "paths",
+}
+PURE |= {"prompt", "readers", "samples", "scale", "scale_text", "score", "seen", "signature", "summary", "yaml_text"}
 
 #: A unit is a module of the package, or a folder with all that is in it. It imports from its own row and from above.
 ROWS: list[set[str]] = [
