@@ -78,22 +78,7 @@ def preset_names() -> list[str]:
 
 
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
-    """Read YAML text into the model of a metric.
-
-    Parameters
-    ----------
-    model : type
-        What it is validated as.
-    text : str
-        The YAML document.
-    origin : str
-        Name of the source, for error messages.
-
-    Raises
-    ------
-    MetricError
-        If the YAML is malformed, a key is unknown or a value does not fit; with line numbers.
-    """
+    """Read YAML text as `model`, the class of a metric; `text`, `origin` and errors are those of `Metric.from_yaml`."""
     try:
         data, node = load_yaml(text)
     except yaml.YAMLError as error:
