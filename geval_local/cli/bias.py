@@ -150,7 +150,7 @@ def _prior(
     from geval_local.cli.console import note
     from geval_local.cli.content_free import content_free_prior
     from geval_local.cli.scored_runs import level_for
-    from geval_local.signature import LIBRARIES, signature_differences
+    from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
     origin = run.origin(metric)
     note("loading the judge ...", "dim")
@@ -158,7 +158,7 @@ def _prior(
     differ = signature_differences(origin.signature, str(judge.signature(origin.definition)))
     serious = {key: pair for key, pair in differ.items() if key not in (*LIBRARIES, "estimator")}
     if serious:
-        told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in serious.items())
+        told = told_differences(serious)
         raise ConfigurationError(
             f"the prior belongs to the judge and the form that scored {run.path}: {told}",
             hint="Name that judge, loaded in the same way.",

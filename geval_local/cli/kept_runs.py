@@ -15,7 +15,7 @@ from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_p
 from geval_local.metric import Metric
 from geval_local.outputs import ResultWriter
 from geval_local.samples import Sample
-from geval_local.signature import judge_name, signature_differences
+from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -134,7 +134,7 @@ class KeptRuns:
             if name in manifest.metrics and (
                 differ := signature_differences(manifest.metrics[name].signature, signature)
             ):
-                told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in differ.items())
+                told = told_differences(differ)
                 raise ConfigurationError(f"{path} holds scores of {name} under another signature: {told}", hint=remedy)
         return manifest
 
