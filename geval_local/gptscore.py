@@ -20,11 +20,13 @@ from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.samples import Sample
 
-__all__ = ["gptscore_figures", "render_request"]
+__all__ = ["NO_READING", "gptscore_figures", "render_request"]
 
 OUTPUT = "output"
 #: Most tokens of a forward pass, padding included.
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768
+#: Why an output that could be asked about has no score: another attempt may give one.
+NO_READING = "out of memory, or not a number"
 
 
 def render_request(metric: Metric, texts: Mapping[str, str]) -> str:
@@ -107,5 +109,5 @@ def gptscore_figures(
     values = mean_logprobs(model, Head(model), continuations, batch_tokens=budget, advance=advance)
     for place, value in zip(fitting, values, strict=True):
         finite = bool(np.isfinite(value))
-        figures[place] = {"score": value} if finite else {"score": None, "error": "out of memory, or not a number"}
+        figures[place] = {"score": value} if finite else {"score": None, "error": NO_READING}
     return figures

@@ -1,40 +1,27 @@
 """Judge: the one entry point that the Python API, the command line, runs and integrations share.
 
-A sample goes in at `Judge.iter_scores`, becomes a filled form, tokens and a label trie (`inference.prepare`), goes
-through the model in packs (`inference.engine`), and comes out as a `Score`.
+Here is who judges: the model, how it was loaded, and what its scores depend on. How samples become scores is in
+`geval_local.scorer`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-import transformers
-
-from geval_local import __version__
 from geval_local.errors import ConfigurationError
+from geval_local.identity import judge_signature, readout_identity
 from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.engine import Engine, Readout
 from geval_local.inference.gate import EngineChoice, choose_engine
 from geval_local.inference.generate import generate_greedily
 from geval_local.inference.load import LoadedModel, LoadOptions, load_model
-from geval_local.inference.prepare import Prepared, RequestMaker
 from geval_local.inference.readout import Head
 from geval_local.inference.registry import find_judge
-from geval_local.inference.units import cut_units
 from geval_local.metric import Metric
-from geval_local.outcome import Outcome
 from geval_local.prompt import Prompt
-from geval_local.samples import Sample
-from geval_local.scale import Scale
-from geval_local.score import Estimator, Score
+from geval_local.score import Estimator
+from geval_local.scorer import Scorer
 from geval_local.signature import Signature
 from geval_local.steps import pinned_steps
 
@@ -42,15 +29,10 @@ __all__ = ["Judge"]
 
 logger = logging.getLogger("geval_local")
 
-#: Samples that are planned together. Two runs over one file give the same figures to the last bit because they cut it
-#: into the same windows.
-WINDOW = 4096
-#: Below this label mass a score names the tokens that took the rest.
-LOW_LABEL_MASS = 0.9
 DEFAULT_CONTEXT = 1 << 20
 
 
-class Judge:
+class Judge(Scorer):
     """A local language model that scores.
 
     Parameters
@@ -74,16 +56,13 @@ class Judge:
         self.loaded = loaded
         self.name = loaded.entry.name
         self.fingerprint = loaded.fingerprint
-        self.encoder = PromptEncoder(
+        encoder = PromptEncoder(
             loaded.tokenizer, style=loaded.entry.style, close_thinking=loaded.entry.thinking == "closed"
         )
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
-        self.engine: Engine
-        self.engine, self.engine_report = choose_engine(
-            loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens
-        )
-        self._makers: dict[tuple[str, str, str | None], RequestMaker] = {}
+        chosen, self.engine_report = choose_engine(loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens)
+        super().__init__(encoder, chosen)
 
     @classmethod
     def load(
@@ -150,136 +129,6 @@ class Judge:
         limits = [self.loaded.entry.context, getattr(config, "max_position_embeddings", None)]
         return min((int(limit) for limit in limits if limit), default=DEFAULT_CONTEXT)
 
-    def score(
-        self,
-        metric: Metric,
-        /,
-        *,
-        estimator: Estimator | None = None,
-        threshold: float | None = None,
-        **fields: str,
-    ) -> Score:
-        """Score one sample, given by its fields.
-
-        Parameters
-        ----------
-        metric : Metric
-            What to rate. Steps are written and pinned first if it has none.
-        estimator : Estimator, optional
-            Exact expectation when absent.
-        threshold : float, optional
-            Overrides the metric's own.
-        **fields : str
-            The sample's texts, such as ``source=..., output=...``; aliases as in data files.
-
-        Returns
-        -------
-        Score
-            Unscored, with the reason in ``error``, if the fields do not fit the metric.
-        """
-        return self.score_many(metric, [fields], estimator=estimator, threshold=threshold)[0]
-
-    def score_many(
-        self,
-        metric: Metric,
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = None,
-        threshold: float | None = None,
-        progress: bool = False,
-    ) -> list[Score]:
-        """Score samples; the result has one score per sample, in the order given.
-
-        Parameters
-        ----------
-        metric : Metric
-            What to rate.
-        samples : iterable of Sample or mapping
-            From `read_samples`, or plain dictionaries of texts.
-        estimator : Estimator, optional
-            Exact expectation when absent.
-        threshold : float, optional
-            Overrides the metric's own.
-        progress : bool
-            Whether to show a progress bar on stderr.
-        """
-        listed = list(samples)
-        if not progress:
-            return list(self.iter_scores(metric, listed, estimator=estimator, threshold=threshold))
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task(metric.name, total=len(listed))
-            return list(
-                self.iter_scores(
-                    metric, listed, estimator=estimator, threshold=threshold, advance=lambda n: bar.advance(task, n)
-                )
-            )
-
-    def iter_scores(
-        self,
-        metric: Metric,
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = None,
-        threshold: float | None = None,
-        advance: Callable[[int], object] = lambda count: None,
-    ) -> Iterator[Score]:
-        """Score a stream of samples, in order, `WINDOW` samples at a time.
-
-        Parameters
-        ----------
-        metric, samples, estimator, threshold
-            As in `score_many`.
-        advance : callable
-            Called with the number of samples finished, pack by pack.
-        """
-        complete = self.with_steps(metric)
-        estimator = estimator or Estimator()
-        limit = metric.threshold if threshold is None else threshold
-        stream = (sample if isinstance(sample, Sample) else Sample(sample) for sample in samples)
-        while window := list(itertools.islice(stream, WINDOW)):
-            prepared = self.prepare(complete, window)
-            readouts = self._read(prepared, advance)
-            for entry, readout in zip(prepared, readouts, strict=True):
-                yield self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
-
-    def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
-        """Turn samples into what the engine takes, or into reasons why not, in order.
-
-        Parameters
-        ----------
-        metric : Metric
-            With its final evaluation steps (see `with_steps`).
-        samples : sequence of Sample
-        """
-        return self._maker(metric).prepare(samples)
-
-    def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
-        """Put together what is known of a sample once the engine has seen it.
-
-        Parameters
-        ----------
-        entry : Prepared
-            As by `prepare`.
-        readout : Readout or None
-            What the engine gave; None if there was no request.
-        """
-        if entry.request is None or readout is None or readout.label_logprobs is None:
-            reason = entry.error if readout is None else readout.error
-            return Outcome(error=reason or "unknown reason", prompt_tokens=entry.prompt_tokens)
-        other: tuple[tuple[str, float], ...] = ()
-        if np.exp(readout.label_logprobs).sum() < LOW_LABEL_MASS:
-            other = tuple((self.encoder.decode_token(token), p) for token, p in readout.other_tokens)
-        return Outcome(
-            readout.label_logprobs,
-            other,
-            entry.prompt_tokens,
-            entry.dropped_tokens,
-            _sample_key(entry.request.ids.tobytes()),
-        )
-
     def with_steps(self, metric: Metric) -> Metric:
         """Give a metric its steps: its own, those pinned for this judge, or newly written and pinned ones."""
         complete, written = pinned_steps(self, metric)
@@ -295,13 +144,7 @@ class Judge:
     @property
     def identity(self) -> str:
         """All that a read-out depends on beside the prompt's tokens and the labels."""
-        signature = self.signature(Metric(name="any", criteria="any", scale=Scale.parse("1-5")))
-        kept = {field.name: getattr(signature, field.name) for field in dataclasses.fields(signature)}
-        for name in ("metric", "steps", "scale", "style", "estimator"):  # in the tokens, or applied afterwards
-            del kept[name]
-        kept["judge"] = self.fingerprint
-        kept["engine"] = self.engine.name
-        return "|".join(f"{name}:{value}" for name, value in kept.items())
+        return readout_identity(self.loaded, self.engine.name)
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
         """Name everything that a score of this metric depends on.
@@ -313,50 +156,4 @@ class Judge:
         estimator : Estimator, optional
             Exact expectation when absent.
         """
-        return Signature(
-            judge=f"{self.name}@{self.fingerprint}",
-            tokenizer=self.loaded.tokenizer_hash,
-            metric=f"{metric.name}@{metric.hash}",
-            steps=metric.steps_hash,
-            scale=metric.scale.text,
-            style=self.encoder.style + ("+closed-thinking" if self.is_chat and self.encoder.close_thinking else ""),
-            dtype=str(self.loaded.dtype).removeprefix("torch.") + _quantization(self.loaded.model),
-            attention=self.loaded.attention,
-            estimator=(estimator or Estimator()).text,
-            transformers=transformers.__version__,
-            torch=torch.__version__,
-            version=__version__,
-        )
-
-    def _maker(self, metric: Metric) -> RequestMaker:
-        key = (metric.hash, metric.steps_hash, metric.shorten)
-        if key not in self._makers:
-            self._makers[key] = RequestMaker(self.encoder, metric, self.context)
-        return self._makers[key]
-
-    def _read(self, prepared: Sequence[Prepared], advance: Callable[[int], object]) -> list[Readout | None]:
-        """Run the engine over what can be scored; the result is in the order of `prepared`."""
-        readouts: list[Readout | None] = [None] * len(prepared)
-        places = [place for place, entry in enumerate(prepared) if entry.request is not None]
-        requests = [entry.request for entry in prepared if entry.request is not None]
-        advance(len(prepared) - len(places))
-        for unit in cut_units(requests, self.engine):
-            # A window's figures depend on its samples alone, to the last bit: not on what this judge scored before or,
-            # when runs take turns, in between.
-            self.engine.forget()
-            own = unit.requests(requests)
-            for pack, results in self.engine.execute(own, self.engine.plan(own)):
-                for index, readout in zip(pack.requests, results, strict=True):
-                    readouts[places[unit.members[index]]] = readout
-                advance(len(results))
-        return readouts
-
-
-def _quantization(model: Any) -> str:
-    """Name what quantization while loading made of the weights, which their fingerprint does not show."""
-    return next((f"+{bits}bit" for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), "")
-
-
-def _sample_key(content: bytes) -> int:
-    """Derive a number from a prompt's tokens, so that seeded draws follow the sample and not its row."""
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+        return judge_signature(self.loaded, self.encoder, metric, estimator)

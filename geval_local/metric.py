@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
-from geval_local.errors import MetricError, ScaleError
+from geval_local.errors import ScaleError
+from geval_local.metric_text import find_metric, preset_names, read_metric
 from geval_local.scale import Scale, label_text
-from geval_local.yaml_text import dump_yaml, line_of, load_yaml
+from geval_local.yaml_text import dump_yaml
 
 __all__ = ["Metric", "StepsProvenance", "preset_names"]
 
@@ -174,21 +172,8 @@ class Metric(BaseModel):
         MetricError
             If there is no such preset or file, or the file is not a valid metric.
         """
-        path = Path(name)
-        if path.suffix in (".yaml", ".yml"):
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise MetricError(f"cannot read the metric file {path}: {error}") from error
-            return cls.from_yaml(text, origin=str(path))
-        resource = resources.files("geval_local") / "metrics" / f"{name}.yaml"
-        if not resource.is_file():
-            near = difflib.get_close_matches(str(name), preset_names(), n=3, cutoff=0.4)
-            raise MetricError(
-                f"there is no preset metric {str(name)!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
-                hint="List the presets with `geval-local metrics list`, or give the path of a .yaml file.",
-            )
-        return cls.from_yaml(resource.read_text(encoding="utf-8"), origin=f"preset {name}")
+        text, origin = find_metric(name)
+        return cls.from_yaml(text, origin=origin)
 
     @classmethod
     def from_yaml(cls, text: str, *, origin: str = "metric") -> Metric:
@@ -206,20 +191,7 @@ class Metric(BaseModel):
         MetricError
             If the YAML is malformed, a key is unknown or a value does not fit; with line numbers.
         """
-        try:
-            data, node = load_yaml(text)
-        except yaml.YAMLError as error:
-            raise MetricError(f"{origin}: not valid YAML: {error}") from error
-        if not isinstance(data, dict):
-            raise MetricError(f"{origin}: a metric is a mapping of keys such as name, criteria and scale")
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            problems = [
-                f"{origin}, line {line_of(node, problem['loc'])}: {_explain(problem, data)}"
-                for problem in error.errors()
-            ]
-            raise MetricError("\n".join(problems), hint=f"Known keys: {', '.join(cls.model_fields)}.") from error
+        return read_metric(cls, text, origin)
 
     def to_yaml(self) -> str:
         """Write the metric as YAML that `from_yaml` reads back to an equal metric."""
@@ -248,29 +220,6 @@ class Metric(BaseModel):
         return _digest(list(self.steps)) if self.steps else "none"
 
 
-def preset_names() -> list[str]:
-    """Names of the metrics that ship with the package, sorted."""
-    root = resources.files("geval_local") / "metrics"
-    return sorted(
-        f"{group.name}/{entry.name.removesuffix('.yaml')}"
-        for group in root.iterdir()
-        if group.is_dir()
-        for entry in group.iterdir()
-        if entry.name.endswith(".yaml")
-    )
-
-
 def _digest(record: object) -> str:
     canonical = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def _explain(problem: Any, data: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(problem["loc"][-1]), list(Metric.model_fields), n=1)
-        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
-    if problem["type"] == "missing":
-        return f"the key {where!r} is missing"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message

@@ -7,7 +7,6 @@ label values, ``score = sum_l p(l) * value(l)``, here with exact probabilities i
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,12 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ScaleError
+from geval_local.scale_text import MAX_LABELS, label_text, plain, read_scale
 
 __all__ = ["Distribution", "Scale", "label_text"]
-
-MAX_LABELS = 1001
-_NUMBER = r"[+-]?\d+(?:\.\d+)?"
-_RANGE = re.compile(rf"^\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})(?:\s*,?\s*step\s+({_NUMBER}))?\s*$")
 
 
 @dataclass(frozen=True)
@@ -85,36 +81,7 @@ class Scale:
         ScaleError
             If the specification cannot be read, with the forms that can.
         """
-        if isinstance(spec, Scale):
-            return spec
-        if isinstance(spec, str):
-            return cls._parse_text(spec)
-        if isinstance(spec, Mapping):
-            pairs = [(label_text(label), _number(value, f"label {label!r}")) for label, value in spec.items()]
-        elif isinstance(spec, Sequence):
-            pairs = [(label_text(label), _number(label, "a label of a list scale")) for label in spec]
-        else:
-            raise ScaleError(f"a scale cannot be read from {type(spec).__name__}", hint=_FORMS)
-        return cls(tuple(label for label, _ in pairs), tuple(value for _, value in pairs))
-
-    @classmethod
-    def _parse_text(cls, spec: str) -> Scale:
-        match = _RANGE.match(spec)
-        if match is None:
-            words = [word.strip() for word in spec.split("/")]
-            if len(words) == 2 and all(words):
-                return cls((words[0], words[1]), (1.0, 0.0))
-            raise ScaleError(f"cannot read the scale {spec!r}", hint=_FORMS)
-        low, high, step = Decimal(match[1]), Decimal(match[2]), Decimal(match[3] or "1")
-        if step <= 0 or high <= low:
-            raise ScaleError(f"the scale {spec!r} is empty: it needs low < high and a step above 0", hint=_FORMS)
-        count = (high - low) / step
-        if count != count.to_integral_value():
-            raise ScaleError(f"the scale {spec!r} does not reach {high} in steps of {step}", hint=_FORMS)
-        if count >= MAX_LABELS:
-            raise ScaleError(f"the scale {spec!r} has {int(count) + 1} labels; at most {MAX_LABELS} are supported")
-        points = [low + step * index for index in range(int(count) + 1)]
-        return cls(tuple(_plain(point) for point in points), tuple(float(point) for point in points))
+        return spec if isinstance(spec, Scale) else cls(*read_scale(spec))
 
     @cached_property
     def array(self) -> NDArray[np.float64]:
@@ -146,7 +113,7 @@ class Scale:
             return "/".join(self.labels)
         ordered = sorted(zip(self.values, self.labels, strict=True))
         span = f"{ordered[0][1]}{'-' if self.low >= 0 else ' to '}{ordered[-1][1]}"
-        return span if step == 1 else f"{span} in steps of {_plain(step)}"
+        return span if step == 1 else f"{span} in steps of {plain(step)}"
 
     @property
     def spec(self) -> str | dict[str, float]:
@@ -155,7 +122,7 @@ class Scale:
         if step is None:
             text = f"{first}/{last}"
         else:
-            text = f"{first}-{last}" if step == 1 else f"{first}-{last} step {_plain(step)}"
+            text = f"{first}-{last}" if step == 1 else f"{first}-{last} step {plain(step)}"
         try:
             if Scale.parse(text) == self:
                 return text
@@ -271,41 +238,6 @@ class Distribution:
     def _on_scale(self, mean: float) -> float:
         # Float error may leave the interval by an ulp when one label holds everything.
         return min(max(mean, self.scale.low), self.scale.high)
-
-
-_FORMS = 'Write a range ("1-5", "0-1 step 0.25"), two words ("Yes/No"), or a mapping of labels to values.'
-
-
-def _plain(number: Decimal) -> str:
-    """Write a decimal as people do: no exponent, no trailing zeros."""
-    text = f"{number:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def label_text(label: object) -> str:
-    """Write a label that YAML or Python read as a number the way people write it.
-
-    Raises
-    ------
-    ScaleError
-        If it was read as a boolean or as null.
-    """
-    if isinstance(label, bool):
-        raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
-    if label is None:
-        raise ScaleError("a label of the scale is empty or null", hint="Quote it in the YAML file if it is a word.")
-    if isinstance(label, float):
-        return _plain(Decimal(repr(label)))
-    return str(label)
-
-
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS)
-    try:
-        return float(value)
-    except ValueError:
-        raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS) from None
 
 
 def _same_number(label: str, value: float) -> bool:

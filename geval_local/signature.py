@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-__all__ = ["LIBRARIES", "Signature", "judge_name", "signature_differences", "signature_parts"]
+__all__ = ["LIBRARIES", "Signature", "judge_name", "signature_differences", "signature_parts", "told_differences"]
 
 #: Keys that name versions of libraries: scores may move with them by rounding, not by meaning.
 LIBRARIES = ("transformers", "torch", "version")
@@ -73,6 +74,11 @@ def signature_differences(first: str, second: str) -> dict[str, tuple[str, str]]
     one, other = signature_parts(first), signature_parts(second)
     pairs = {key: (one.get(key, "-"), other.get(key, "-")) for key in [*one, *other]}
     return {key: pair for key, pair in pairs.items() if _content(key, pair[0]) != _content(key, pair[1])}
+
+
+def told_differences(differ: Mapping[str, tuple[str, str]], pair: str = "{} there, {} here") -> str:
+    """Tell differences of signatures in a message, each as `pair` puts its two values."""
+    return "; ".join(f"{key}: {pair.format(*values)}" for key, values in differ.items())
 
 
 def judge_name(name: str) -> str:

@@ -23,6 +23,7 @@ from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
+from geval_local.scorer import Scorer
 from geval_local.signature import Signature
 
 __all__ = ["MockEngine", "MockJudge", "byte_tokenizer"]
@@ -144,11 +145,11 @@ class MockJudge(Judge):
     ) -> None:
         self.name = name
         self.fingerprint = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        self.encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
-        self.engine = engine if engine is not None else MockEngine()
+        # No model is loaded, so that only what scores has to be set up.
+        encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
+        Scorer.__init__(self, encoder, engine if engine is not None else MockEngine())
         self.engine_report = EngineReport("mock")
         self._context = context
-        self._makers = {}
 
     @property
     def context(self) -> int:

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny import byte_tokenizer, save_judge, tiny_model
 
-from geval_local import judge as judge_module
+from geval_local import scorer
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError
 from geval_local.inference.load import load_model
+from geval_local.inference.outcomes import LOW_LABEL_MASS
 from geval_local.inference.registry import find_judge
 from geval_local.judge import Judge
 from geval_local.metric import Metric
@@ -127,7 +128,7 @@ def test_batches_equal_one_by_one_and_keep_the_order(judge, one_by_one):
     budget=st.sampled_from([1, 300, 100_000]),
 )
 def test_permuting_splitting_and_repeating_change_no_score(judge, one_by_one, monkeypatch, order, window, budget):
-    monkeypatch.setattr(judge_module, "WINDOW", window)
+    monkeypatch.setattr(scorer, "WINDOW", window)
     monkeypatch.setattr(judge.engine, "batch_tokens", budget)
     counts = []
     scores = list(judge.iter_scores(METRIC, [SAMPLES[index] for index in order], advance=counts.append))
@@ -137,7 +138,7 @@ def test_permuting_splitting_and_repeating_change_no_score(judge, one_by_one, mo
 
 
 def test_a_stream_is_read_window_by_window(judge, monkeypatch):
-    monkeypatch.setattr(judge_module, "WINDOW", 2)
+    monkeypatch.setattr(scorer, "WINDOW", 2)
     read = []
 
     def stream():
@@ -165,7 +166,7 @@ def test_no_samples_are_no_scores(judge):
 
 @pytest.mark.parametrize("window", [2, 100])
 def test_unscored_rows_keep_their_place(judge, one_by_one, monkeypatch, window):
-    monkeypatch.setattr(judge_module, "WINDOW", window)
+    monkeypatch.setattr(scorer, "WINDOW", window)
     rows = [
         SAMPLES[0],
         {"wrong": "field"},
@@ -252,7 +253,7 @@ def test_two_samples_of_one_distribution_have_draws_of_their_own(judge):
 
 def test_other_tokens_only_where_the_label_mass_is_low(judge, directory, tmp_path):
     low = judge.score(METRIC, output="A text.")
-    assert low.label_mass < judge_module.LOW_LABEL_MASS
+    assert low.label_mass < LOW_LABEL_MASS
     assert low.other_tokens
     assert not {token.strip() for token, _ in low.other_tokens} & set(low.probabilities)
     probabilities = [p for _, p in low.other_tokens]
@@ -262,8 +263,20 @@ def test_other_tokens_only_where_the_label_mass_is_low(judge, directory, tmp_pat
     tokenizer = byte_tokenizer(chat=False)
     model.lm_head.bias.data[tokenizer.convert_tokens_to_ids(list("0123456789"))] += 100.0
     sure = Judge.load(save_judge(tmp_path / "sure", model, tokenizer)).score(METRIC, output="A text.")
-    assert sure.label_mass > judge_module.LOW_LABEL_MASS
+    assert sure.label_mass > LOW_LABEL_MASS
     assert sure.other_tokens == ()
+
+
+def test_a_metric_that_may_be_shortened_is_prepared_apart_from_one_that_may_not(directory):
+    long = "A text. " * 200
+    shortened = METRIC.model_copy(update={"shorten": "output"})
+    assert METRIC.hash != shortened.hash
+    for first, second in ((METRIC, shortened), (shortened, METRIC)):
+        judge = Judge.load(directory)
+        scores = {metric.shorten: judge.score(metric, output=long) for metric in (first, second)}
+        assert "the judge reads 512" in scores[None].error
+        assert scores["output"].is_scored
+        assert scores["output"].dropped_tokens > 0
 
 
 # --- loading and steps ------------------------------------------------------------------------------------------------
@@ -370,6 +383,14 @@ def test_the_signature_names_quantization(directory):
     judge = Judge.load(directory)
     judge.loaded.model.is_loaded_in_4bit = True  # as transformers marks a model that it quantized
     assert judge.signature(METRIC).dtype == "float32+4bit"
+
+
+def test_the_identity_names_what_is_not_in_the_tokens(directory):
+    judge = Judge.load(directory, engine="padded")
+    signature = judge.signature(METRIC)
+    kept = ("tokenizer", "dtype", "attention", "transformers", "torch", "version")
+    parts = [f"judge:{judge.fingerprint}", *(f"{name}:{getattr(signature, name)}" for name in kept), "engine:padded"]
+    assert judge.identity == "|".join(parts)
 
 
 def test_the_signature_is_one_line_with_every_field(judge):

@@ -18,15 +18,25 @@ import geval_local
 
 PACKAGE = Path(geval_local.__file__).parent
 
-PURE = {"errors", "metric", "prompt", "readers", "samples", "seen", "scale", "score", "yaml_text"}
-PURE |= {"manifest", "outcome", "output_formats", "output_parquet", "outputs", "paths", "signature", "summary"}
+PURE = {
+    "errors",
+    "manifest",
+    "metric",
+    "metric_text",
+    "outcome",
+    "output_formats",
+    "output_parquet",
+    "outputs",
+    "paths",
+}
+PURE |= {"prompt", "readers", "samples", "scale", "scale_text", "score", "seen", "signature", "summary", "yaml_text"}
 
 #: A unit is a module of the package, or a folder with all that is in it. It imports from its own row and from above.
 ROWS: list[set[str]] = [
     {"errors"},
     PURE - {"errors"},
     {"inference"},
-    {"gptscore", "judge", "steps", "unieval"},
+    {"gptscore", "identity", "judge", "scorer", "steps", "unieval"},
     {"analysis", "report", "runs", "testing"},
     {"cli", "integrations"},
     {"__init__", "__main__"},
@@ -35,7 +45,7 @@ RANK = {unit: rank for rank, row in enumerate(ROWS) for unit in row}
 
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}
-MAY_BE_HEAVY = {"cli", "inference", "integrations", "judge", "testing"}
+MAY_BE_HEAVY = {"cli", "identity", "inference", "integrations", "judge", "testing"}
 
 
 class Import(NamedTuple):

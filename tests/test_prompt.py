@@ -38,24 +38,29 @@ NASTY = [
 ]
 
 
+#: What opens both prompts of `METRIC`.
+OPENING = (
+    "You will be given an answer.\n"
+    "\n"
+    "Your task is to rate it.\n"
+    "\n"
+    "Evaluation Criteria:\n"
+    "\n"
+    "Exact Answer (1-3) - Whether it is exact.\n"
+    "- 1: wrong\n"
+    "- 2-3: close or right\n"
+    "\n"
+    "Evaluation Steps:\n"
+    "\n"
+)
+
+
 # --- the form ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_form_to_the_letter():
     prompt = render_form(METRIC, {"question": "Why?", "output": "Because."})
-    assert prompt.body == (
-        "You will be given an answer.\n"
-        "\n"
-        "Your task is to rate it.\n"
-        "\n"
-        "Evaluation Criteria:\n"
-        "\n"
-        "Exact Answer (1-3) - Whether it is exact.\n"
-        "- 1: wrong\n"
-        "- 2-3: close or right\n"
-        "\n"
-        "Evaluation Steps:\n"
-        "\n"
+    assert prompt.body == OPENING + (
         "1. Read both.\n"
         "2. Compare them.\n"
         "\n"
@@ -128,21 +133,7 @@ def test_samples_of_a_metric_share_everything_up_to_the_first_field_that_differs
 
 def test_the_steps_prompt_to_the_letter():
     prompt = render_steps_prompt(METRIC)
-    assert prompt.text == (
-        "You will be given an answer.\n"
-        "\n"
-        "Your task is to rate it.\n"
-        "\n"
-        "Evaluation Criteria:\n"
-        "\n"
-        "Exact Answer (1-3) - Whether it is exact.\n"
-        "- 1: wrong\n"
-        "- 2-3: close or right\n"
-        "\n"
-        "Evaluation Steps:\n"
-        "\n"
-        "1."
-    )
+    assert prompt.text == OPENING + "1."
     assert prompt.cue == "1."
 
 

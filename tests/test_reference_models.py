@@ -15,6 +15,7 @@ from tokenizers import processors
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
+from geval_local.cli import model_baselines
 from geval_local.errors import JudgeError, TokenizerError, WeightsError
 from geval_local.inference.entry import JudgeEntry
 from geval_local.inference.reference_models import (
@@ -171,6 +172,75 @@ def test_they_stand_in_the_papers_table(directory, tmp_path, monkeypatch):
     found = json.loads(done.stdout)["correlations"]["pooled"]
     assert found["UniEval (unieval)"]["naturalness"]["n"] == 12
     assert found["BERTScore (bertscore, layer 3)"]["naturalness"]["left_out"] == {"no reference": 2}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
+@pytest.mark.parametrize("kind", ["bertscore", "bartscore", "unieval"])
+def test_kept_scores_need_no_model_until_anything_changes(kind, directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = directory(kind)
+    loaded = []
+
+    def counted(*given, **named):
+        loaded.append(given)
+        return load_reference_model(*given, **named)
+
+    monkeypatch.setattr(model_baselines, "load_reference_model", counted)
+
+    def evaluate(name="data.json", *others):
+        done = run(
+            *("meta-eval", name, "--benchmark", "topical-chat", "--from-responses", name, "--limit-groups", 2),
+            *("-m", "coherence", "--reference-model", f"{kind}={path}", "-o", "kept", "--device", "cpu", *others),
+            *("--json", "--resamples", 0, "--no-baselines"),
+            home=tmp_path / "home",
+        )
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)["correlations"]["pooled"], done.stderr
+
+    Path("data.json").write_bytes((DATA / "topical_chat.json").read_bytes())
+    first, told = evaluate()
+    assert len(loaded) == 1
+    again, told_again = evaluate()
+    assert len(loaded) == 1
+    assert again == first
+    assert ("were cut to" in told) == ("were cut to" in told_again) == (kind != "bertscore")
+    assert "taken from kept" in told_again
+
+    text = Path("data.json").read_text(encoding="utf-8")
+    rows = json.loads(text)
+    for row in rows:
+        row["scores"]["coherence"] += 1
+    Path("data.json").write_text(json.dumps(rows), encoding="utf-8")
+    evaluate()  # other ratings of the same texts
+    assert len(loaded) == 1
+    rows[0]["source"] += " More."
+    rows[0]["system_output"] += " More."
+    Path("data.json").write_text(json.dumps(rows), encoding="utf-8")
+    evaluate()
+    assert len(loaded) == 2
+    if kind == "unieval":
+        evaluate("data.json", "-m", "naturalness")
+        assert len(loaded) == 3  # for the question that was not asked before
+
+    config = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (path / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 300}), encoding="utf-8")
+    before = len(loaded)
+    evaluate()
+    assert len(loaded) == before + 1
+    torch.manual_seed(0)
+    model = random_model(kind)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    model.save_pretrained(str(path))
+    evaluate()
+    assert len(loaded) == before + 2
+    (kept, *_) = Path("kept").glob("*.json")
+    assert json.loads(kept.read_text(encoding="utf-8"))["key"]["direction"]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
+def test_what_is_no_reference_model_is_refused(tmp_path):
+    data = DATA / "topical_chat.json"
     refused = run(
         *("meta-eval", data, "--benchmark", "topical-chat", "--from-responses", data, "--reference-model", "rouge=x"),
         home=tmp_path / "home",

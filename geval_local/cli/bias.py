@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
 from geval_local.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = ["bias"]
 REST = "the others"
 
 
+@takes_loading()
 def bias(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`.")],
     group_by: Annotated[
@@ -52,15 +53,8 @@ def bias(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     as_json: options.Json = False,
     models: options.ModelsFile = None,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    batch_tokens: options.BatchTokens = None,
-    engine: options.Engine = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping."""
     from geval_local.analysis.bias import side_means
@@ -89,19 +83,7 @@ def bias(
     if any(item.length is not None for item in items):
         found["length"] = length_bias(items, level_for(document), resamples=resamples, seed=seed)
     if judge is not None:
-        choice = JudgeChoice(
-            name=judge,
-            models_file=models,
-            style=style,
-            batch_tokens=batch_tokens,
-            engine=engine,
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
+        choice = loading.of(judge, models)
         found["prior"] = _prior(run, name, items, choice, document=document, resamples=resamples, seed=seed)
     if as_json:
         from geval_local.cli.console import print_json
@@ -168,7 +150,7 @@ def _prior(
     from geval_local.cli.console import note
     from geval_local.cli.content_free import content_free_prior
     from geval_local.cli.scored_runs import level_for
-    from geval_local.signature import LIBRARIES, signature_differences
+    from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
     origin = run.origin(metric)
     note("loading the judge ...", "dim")
@@ -176,7 +158,7 @@ def _prior(
     differ = signature_differences(origin.signature, str(judge.signature(origin.definition)))
     serious = {key: pair for key, pair in differ.items() if key not in (*LIBRARIES, "estimator")}
     if serious:
-        told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in serious.items())
+        told = told_differences(serious)
         raise ConfigurationError(
             f"the prior belongs to the judge and the form that scored {run.path}: {told}",
             hint="Name that judge, loaded in the same way.",

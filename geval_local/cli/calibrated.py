@@ -14,7 +14,7 @@ from geval_local.cli.console import note
 from geval_local.errors import ConfigurationError
 from geval_local.metric import Metric
 from geval_local.score import Score
-from geval_local.signature import LIBRARIES, signature_differences
+from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
 __all__ = ["apply_calibration", "calibration_record", "check_calibration", "load_calibrations"]
 
@@ -58,7 +58,7 @@ def check_calibration(calibration: Calibration, signature: str) -> None:
     differ = signature_differences(calibration.signature, signature)
     serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
     if serious:
-        told = "; ".join(f"{key}: {fitted} there, {own} here" for key, (fitted, own) in serious.items())
+        told = told_differences(serious)
         raise ConfigurationError(
             f"the calibration of {calibration.metric} was fitted on other scores: {told}",
             hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",

@@ -118,7 +118,7 @@ def _differences(
     """
     from dataclasses import fields
 
-    from geval_local.signature import Signature, signature_differences
+    from geval_local.signature import Signature, signature_differences, told_differences
 
     known = [*(field.name for field in fields(Signature)), "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
@@ -136,7 +136,7 @@ def _differences(
     allowed = {part for key in across for part in IMPLIED.get(key, (key,))}
     refused = {key: pair for own in differ.values() for key, pair in own.items() if key not in allowed}
     if refused and ANY not in across:
-        told = "; ".join(f"{key}: {one} | {other}" for key, (one, other) in refused.items())
+        told = told_differences(refused, "{} | {}")
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
         raise ConfigurationError(
             f"{first.path} and {second.path} are not comparable: {told}",

@@ -17,7 +17,7 @@ from geval_local.analysis.rated import OwnRatings, PublishedRatings, Rated, read
 from geval_local.analysis.reading import figures_of
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.cli.console import note, show_progress
+from geval_local.cli.console import note
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.manifest import read_manifest
 from geval_local.metric import Metric
@@ -34,7 +34,6 @@ __all__ = [
     "from_judge",
     "from_responses",
     "from_results",
-    "gptscore",
     "predictions",
     "without_steps",
 ]
@@ -169,19 +168,6 @@ def from_responses(
         Contender(name, "predictions" if kinds[name] == "predictions" else "responses", items)
         for name, items in found.items()
     ], parsed
-
-
-def gptscore(rated: Rated, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Score with the judge's likelihood of the outputs."""
-    from geval_local.gptscore import gptscore_figures
-
-    samples = [Sample(row, number, Path(rated.path).name) for number, row in enumerate(rated.rows, start=1)]
-    with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as advance:
-        items = {
-            dimension: rated.items(dimension, gptscore_figures(judge, metric, samples, advance=advance))
-            for dimension, metric in metrics.items()
-        }
-    return Contender(f"GPTScore ({name})", "baseline", items)
 
 
 def predictions(data: BenchmarkData, dimensions: Sequence[str]) -> list[Contender]:

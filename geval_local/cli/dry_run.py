@@ -9,7 +9,7 @@ from typing import Any
 
 from geval_local.cli.audit_view import label_record, show_labels, show_tokens
 from geval_local.cli.console import note, print_json, result_console
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice
 from geval_local.errors import DataError, UnscorableError
 from geval_local.inference.audit import PromptAudit, audit_prompt
 from geval_local.inference.encoding import PromptEncoder

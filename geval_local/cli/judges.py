@@ -10,7 +10,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.console import note, print_json, print_table, result_console
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import JudgeError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
 
 
 @app.command()
+@takes_loading()
 def check(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Absent: the default judge.")] = None,
     metric: Annotated[
@@ -69,15 +70,8 @@ def check(
     ] = DEFAULT_METRIC,
     models: options.ModelsFile = None,
     as_json: options.Json = False,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    batch_tokens: options.BatchTokens = None,
-    engine: options.Engine = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
     from geval_local.inference.audit import audit_judge
@@ -88,19 +82,7 @@ def check(
     from geval_local.steps import with_pinned_steps
 
     chosen = Metric.load(metric)
-    judge = JudgeChoice(
-        name=name,
-        models_file=models,
-        style=style,
-        batch_tokens=batch_tokens,
-        engine=engine,
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attention=attention,
-        quantization=quantization,
-        trust_remote_code=trust_remote_code,
-    ).load()
+    judge = loading.of(name, models).load()
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")

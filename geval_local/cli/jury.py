@@ -89,7 +89,7 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
     ConfigurationError
         If they do not, or one has no manifest.
     """
-    from geval_local.signature import judge_name, signature_differences, signature_parts
+    from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
 
     named: dict[str, ScoredRun] = {}
     first = scored[0].origin(metric).signature
@@ -101,7 +101,7 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
             if key not in OWN_TO_A_JUDGE
         }
         if differ:
-            told = "; ".join(f"{key}: {one} | {other}" for key, (one, other) in differ.items())
+            told = told_differences(differ, "{} | {}")
             raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
         judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
         judge = judge_name(judge)

@@ -15,13 +15,13 @@ from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_p
 from geval_local.metric import Metric
 from geval_local.outputs import ResultWriter
 from geval_local.samples import Sample
-from geval_local.signature import judge_name, signature_differences
+from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.score import Score
 
-__all__ = ["KeptRuns", "check_directory"]
+__all__ = ["KeptRuns", "check_directory", "kept_name"]
 
 Figures = Mapping[str, Any]
 
@@ -40,6 +40,12 @@ def check_directory(directory: Path | None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot use the directory {directory}: {error.strerror}") from error
+
+
+def kept_name(source: Path, *parts: str, suffix: str) -> str:
+    """Name a file of scores by the file that was scored and whatever else tells it apart; empty parts are left out."""
+    named = [source.name.removesuffix(".gz").rsplit(".", 1)[0], *parts]
+    return "--".join(re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in named if part) + suffix
 
 
 @dataclass(frozen=True)
@@ -113,9 +119,7 @@ class KeptRuns:
     def _path(self, judge: str, variant: str) -> Path | None:
         if self.directory is None:
             return None
-        parts = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, self.part]
-        names = [re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in parts if part]
-        return self.directory / f"{'--'.join(names)}.jsonl"
+        return self.directory / kept_name(self.source, judge_name(judge), variant, self.part, suffix=".jsonl")
 
     def _checked(self, path: Path, signatures: Mapping[str, str]) -> Manifest:
         manifest = read_manifest(path)
@@ -130,7 +134,7 @@ class KeptRuns:
             if name in manifest.metrics and (
                 differ := signature_differences(manifest.metrics[name].signature, signature)
             ):
-                told = "; ".join(f"{key}: {there} there, {here} here" for key, (there, here) in differ.items())
+                told = told_differences(differ)
                 raise ConfigurationError(f"{path} holds scores of {name} under another signature: {told}", hint=remedy)
         return manifest
 

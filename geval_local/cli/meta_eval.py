@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from geval_local.analysis.evaluation import Contender
     from geval_local.analysis.rated import Rated
     from geval_local.analysis.responses import ParsedResponses
+    from geval_local.cli.kept_columns import KeptColumns
     from geval_local.cli.kept_runs import KeptRuns
     from geval_local.metric import Metric
 
 __all__ = ["meta_eval"]
 
 
+@takes_loading()
 def meta_eval(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
     benchmark: Annotated[
@@ -75,15 +77,8 @@ def meta_eval(
     digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
     as_json: options.Json = False,
     models: options.ModelsFile = None,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    batch_tokens: options.BatchTokens = None,
-    engine: options.Engine = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
 
@@ -93,6 +88,7 @@ def meta_eval(
     from geval_local.analysis.published import published_table
     from geval_local.analysis.rated import PublishedRatings, read_own, read_published
     from geval_local.cli import contenders as sources
+    from geval_local.cli.kept_columns import KeptColumns
     from geval_local.cli.kept_runs import KeptRuns, check_directory
     from geval_local.cli.meta_metrics import benchmark_metrics, own_metrics
     from geval_local.cli.meta_view import Report, show_report
@@ -121,26 +117,15 @@ def meta_eval(
     found: list[Contender] = []
     part = "" if limit_groups is None else f"first{limit_groups}"
     runs = KeptRuns(file, rated.rows, output, part)
+    columns = KeptColumns(file, output, part)
     names: list[str | None] = list(judge or []) if judge or results or from_responses else [None]
     for path in results or []:
         run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
         found += [run, *(sources.ablations(run, metrics) if ablations else [])]
     for name in names:
-        choice = JudgeChoice(
-            name=name,
-            models_file=models,
-            style=style,
-            batch_tokens=batch_tokens,
-            engine=engine,
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
+        choice = loading.of(name, models)
         taken = [one.name for one in found]
-        found += _judged(rated, runs, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
+        found += _judged(rated, runs, columns, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
     dimensions = list(metrics)
     parsed: dict[str, ParsedResponses] = {}
     if benchmark is not None and from_responses:
@@ -152,9 +137,11 @@ def meta_eval(
     if isinstance(rated, PublishedRatings):
         found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
         for asked in reference_model or []:
-            from geval_local.cli.reference_contenders import from_reference_model
+            from geval_local.cli.model_baselines import from_reference_model
 
-            found.append(from_reference_model(rated, asked, dimensions, models_file=models, device=device))
+            found.append(
+                from_reference_model(rated, columns, asked, dimensions, models_file=models, device=loading.device)
+            )
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
         found += reference
@@ -166,6 +153,7 @@ def meta_eval(
 def _judged(
     rated: Rated,
     runs: KeptRuns,
+    columns: KeptColumns,
     choice: JudgeChoice,
     metrics: dict[str, Metric],
     taken: list[str],
@@ -191,7 +179,9 @@ def _judged(
         found += sources.ablations(full, metrics)
         found += [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
     if gptscore:
-        found.append(sources.gptscore(rated, judge, metrics, name))
+        from geval_local.cli.model_baselines import gptscore as gptscore_row
+
+        found.append(gptscore_row(rated, columns, judge, metrics, name))
     return found
 
 

@@ -95,12 +95,13 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A preset or a
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
     from geval_local.metric import Metric
+    from geval_local.metric_text import metric_file_text
 
     problems: list[str] = []
     hint = None
     for file in files:
         try:
-            metric = Metric.from_yaml(_read(file), origin=str(file))
+            metric = Metric.from_yaml(metric_file_text(file), origin=str(file))
         except MetricError as error:
             problems.append(error.message)
             hint = error.hint or hint
@@ -137,10 +138,3 @@ def new(
     except OSError as error:
         raise OutputError(f"cannot write {output}: {error.strerror}") from error
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MetricError(f"cannot read the metric file {file}: {error}") from error

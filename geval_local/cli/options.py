@@ -1,16 +1,11 @@
-"""Options that several verbs share, and the judge that they describe."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from geval_local.inference.entry import JudgeEntry
-    from geval_local.judge import Judge
 
 __all__ = [
     "Attention",
@@ -21,7 +16,6 @@ __all__ = [
     "Engine",
     "FailUnder",
     "Json",
-    "JudgeChoice",
     "JudgeName",
     "JudgeNames",
     "MaxUnscored",
@@ -108,40 +102,3 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code", help="Let Python files of the model's directory run.", rich_help_panel=_LOADING
     ),
 ]
-
-
-@dataclass(frozen=True)
-class JudgeChoice:
-    """Which judge was asked for, and how it is to be loaded; the names are those of `Judge.load`."""
-
-    name: str | None = None
-    models_file: Path | None = None
-    style: StyleName | None = None
-    batch_tokens: int | None = None
-    engine: EngineName = "auto"
-    device: str | None = None
-    device_map: str | None = None
-    dtype: str | None = None
-    attention: str | None = None
-    quantization: QuantizationName | None = None
-    trust_remote_code: bool = False
-
-    def load(self) -> Judge:
-        """Load the judge."""
-        from geval_local.judge import Judge
-
-        options: dict[str, Any] = asdict(self)
-        return Judge.load(options.pop("name"), **options)
-
-    def label(self) -> str:
-        """Name the judge as results do."""
-        from geval_local.inference.registry import load_registry
-
-        return self.name or load_registry(self.models_file).default
-
-    def entry(self) -> JudgeEntry:
-        """Find its entry, without weights."""
-        from geval_local.inference.registry import find_judge
-
-        entry = find_judge(self.name, self.models_file)
-        return entry if self.style is None else entry.model_copy(update={"style": self.style})

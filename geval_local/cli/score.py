@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["score"]
 
 
+@takes_loading()
 def score(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; one sample per row.")],
@@ -73,15 +74,8 @@ def score(
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    batch_tokens: options.BatchTokens = None,
-    engine: options.Engine = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Score every row of a file on one or more metrics.
 
@@ -95,22 +89,7 @@ def score(
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
-    choices = [
-        JudgeChoice(
-            name=name,
-            models_file=models,
-            style=style,
-            batch_tokens=batch_tokens,
-            engine=engine,
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
-        for name in (judge if judge else (None,))
-    ]
+    choices = [loading.of(name, models) for name in (judge if judge else (None,))]
     if dry_run:
         from geval_local.cli.dry_run import show_forms
 

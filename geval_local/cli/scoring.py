@@ -116,7 +116,7 @@ class _Scoring:
     """One run, followed to its end."""
 
     def __init__(self, task: Task, run: Run, stopper: Stopper) -> None:
-        from geval_local.judge import LOW_LABEL_MASS
+        from geval_local.inference.outcomes import LOW_LABEL_MASS
 
         self._task = task
         self._run = run

@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.console import note, print_json
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
 from geval_local.errors import ConfigurationError, OutputError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["steps"]
 
 
+@takes_loading(without=("batch_tokens", "engine"))
 def steps(
     metric: Annotated[str, typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.")],
     judge: options.JudgeName = None,
@@ -32,13 +33,8 @@ def steps(
         bool, typer.Option("--force", help="Write them anew even if there are some, and show the difference.")
     ] = False,
     as_json: options.Json = False,
-    style: options.Style = None,
-    device: options.Device = None,
-    device_map: options.DeviceMap = None,
-    dtype: options.Dtype = None,
-    attention: options.Attention = None,
-    quantization: options.Quantization = None,
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
 
@@ -56,17 +52,7 @@ def steps(
     if file is not None and given.steps is not None and not force:
         complete, place = given, f"{file} has them already; --force writes them anew"
     else:
-        choice = JudgeChoice(
-            name=judge,
-            models_file=models,
-            style=style,
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
-        )
+        choice = loading.of(judge, models)
         if file is None:
             complete, place = _pin(given, choice, force)
         else:

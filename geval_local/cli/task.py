@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.gates import Gates
-from geval_local.cli.options import JudgeChoice
+from geval_local.cli.loading import JudgeChoice
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.metric import Metric
 from geval_local.score import Estimator
@@ -166,7 +166,7 @@ class Task:
         ConfigurationError
             If a judge is named twice.
         """
-        import geval_local.judge
+        import geval_local.scorer
         from geval_local.runs.files import fingerprint_input
         from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
 
@@ -176,7 +176,7 @@ class Task:
         if len(set(names)) < len(names):
             raise ConfigurationError(f"a judge is named twice: {', '.join(names)}")
         settings = Settings(
-            window=self.window or geval_local.judge.WINDOW,
+            window=self.window or geval_local.scorer.WINDOW,
             limit=self.limit,
             estimator=asdict(self.estimator),
             threshold=self.threshold,

@@ -1,0 +1,78 @@
+"""What a judge's figures depend on: the signature of its scores, and the identity of its read-outs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from geval_local import __version__
+from geval_local.inference.encoding import PromptEncoder
+from geval_local.inference.load import LoadedModel
+from geval_local.metric import Metric
+from geval_local.score import Estimator
+from geval_local.signature import Signature
+
+__all__ = ["judge_signature", "readout_identity"]
+
+
+def judge_signature(
+    loaded: LoadedModel, encoder: PromptEncoder, metric: Metric, estimator: Estimator | None = None
+) -> Signature:
+    """Name everything that a judge's score of a metric depends on.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The judge's model.
+    encoder : PromptEncoder
+        Its prompt style.
+    metric : Metric
+        With its final evaluation steps.
+    estimator : Estimator, optional
+        Exact expectation when absent.
+    """
+    is_closed = encoder.style != "completion" and encoder.close_thinking
+    return Signature(
+        judge=f"{loaded.entry.name}@{loaded.fingerprint}",
+        metric=f"{metric.name}@{metric.hash}",
+        steps=metric.steps_hash,
+        scale=metric.scale.text,
+        style=encoder.style + ("+closed-thinking" if is_closed else ""),
+        estimator=(estimator or Estimator()).text,
+        **_setup(loaded),
+    )
+
+
+def readout_identity(loaded: LoadedModel, engine: str) -> str:
+    """Name all that a read-out depends on beside the prompt's tokens and the labels.
+
+    Metric, steps and style are in the tokens, and the estimator is applied afterwards. A name is no content.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The judge's model.
+    engine : str
+        Name of the engine that serves it.
+    """
+    parts = {"judge": loaded.fingerprint, **_setup(loaded), "engine": engine}
+    return "|".join(f"{name}:{value}" for name, value in parts.items())
+
+
+def _setup(loaded: LoadedModel) -> dict[str, str]:
+    """Name how the model is run, under the signature's own keys."""
+    return {
+        "tokenizer": loaded.tokenizer_hash,
+        "dtype": str(loaded.dtype).removeprefix("torch.") + _quantization(loaded.model),
+        "attention": loaded.attention,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "version": __version__,
+    }
+
+
+def _quantization(model: Any) -> str:
+    """Name what quantization while loading made of the weights, which their fingerprint does not show."""
+    return next((f"+{bits}bit" for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), "")

@@ -1,0 +1,177 @@
+"""Scorer: samples through an engine, window by window, into scores. Whose model it is, `Judge` knows.
+
+A sample goes in at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`inference.prepare`), goes
+through the model in packs (`inference.engine`), and comes out as a `Score`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from geval_local.inference.encoding import PromptEncoder
+from geval_local.inference.engine import Engine, Readout
+from geval_local.inference.outcomes import make_outcome, read_window
+from geval_local.inference.prepare import Prepared, RequestMaker
+from geval_local.metric import Metric
+from geval_local.outcome import Outcome
+from geval_local.samples import Sample
+from geval_local.score import Estimator, Score
+
+__all__ = ["Scorer"]
+
+#: Samples that are planned together. Two runs over one file give the same figures to the last bit because they cut it
+#: into the same windows.
+WINDOW = 4096
+
+
+class Scorer(ABC):
+    """What scores samples.
+
+    Parameters
+    ----------
+    encoder : PromptEncoder
+        Tokenizer and prompt style.
+    engine : Engine
+        What reads the labels' probabilities out of the model.
+    """
+
+    def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
+        self.encoder = encoder
+        self.engine: Engine = engine
+        self._makers: dict[tuple[str, str], RequestMaker] = {}
+
+    @property
+    @abstractmethod
+    def context(self) -> int:
+        """Longest prompt in tokens, the label's own tokens included."""
+
+    @abstractmethod
+    def with_steps(self, metric: Metric) -> Metric:
+        """Give a metric its evaluation steps."""
+
+    def score(
+        self,
+        metric: Metric,
+        /,
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        **fields: str,
+    ) -> Score:
+        """Score one sample, given by its fields.
+
+        Parameters
+        ----------
+        metric : Metric
+            What to rate. Steps are written and pinned first if it has none.
+        estimator : Estimator, optional
+            Exact expectation when absent.
+        threshold : float, optional
+            Overrides the metric's own.
+        **fields : str
+            The sample's texts, such as ``source=..., output=...``; aliases as in data files.
+
+        Returns
+        -------
+        Score
+            Unscored, with the reason in ``error``, if the fields do not fit the metric.
+        """
+        return self.score_many(metric, [fields], estimator=estimator, threshold=threshold)[0]
+
+    def score_many(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        progress: bool = False,
+    ) -> list[Score]:
+        """Score samples; the result has one score per sample, in the order given.
+
+        Parameters
+        ----------
+        metric : Metric
+            What to rate.
+        samples : iterable of Sample or mapping
+            From `read_samples`, or plain dictionaries of texts.
+        estimator : Estimator, optional
+            Exact expectation when absent.
+        threshold : float, optional
+            Overrides the metric's own.
+        progress : bool
+            Whether to show a progress bar on stderr.
+        """
+        listed = list(samples)
+        if not progress:
+            return list(self.iter_scores(metric, listed, estimator=estimator, threshold=threshold))
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True)) as bar:
+            task = bar.add_task(metric.name, total=len(listed))
+            return list(
+                self.iter_scores(
+                    metric, listed, estimator=estimator, threshold=threshold, advance=lambda n: bar.advance(task, n)
+                )
+            )
+
+    def iter_scores(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Score]:
+        """Score a stream of samples, in order, `WINDOW` samples at a time.
+
+        Parameters
+        ----------
+        metric, samples, estimator, threshold
+            As in `score_many`.
+        advance : callable
+            Called with the number of samples finished, pack by pack.
+        """
+        complete = self.with_steps(metric)
+        estimator = estimator or Estimator()
+        limit = metric.threshold if threshold is None else threshold
+        stream = (sample if isinstance(sample, Sample) else Sample(sample) for sample in samples)
+        while window := list(itertools.islice(stream, WINDOW)):
+            prepared = self.prepare(complete, window)
+            readouts = read_window(self.engine, prepared, advance)
+            for entry, readout in zip(prepared, readouts, strict=True):
+                yield self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
+
+    def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
+        """Turn samples into what the engine takes, or into reasons why not, in order.
+
+        Parameters
+        ----------
+        metric : Metric
+            With its final evaluation steps (see `with_steps`).
+        samples : sequence of Sample
+        """
+        return self._maker(metric).prepare(samples)
+
+    def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
+        """Put together what is known of a sample once the engine has seen it.
+
+        Parameters
+        ----------
+        entry : Prepared
+            As by `prepare`.
+        readout : Readout or None
+            What the engine gave; None if there was no request.
+        """
+        return make_outcome(entry, readout, self.encoder)
+
+    def _maker(self, metric: Metric) -> RequestMaker:
+        key = (metric.hash, metric.steps_hash)
+        if key not in self._makers:
+            self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+        return self._makers[key]
