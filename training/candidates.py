@@ -12,6 +12,7 @@ from training import damage, measure
 from training.damage import ERROR, FOREIGN, MINOR, ORDER, REPEATED, UNSUPPORTED, Pool, Sentence
 
 LEVELS = (0.0, 0.0, 0.0, 0.25, 0.4, 0.5, 0.6, 0.75, 1.0, 1.0)
+CUT = 0.12  # how often a text ends in the middle of a sentence, as systems with a limit leave it
 _WORD = re.compile(r"[a-z]{3,}")
 
 
@@ -130,6 +131,8 @@ class Grader:
         if self.rng.random() < side:  # a fault of another kind, which the main label need not follow
             other = self.rng.choice([d for d in ("coherence", "consistency", "fluency") if d != main])
             items = self.apply(other, self.rng.choice((0.25, 0.5, 0.75)), items)
+        if side and self.rng.random() < CUT:
+            items[-1].words = damage.cut(items[-1].words, self.rng)
         return self.finish(items)
 
     def apply(self, kind: str, level: float, items: list[_Item]) -> list[_Item]:
@@ -254,7 +257,13 @@ class Grader:
                 if item.salience < 0.35:
                     item.words = damage.flagged(item.words, MINOR)
             seen.add(item.index)
-        return Candidate([i.words for i in items], self.quality(items))
+        quality = self.quality(items)
+        bits = (damage.NEW_WORD, damage.NEW_PAIR, damage.SAID, damage.CENTRAL)
+        marks = self.measured.marks([[w.text for w in i.words] for i in items])
+        for item, row in zip(items, marks, strict=True):
+            flags = [sum(bit for bit, on in zip(bits, found, strict=True) if on) for found in row]
+            item.words = [damage.Word(w.text, w.flags | more) for w, more in zip(item.words, flags, strict=True)]
+        return Candidate([i.words for i in items], quality)
 
     def quality(self, items: list[_Item]) -> dict[str, float]:
         """Put measured features and known damage together; every value lies between 0 and 1."""

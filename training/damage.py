@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 # What is wrong at a word; the auxiliary head learns these bit by bit.
 ERROR, UNSUPPORTED, FOREIGN, ORDER, REPEATED, MINOR = 1, 2, 4, 8, 16, 32
-FLAGS = 6
+# What can be read off the text itself (measure.py): these teach to look from the summary into the source.
+NEW_WORD, NEW_PAIR, SAID, CENTRAL = 64, 128, 256, 512
+FLAGS = 10
 
 FUNCTION_WORDS = (  # noqa: SIM905 - a list of quoted words reads worse
     "the a an of to in on at for with by from and but or is are was were be been has have had it he she they "
@@ -254,6 +256,15 @@ def sewn(one: Sentence, two: Sentence, rng: random.Random, flag: int = UNSUPPORT
     i = rng.choice(meets)
     rest = two[places[one[i].text.lower()] + 1 :]
     return one[: i + 1] + [Word(w.text, w.flags | flag) for w in rest]
+
+
+def cut(sentence: Sentence, rng: random.Random) -> Sentence:
+    """End in the middle, without a stop."""
+    if len(sentence) < 6:
+        return sentence
+    keep = sentence[: rng.randrange(3, len(sentence) - 1)]
+    last = keep[-1]
+    return [*keep[:-1], Word(last.text.rstrip(",;:.!?"), last.flags | ERROR)]
 
 
 def compressed(sentence: Sentence, rng: random.Random) -> Sentence:

@@ -94,6 +94,36 @@ class Source:
         most = max(shared)
         return shared.index(most), most / len(own)
 
+    @cached_property
+    def central(self) -> set[str]:
+        """The words of greatest weight."""
+        return set(sorted(self.weights, key=self.weights.__getitem__, reverse=True)[:30])
+
+    def marks(self, sentences: Sequence[Sequence[str]]) -> list[list[tuple[bool, bool, bool, bool]]]:
+        """Tell of each written word: is it new, is its pair with the word before new, was it said, is it central."""
+        said: set[str] = set()
+        found = []
+        for sentence in sentences:
+            last, row = "", []
+            for written in sentence:
+                words = tokens(written)
+                telling = content(words)
+                new_pair = False
+                for w in words:
+                    new_pair |= bool(last) and (last, w) not in self.pairs
+                    last = w
+                row.append(
+                    (
+                        any(w not in self.counts for w in telling),
+                        new_pair,
+                        any(w in said for w in telling),
+                        any(w in self.central for w in telling),
+                    )
+                )
+                said.update(telling)
+            found.append(row)
+        return found
+
     def measure(self, sentences: Sequence[str]) -> Features:
         """Measure a candidate, given as its sentences."""
         split = [t for s in sentences if (t := tokens(s))]
@@ -165,10 +195,10 @@ def coherence(found: Features) -> float:
 
 def relevance(found: Features) -> float:
     """Measure how much of what is central is said, and how little else."""
-    good = 0.5 * found.coverage + 0.4 * found.salience + 0.1 * found.early
-    return good - 0.3 * found.novel_words - 0.2 * found.repeated
+    good = 0.25 * found.coverage + 0.65 * found.salience + 0.1 * found.early
+    return good - 0.2 * found.novel_words - 0.2 * found.repeated
 
 
 def fluency(found: Features) -> float:
     """Measure what shows without knowing the language: broken ends and repetition."""
-    return 1 - 0.3 * found.fragments - found.repeated_pairs - 0.3 * found.repeated
+    return 1 - 0.3 * min(1.0, 2 * found.fragments) - found.repeated_pairs - 0.3 * found.repeated

@@ -17,7 +17,8 @@ from training.tokenizer import BEGIN, END
 MAX_LABELS = 12
 # Rare flags count more: one word in thirty is an error, and an error shows only to a model that knows the language.
 FLAG_WEIGHT = (4.0, 1.0, 1.0, 2.0, 2.0, 1.0)
-ALONE_WEIGHT = (4.0, 0.0, 0.0, 0.0, 2.0, 0.0)  # what can be seen without a source
+READ_WEIGHT = (2.0, 2.0, 1.0, 1.0)
+ALONE_WEIGHT = (4.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # what can be seen without a source
 STEPS = 2  # in `trunk_lm`: a token of the numbered list, whose loss is never thinned out
 GATHER = -2  # a token behind the candidate, where the share of every flag is to be known
 
@@ -37,6 +38,14 @@ class Packed:
     ranked: bool
     concept: str = ""
     sourced: bool = True
+    measured: bool = False
+
+    @property
+    def flag_weight(self) -> tuple[float, ...]:
+        """How much each flag counts in this tree."""
+        if not self.sourced:
+            return ALONE_WEIGHT
+        return FLAG_WEIGHT + (READ_WEIGHT if self.measured else (0.0,) * len(READ_WEIGHT))
 
 
 @dataclass
@@ -81,6 +90,7 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
     first = sorted({ids[0] for ids in labels.values()})
     long = [label for label, ids in labels.items() if len(ids) == 2]
     packed = Packed([begin, *trunk.ids], [*lm[1:], 0], [], [], [], [], [], [], not long, tree.concept, tree.sourced)
+    packed.measured = tree.measured
     value_of = dict(zip(tree.scale.labels, tree.scale.values, strict=True))
     for number, (leaf, code) in enumerate(zip(tree.leaves, encoded[1:], strict=True)):
         body = (len(leaf.before), len(leaf.before) + len(leaf.body))
@@ -140,7 +150,7 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
                 lm_at.append(i * t + j)
                 lm_target.append(tree.trunk[j + 1])
         row = len(label_at)
-        weight = FLAG_WEIGHT if tree.sourced else ALONE_WEIGHT
+        weight = tree.flag_weight
         for n, leaf in enumerate(tree.leaves):
             leaves[i, n, : len(leaf)] = torch.tensor(leaf)
             base = b * t + (i * k + n) * length

@@ -35,14 +35,15 @@ class Tree:
     source_span: tuple[int, int] = (0, 0)
     unseen: bool = False
     sourced: bool = True
+    measured: bool = False  # whether its words carry the flags that are read off the text
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
 WEIGHTS = {
     "coherence": 19,
-    "consistency": 19,
+    "consistency": 22,
     "fluency": 20,
-    "relevance": 17,
+    "relevance": 21,
     "factual": 4,
     "faithfulness": 4,
     "naturalness": 6,
@@ -59,6 +60,8 @@ WEIGHTS = {
     "safety": 1.5,
     "unseen": 14,
 }
+
+SUMMARIES = {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}
 
 
 @dataclass
@@ -119,12 +122,22 @@ class Maker:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
             leaves.append(Leaf(before, body, flags, form.tail, form.scale.target(quality), quality))
-        return Tree(name, trunk, leaves, form.scale, form.steps, span, bool(clause), len(concept.fields) > 1)
+        return Tree(
+            name,
+            trunk,
+            leaves,
+            form.scale,
+            form.steps,
+            span,
+            bool(clause),
+            len(concept.fields) > 1,
+            concept.name in SUMMARIES,
+        )
 
     def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""
         rng = self.rng
-        if name in {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}:
+        if name in SUMMARIES:
             return self.summary(quality)
         if name in {"naturalness", "dialogue_coherence", "engagingness", "understandability", "groundedness"}:
             return dialogues.responses(self, quality)
