@@ -10,11 +10,9 @@ last line of the output is JSON.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
-import random
 import resource
 import subprocess
 import sys
@@ -22,34 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
-WORDS = 20_000
-SOURCE_WORDS, OUTPUT_WORDS, CANDIDATES = 360, 60, 16
-TOKENIZERS = Path(__file__).parents[2] / "shared" / "tokenizers"
+from pipeline_load import SUMMEVAL, FreeEngine, write_rows
 
+from geval_local import derive, samples
 
-def write_rows(path: Path, rows: int, *, scattered: bool = False) -> None:
-    """Write an input file; with `scattered`, the candidates of a source lie a thousand rows apart."""
-    rng = random.Random(0)
-    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(WORDS)]
-    # Word frequencies as in text: the n-th word is about 1 / n as frequent as the first.
-    frequencies = list(itertools.accumulate(1 / (rank + 3) for rank in range(WORDS)))
-
-    def text(count: int) -> str:
-        sentences = (
-            " ".join(rng.choices(words, cum_weights=frequencies, k=12)).capitalize() + "." for _ in range(count // 12)
-        )
-        return " ".join(sentences)
-
-    sources: dict[int, str] = {}
-    with path.open("w", encoding="utf-8") as file:
-        for row in range(rows):
-            number = row % 1000 if scattered else row // CANDIDATES
-            if number not in sources:
-                if len(sources) > 1000:
-                    sources.clear()
-                sources[number] = text(SOURCE_WORDS)
-            record = {"id": f"row-{row}", "source": sources[number], "output": text(OUTPUT_WORDS)}
-            file.write(json.dumps(record) + "\n")
+TOKENIZERS = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
 
 
 def tokenizer(name: str):
@@ -79,56 +54,58 @@ class Stages:
 
         setattr(owner, name, timed)
 
+    def watch_rows(self, owner, name: str, stage: str) -> None:
+        """Time every step of what a function iterates over."""
+        inner = getattr(owner, name)
+
+        def timed(*arguments, **settings):
+            rows = inner(*arguments, **settings)
+            while True:
+                start = time.perf_counter()
+                row = next(rows, None)
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+                if row is None:
+                    return
+                yield row
+
+        setattr(owner, name, timed)
+
 
 def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
+    stages = Stages()
+    if arguments.stages:  # before anything imports the name
+        stages.watch_rows(samples, "read_samples", "read (reader)")
+        stages.watch(derive, "derive_scores", "derive scores")
     from geval_local.inference.encoding import PromptEncoder
     from geval_local.inference.prepare import RequestMaker
     from geval_local.metric import Metric
-    from geval_local.outcome import Outcome
     from geval_local.outputs import ResultWriter
-    from geval_local.runs import run as runs
     from geval_local.runs.directory import open_run
     from geval_local.runs.export import Exporter, deliver
     from geval_local.runs.files import fingerprint_input
     from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
     from geval_local.runs.store import Store
     from geval_local.runs.work import Worker
-    from geval_local.testing import MockEngine, MockJudge
+    from geval_local.testing import MockJudge
 
     metric = Metric.load("summarization/coherence").with_steps(())
     settings = Settings(window=arguments.window, metrics=[definition(metric)], use_cache=arguments.cache)
     start = time.perf_counter()
     manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="mock", choice={})])
     hashed = time.perf_counter() - start
-    judge = MockJudge(MockEngine(batch_tokens=32_768), tokenizer=tokenizer(arguments.tokenizer))
+    judge = MockJudge(FreeEngine(arguments.batch_tokens), tokenizer=tokenizer(arguments.tokenizer))
     assert judge.encoder._segments.is_shared  # probed once per judge, not per row
-    stages = Stages()
     if arguments.stages:
         for owner, name, stage in (
             (RequestMaker, "prepare", "render and tokenize (reader)"),
             (PromptEncoder, "encode_texts", "of it: tokenize (reader)"),
-            (Worker, "execute", "plan, mock model, store"),
-            (MockEngine, "plan", "of it: plan"),
-            (MockEngine, "read", "of it: mock model"),
+            (Worker, "execute", "plan, store"),
+            (FreeEngine, "plan", "of it: plan"),
             (Store, "add", "of it: store"),
             (Store, "outcomes", "read back"),
-            (Outcome, "score", "derive scores"),
             (ResultWriter, "write", "write rows"),
         ):
             stages.watch(owner, name, stage)
-        samples = runs.read_samples
-
-        def timed_samples(*given, **options):
-            inner = samples(*given, **options)
-            while True:
-                begin = time.perf_counter()
-                sample = next(inner, None)
-                stages.seconds["read (reader)"] = stages.seconds.get("read (reader)", 0.0) + time.perf_counter() - begin
-                if sample is None:
-                    return
-                yield sample
-
-        runs.read_samples = timed_samples
     begin, cpu = time.perf_counter(), time.process_time()
     with open_run(directory, manifest) as run:
         with Exporter(run) as exporter:
@@ -156,6 +133,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000])
     parser.add_argument("--tokenizer", default="qwen" if (TOKENIZERS / "qwen").is_dir() else "bytes")
     parser.add_argument("--window", type=int, default=4096)
+    parser.add_argument("--batch-tokens", type=int, default=8192)
+    words = ["summeval", "made-up"]
+    parser.add_argument("--words", choices=words, default=words[0] if SUMMEVAL.is_file() else words[1])
     parser.add_argument("--cache", action="store_true")
     parser.add_argument("--stages", action="store_true")
     parser.add_argument("--file", type=Path)
@@ -168,9 +148,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as place:
         for rows in arguments.rows:
             file = Path(place) / f"{rows}.jsonl"
-            write_rows(file, rows)
+            write_rows(file, rows, words=arguments.words)
             for stages in (False, True) if arguments.what == "speed" else (False,):
                 command = [sys.executable, __file__, "one", "--file", str(file), "--window", str(arguments.window)]
+                command += ["--batch-tokens", str(arguments.batch_tokens)]
                 command += ["--directory", f"{place}/run{rows}{stages}", "--tokenizer", arguments.tokenizer]
                 command += ["--cache"] * arguments.cache + ["--stages"] * stages
                 environment = os.environ | {"GEVAL_LOCAL_HOME": f"{place}/home{stages}"}
@@ -188,6 +169,8 @@ def main() -> None:
         "load": round(os.getloadavg()[0], 1),
         "tokenizer": arguments.tokenizer,
         "window": arguments.window,
+        "words": arguments.words,
+        "batch_tokens": arguments.batch_tokens,
         "cache": arguments.cache,
         "results": results,
     }
