@@ -1,4 +1,4 @@
-"""What the pipeline benchmark feeds: rows of SummEval's size, and an engine that plans as a real one and costs nothing."""
+"""What the pipeline benchmark feeds: rows of the size of SummEval, and an engine that plans as a real one, for free."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ one-by-one way, errors included.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +55,8 @@ def derive_scores(
         figures = _figures(metric.scale, np.array(rows, dtype=np.float64), threshold)
     if figures is None:
         return [outcome.score(metric, estimator=estimator, threshold=threshold) for outcome in outcomes]
-    scored = iter(_scores(figures, (one for one in outcomes if one.label_logprobs is not None), metric, estimator, threshold))
+    given = (outcome for outcome in outcomes if outcome.label_logprobs is not None)
+    scored = _scores(figures, given, metric, estimator, threshold)
     return [
         outcome.score(metric, estimator=estimator) if outcome.label_logprobs is None else next(scored)
         for outcome in outcomes
@@ -97,7 +98,7 @@ def _figures(scale: Scale, logprobs: NDArray[np.float64], threshold: float | Non
 
 def _scores(
     figures: _Figures, outcomes: Iterable[Outcome], metric: Metric, estimator: Estimator, threshold: float | None
-) -> Iterable[Score]:
+) -> Iterator[Score]:
     scale, name = metric.scale, metric.name
     labels, low, high = scale.labels, scale.low, scale.high
     for outcome, row, mass, score, std, entropy, mode, margin, reached in zip(outcomes, *figures, strict=True):

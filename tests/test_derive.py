@@ -89,7 +89,7 @@ def test_a_test_of_bits_sees_one_bit():
 @pytest.mark.parametrize("bad", [[math.nan, -1.0], [math.inf, -1.0], [-math.inf, -math.inf], [-1.0]])
 def test_what_is_no_distribution_is_refused_as_by_the_definition(bad):
     made = [Outcome(np.array([-1.0, -2.0])), Outcome(np.array(bad))]
-    with pytest.raises(ValueError) as alone:
+    with pytest.raises(ValueError, match="label") as alone:
         one_by_one(made, metric("Yes/No"), estimator=Estimator())
     with pytest.raises(ValueError, match=re.escape(str(alone.value))):
         derive_scores(made, metric("Yes/No"), estimator=Estimator())
