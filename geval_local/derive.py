@@ -75,7 +75,7 @@ def _figures(scale: Scale, logprobs: NDArray[np.float64], threshold: float | Non
     score = [min(max(float(row @ values), low), high) for row in p]
     squares = (values - np.array(score)[:, None]) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = np.maximum(0.0, -(p * np.log(p)).sum(axis=1)).tolist()
+        entropy = [max(0.0, -one) for one in (p * np.log(p)).sum(axis=1).tolist()]
     for number in np.flatnonzero((p <= 0).any(axis=1)).tolist():
         positive = p[number][p[number] > 0]
         entropy[number] = max(0.0, -float((positive * np.log(positive)).sum()))
@@ -83,7 +83,7 @@ def _figures(scale: Scale, logprobs: NDArray[np.float64], threshold: float | Non
     reached: Sequence[float | None] = [None] * len(p)
     if threshold is not None:
         above = np.ascontiguousarray(p[:, values >= threshold])
-        reached = np.minimum(1.0, above.sum(axis=1)).tolist()
+        reached = [min(1.0, one) for one in above.sum(axis=1).tolist()]
     return _Figures(
         p.tolist(),
         [math.exp(one) * rest for one, rest in zip(top.tolist(), total.tolist(), strict=True)],
