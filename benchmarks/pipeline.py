@@ -1,201 +1,146 @@
-"""The shell around the model, at work with a judge that costs nothing: rows per second, where the time goes, memory.
+"""The shell around the model, at work with a judge that costs nothing: speed, memory, tokens saved.
 
-    python benchmarks/pipeline.py speed --rows 20000          # rows/s, seconds by stage
+    python benchmarks/pipeline.py speed                       # rows/s, seconds by stage
     python benchmarks/pipeline.py memory --rows 10000 100000 1000000
+    python benchmarks/pipeline.py window                      # share of tokens saved by --window, scattered candidates
 
-Rows are SummEval's size: sixteen candidates of 60 words for every source of 360. Each run is a process of its own. The
-last line of the output is JSON.
+Rows are SummEval's size: sixteen candidates of 64 words for every source of 412, drawn from SummEval's own words where
+its file is there (`pipeline_load`). Packs are planned as for the engine that shares prefixes. Each run is a process of
+its own. The last line of the output is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import itertools
 import json
 import os
 import platform
-import random
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-WORDS = 20_000
-SOURCE_WORDS, OUTPUT_WORDS, CANDIDATES = 360, 60, 16
-TOKENIZERS = Path(__file__).parents[2] / "shared" / "tokenizers"
+from pipeline_load import SUMMEVAL, write_rows
+from pipeline_run import TOKENIZERS, one_run
 
 
-def write_rows(path: Path, rows: int, *, scattered: bool = False) -> None:
-    """Write an input file; with `scattered`, the candidates of a source lie a thousand rows apart."""
-    rng = random.Random(0)
-    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(WORDS)]
-    # Word frequencies as in text: the n-th word is about 1 / n as frequent as the first.
-    frequencies = list(itertools.accumulate(1 / (rank + 3) for rank in range(WORDS)))
-
-    def text(count: int) -> str:
-        sentences = (
-            " ".join(rng.choices(words, cum_weights=frequencies, k=12)).capitalize() + "." for _ in range(count // 12)
-        )
-        return " ".join(sentences)
-
-    sources: dict[int, str] = {}
-    with path.open("w", encoding="utf-8") as file:
-        for row in range(rows):
-            number = row % 1000 if scattered else row // CANDIDATES
-            if number not in sources:
-                if len(sources) > 1000:
-                    sources.clear()
-                sources[number] = text(SOURCE_WORDS)
-            record = {"id": f"row-{row}", "source": sources[number], "output": text(OUTPUT_WORDS)}
-            file.write(json.dumps(record) + "\n")
+def one(file: Path, directory: Path, arguments: argparse.Namespace, *, stages: bool = False) -> dict[str, object]:
+    """Do a run in a process of its own."""
+    command = [sys.executable, __file__, "one", "--file", str(file), "--directory", str(directory)]
+    command += ["--window", *map(str, arguments.window), "--batch-tokens", str(arguments.batch_tokens)]
+    command += ["--tokenizer", arguments.tokenizer, *["--cache"] * arguments.cache, *["--stages"] * stages]
+    environment = os.environ | {"GEVAL_LOCAL_HOME": f"{directory}-home"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def tokenizer(name: str):
-    if name == "bytes":
-        return None
-    import transformers
-
-    return transformers.AutoTokenizer.from_pretrained(str(TOKENIZERS / name), local_files_only=True)
-
-
-class Stages:
-    """Seconds spent in functions, by stage; stages of the reading thread run beside the others."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def watch(self, owner, name: str, stage: str) -> None:
-        """Time every call of a method."""
-        inner = getattr(owner, name)
-
-        def timed(*arguments, **settings):
-            start = time.perf_counter()
-            try:
-                return inner(*arguments, **settings)
-            finally:
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-
-        setattr(owner, name, timed)
+def speed(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Rows per second, then the same once more with every stage watched."""
+    results = []
+    for rows in arguments.rows:
+        file = place / f"{rows}.jsonl"
+        write_rows(file, rows, words=arguments.words)
+        for number in range(arguments.repeat):
+            results.append(one(file, place / f"run{rows}-{number}", arguments))
+            show(results[-1])
+        results.append(one(file, place / f"run{rows}-stages", arguments, stages=True))
+        show(results[-1])
+        for name, value in results[-1]["stages"].items():
+            print(f"  {value:8.2f} s  {1e6 * value / rows:7.1f} us/row  {name}")
+        file.unlink()
+    return results
 
 
-def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    from geval_local.inference.encoding import PromptEncoder
-    from geval_local.inference.prepare import RequestMaker
-    from geval_local.metric import Metric
-    from geval_local.outcome import Outcome
-    from geval_local.outputs import ResultWriter
-    from geval_local.runs import run as runs
-    from geval_local.runs.directory import open_run
-    from geval_local.runs.export import Exporter, deliver
-    from geval_local.runs.files import fingerprint_input
-    from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
-    from geval_local.runs.store import Store
-    from geval_local.runs.work import Worker
-    from geval_local.testing import MockEngine, MockJudge
+def memory(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Peak memory against rows."""
+    results = []
+    for rows in arguments.rows:
+        file = place / f"{rows}.jsonl"
+        write_rows(file, rows, words=arguments.words)
+        results.append(one(file, place / f"run{rows}", arguments))
+        show(results[-1])
+        shutil.rmtree(place / f"run{rows}")
+        file.unlink()
+    for first, last in itertools.pairwise(results):
+        grown = 1e6 * (last["peak_rss_mb"] - first["peak_rss_mb"]) / (last["rows"] - first["rows"])
+        last["bytes_per_row"] = round(grown, 1)
+        print(f"from {first['rows']} to {last['rows']} rows peak RSS grows by {grown:.1f} bytes per row")
+    return results
 
-    metric = Metric.load("summarization/coherence").with_steps(())
-    settings = Settings(window=arguments.window, metrics=[definition(metric)], use_cache=arguments.cache)
-    start = time.perf_counter()
-    manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="mock", choice={})])
-    hashed = time.perf_counter() - start
-    judge = MockJudge(MockEngine(batch_tokens=32_768), tokenizer=tokenizer(arguments.tokenizer))
-    assert judge.encoder._segments.is_shared  # probed once per judge, not per row
-    stages = Stages()
-    if arguments.stages:
-        for owner, name, stage in (
-            (RequestMaker, "prepare", "render and tokenize (reader)"),
-            (PromptEncoder, "encode_texts", "of it: tokenize (reader)"),
-            (Worker, "execute", "plan, mock model, store"),
-            (MockEngine, "plan", "of it: plan"),
-            (MockEngine, "read", "of it: mock model"),
-            (Store, "add", "of it: store"),
-            (Store, "outcomes", "read back"),
-            (Outcome, "score", "derive scores"),
-            (ResultWriter, "write", "write rows"),
-        ):
-            stages.watch(owner, name, stage)
-        samples = runs.read_samples
 
-        def timed_samples(*given, **options):
-            inner = samples(*given, **options)
-            while True:
-                begin = time.perf_counter()
-                sample = next(inner, None)
-                stages.seconds["read (reader)"] = stages.seconds.get("read (reader)", 0.0) + time.perf_counter() - begin
-                if sample is None:
-                    return
-                yield sample
+def window(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """How much of what could be shared is shared, by window and by how far candidates lie apart."""
+    results = []
+    (rows,) = arguments.rows
+    print("share of prompt tokens saved; 16 candidates a source")
+    print(f"{'candidates apart':>18}" + "".join(f"{f'window {size}':>15}" for size in arguments.window))
+    for apart in arguments.apart:
+        file = place / f"{apart}.jsonl"
+        write_rows(file, rows, words=arguments.words, apart=0 if apart == 1 else apart)
+        line = f"{apart:>18}"
+        for size in arguments.window:
+            options = argparse.Namespace(**vars(arguments) | {"window": [size]})
+            result = one(file, place / f"run{apart}-{size}", options)
+            saved = 1 - result["planned_tokens"] / result["prompt_tokens"]
+            line += f"{saved:>15.1%}"
+            results.append(
+                {"apart": apart, "window": size, "saved": round(saved, 4), "peak_rss_mb": result["peak_rss_mb"]}
+            )
+        print(line, flush=True)
+        file.unlink()
+    return results
 
-        runs.read_samples = timed_samples
-    begin, cpu = time.perf_counter(), time.process_time()
-    with open_run(directory, manifest) as run:
-        with Exporter(run) as exporter:
-            for sample, scores in run.rows(lambda record: judge):
-                exporter.write(sample, scores)
-        deliver(run, exporter.files)
-    seconds = time.perf_counter() - begin
-    rows = int(manifest.input.rows or run.manifest.input.rows or 0)
-    return {
-        "rows": rows,
-        "input_mb": round(file.stat().st_size / 1e6, 1),
-        "seconds": round(seconds, 2),
-        "rows_per_second": round(rows / seconds),
-        "cpu_us_per_row": round(1e6 * (time.process_time() - cpu) / rows, 1),
-        "hash_input_seconds": round(hashed, 3),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        "store_mb": round((directory / "scores.sqlite").stat().st_size / 1e6, 1),
-        "stages": {name: round(value, 2) for name, value in sorted(stages.seconds.items(), key=lambda one: -one[1])},
-    }
+
+def show(result: dict[str, object]) -> None:
+    """Print a result without its stages."""
+    print({name: value for name, value in result.items() if name != "stages"}, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["speed", "memory", "one"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[20_000])
+    parser.add_argument("what", choices=["speed", "memory", "window", "one"])
+    parser.add_argument(
+        "--rows", type=int, nargs="+", help="65536 for speed, 16000 for window, 10^4 to 10^6 for memory"
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="runs of the speed benchmark that are not watched")
     parser.add_argument("--tokenizer", default="qwen" if (TOKENIZERS / "qwen").is_dir() else "bytes")
-    parser.add_argument("--window", type=int, default=4096)
+    parser.add_argument("--window", type=int, nargs="+", help="rows; 4096, and for window several")
+    parser.add_argument("--apart", type=int, nargs="+", default=[1, 16, 100, 1000], help="how far candidates lie apart")
+    parser.add_argument("--batch-tokens", type=int, default=8192)
+    words = ["summeval", "made-up"]
+    parser.add_argument("--words", choices=words, default=words[0] if SUMMEVAL.is_file() else words[1])
     parser.add_argument("--cache", action="store_true")
     parser.add_argument("--stages", action="store_true")
     parser.add_argument("--file", type=Path)
     parser.add_argument("--directory", type=Path, help="where inputs and runs go; a temporary one when absent")
     arguments = parser.parse_args()
+    defaults = {"memory": [10_000, 100_000, 1_000_000], "window": [16_000]}
+    arguments.rows = arguments.rows or defaults.get(arguments.what, [65_536])
+    arguments.window = arguments.window or ([256, 1024, 4096, 16_384] if arguments.what == "window" else [4096])
     if arguments.what == "one":
         print(json.dumps(one_run(arguments.file, arguments.directory, arguments)))
         return
-    results = []
     with tempfile.TemporaryDirectory(dir=arguments.directory) as place:
-        for rows in arguments.rows:
-            file = Path(place) / f"{rows}.jsonl"
-            write_rows(file, rows)
-            for stages in (False, True) if arguments.what == "speed" else (False,):
-                command = [sys.executable, __file__, "one", "--file", str(file), "--window", str(arguments.window)]
-                command += ["--directory", f"{place}/run{rows}{stages}", "--tokenizer", arguments.tokenizer]
-                command += ["--cache"] * arguments.cache + ["--stages"] * stages
-                environment = os.environ | {"GEVAL_LOCAL_HOME": f"{place}/home{stages}"}
-                done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-                results.append(json.loads(done.stdout.splitlines()[-1]))
-                print({name: value for name, value in results[-1].items() if name != "stages"}, flush=True)
-                for name, value in results[-1]["stages"].items():
-                    print(f"  {value:8.2f} s  {1e6 * value / rows:7.1f} us/row  {name}")
-            file.unlink()
+        work = {"speed": speed, "memory": memory, "window": window}[arguments.what]
+        results = work(Path(place), arguments)
     record = {
         "benchmark": f"pipeline {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "load": round(os.getloadavg()[0], 1),
+        "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "numpy", "transformers")},
         "tokenizer": arguments.tokenizer,
         "window": arguments.window,
+        "words": arguments.words,
+        "batch_tokens": arguments.batch_tokens,
         "cache": arguments.cache,
         "results": results,
     }
-    if arguments.what == "memory" and len(results) > 1:
-        first, last = results[0], results[-1]
-        grown = 1e6 * (last["peak_rss_mb"] - first["peak_rss_mb"]) / (last["rows"] - first["rows"])
-        record["bytes_per_row"] = round(grown, 1)
-        print(f"peak RSS grows by {grown:.1f} bytes per row")
     print(json.dumps(record))
 
 

@@ -34,6 +34,9 @@ FIGURES = (
 )
 #: Rows from which the columns of a CSV file are collected; what comes later has to fit.
 HEADER_ROWS = 1000
+#: Types whose values JSON's encoder writes as `plain` would, or refuses.
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 class ResultRow(NamedTuple):
@@ -78,8 +81,14 @@ class JsonlSink:
 
     def write(self, row: ResultRow) -> None:
         """Append a row."""
-        line = to_json({**row.columns, "geval": {**row.earlier, **row.figures}})
-        self._file.write(line.encode() + b"\n")
+        # What the C encoder writes as `plain` would have it goes there as it is; texts with lone surrogates, NaN and
+        # whatever else is refused takes the long way.
+        columns = {str(name): value if type(value) in _ATOMS else plain(value) for name, value in row.columns.items()}
+        try:
+            line = _ENCODER.encode({**columns, "geval": {**plain(row.earlier), **row.figures}}).encode()
+        except (TypeError, ValueError):
+            line = to_json({**row.columns, "geval": {**row.earlier, **row.figures}}).encode()
+        self._file.write(line + b"\n")
 
     def finish(self) -> None:
         """Nothing is held back."""
@@ -156,7 +165,7 @@ def as_text(value: Any) -> str:
 
 def to_json(value: Any) -> str:
     """Write a value as strict JSON (no NaN) in UTF-8-encodable text; floats with all their digits."""
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(plain(value))
 
 
 def plain(value: Any) -> Any:

@@ -39,6 +39,10 @@ _SINKS: Mapping[str, Callable[[BinaryIO, Sequence[str], Path], Sink]] = {
 }
 
 
+#: Written at a time; see `geval_local.readers.READ_BYTES`.
+_WRITE_BYTES = 1 << 20
+
+
 class ResultWriter:
     r"""Write scored samples, one row for every sample, in the order of the calls; use it as a context manager.
 
@@ -94,7 +98,7 @@ class ResultWriter:
         make_sink = _SINKS[path.suffix.lower()]
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            file = temporary.open("xb")
+            file = temporary.open("xb", buffering=_WRITE_BYTES)
         except OSError as error:
             raise OutputError(
                 f"cannot write {given}: {error.strerror}",

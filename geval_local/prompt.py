@@ -15,7 +15,7 @@ from geval_local.errors import MetricError
 from geval_local.metric import Metric
 from geval_local.scale import Scale
 
-__all__ = ["Prompt", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
+__all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 STEPS_HEADING = "Evaluation Steps:"
@@ -59,25 +59,45 @@ class Prompt:
         return self.body + self.cue
 
 
-def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
-    """Fill a metric's form for one sample.
+def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
+    """Get ready to fill a metric's form for many samples: what they share is composed once.
 
     Parameters
     ----------
     metric : Metric
         Steps, where wanted, are already in it.
-    fields : mapping of str to str
-        The text of every field of the metric. It is inserted as it is: braces, template syntax and headings inside it
-        mean nothing.
 
     Returns
     -------
-    Prompt
+    callable
+        Fills the form from the text of every field of the metric. Texts are inserted as they are: braces, template
+        syntax and headings inside them mean nothing.
     """
     if metric.template is not None:
-        return _fill_template(metric.template, lambda name: fields[_field_name(name)])
-    blocks = [*_instructions(metric), *(f"{heading}:\n\n{fields[name]}" for name, heading in metric.fields.items())]
-    return Prompt("\n\n".join([*blocks, FORM_HEADING, ""]), f"- {metric.title}:")
+        template = metric.template
+        return lambda fields: _fill_template(template, lambda name: fields[_field_name(name)])
+    cue = f"- {metric.title}:"
+    names = list(metric.fields)
+    headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
+    openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
+    ending = f"\n\n{FORM_HEADING}\n\n"
+
+    def fill(fields: Mapping[str, str]) -> Prompt:
+        parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
+        return Prompt("".join([*parts, ending]), cue)
+
+    return fill
+
+
+def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
+    """Fill a metric's form for one sample.
+
+    Parameters
+    ----------
+    metric, fields
+        See `form_filler`.
+    """
+    return form_filler(metric)(fields)
 
 
 def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:

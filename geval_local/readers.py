@@ -18,6 +18,8 @@ from geval_local.errors import DataError
 __all__ = ["FORMATS", "RawRow", "read_rows"]
 
 PARQUET_BATCH_ROWS = 1024
+#: Read at a time: a thread that reads ahead gives the interpreter up at every read, and has to wait for it again.
+READ_BYTES = 1 << 20
 #: The csv module refuses cells above 128 KiB unless told; a source document may well be longer.
 CSV_CELL_LIMIT = 2**31 - 1
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
@@ -94,7 +96,7 @@ def _open_text(path: Path, newline: str) -> TextIO:
     options: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": newline}
     if path.name.lower().endswith(".gz"):
         return cast(TextIO, gzip.open(path, "rt", **options))
-    return cast(TextIO, path.open("r", **options))
+    return cast(TextIO, path.open("r", buffering=READ_BYTES, **options))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,6 +107,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     marked = _RepeatedKey(record)
     marked.repeated = next(name for name in names if names.count(name) > 1)
     return marked
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _parse(text: str) -> Any:
+    # json.loads would build a decoder for every row; what it has to say about a byte order mark is its own.
+    return json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)
 
 
 def _json_row(number: int, value: Any, raw: Any) -> RawRow:
@@ -123,7 +133,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
             if not raw.strip():
                 continue
             try:
-                value = json.loads(raw, object_pairs_hook=_object)
+                value = _parse(raw)
             except json.JSONDecodeError as error:
                 yield RawRow(number, {"raw": raw}, f"not valid JSON: {error.msg} at column {error.colno}")
             except (ValueError, RecursionError) as error:
@@ -138,7 +148,7 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     if not text.strip():
         return
     try:
-        rows = json.loads(text, object_pairs_hook=_object)
+        rows = _parse(text)
     except json.JSONDecodeError as error:
         hint = "If the file holds one object per line, name it .jsonl." if error.msg == "Extra data" else None
         raise DataError(

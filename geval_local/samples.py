@@ -32,6 +32,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 #: No sane row comes near; without a limit one hostile row would exhaust the stack of whoever walks it.
 MAX_LEVELS = 32
+#: Types of values that hold no others.
+_FLAT = frozenset({str, int, float, bool, type(None)})
 _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 
@@ -94,8 +96,12 @@ class Sample:
             if field not in columns:
                 raise self._missing(field, columns)
             column = columns[field]
+            value = self.fields[column]
+            if type(value) is str and value.isascii() and value and not value.isspace():
+                texts[field] = value
+                continue
             name = f"the field {field!r}" + ("" if column == field else f" (column {column!r})")
-            texts[field] = _text(self.fields[column], f"{self.where}: {name}")
+            texts[field] = _text(value, f"{self.where}: {name}")
         return texts
 
     def _missing(self, field: str, columns: Mapping[str, str]) -> UnscorableError:
@@ -145,11 +151,14 @@ def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
     first_seen = FirstSeen()
     row = None
     for row in rows:
-        fields = {name: value for name, value in row.fields.items() if not _is_deep(value)}
-        error = row.error
+        fields, error = row.fields, row.error
+        if _FLAT.issuperset(map(type, fields.values())):
+            texts: Any = [text for text in (*fields, *fields.values()) if type(text) is str and not text.isascii()]
+        else:
+            texts = fields = {name: value for name, value in fields.items() if not _is_deep(value)}
         if error is None and len(fields) < len(row.fields):
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
-        elif error is None and not _is_unicode(fields):
+        elif error is None and not _is_unicode(texts):
             error = f"{_NOT_UNICODE}; convert the file to UTF-8"
         key = _id_hash(fields.get("id"))
         first = row.number if key is None else first_seen.add(key, row.number)
@@ -210,10 +219,9 @@ def _is_unicode(value: Any) -> bool:
     """Whether no text inside a value holds a lone surrogate, which is how bytes that are not UTF-8 come in."""
     if isinstance(value, str):
         try:
-            value.encode()
+            return value.isascii() or bool(value.encode())
         except UnicodeEncodeError:
             return False
-        return True
     return all(map(_is_unicode, _items(value)))
 
 

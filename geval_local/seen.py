@@ -10,16 +10,17 @@ _EMPTY = 0
 
 
 class FirstSeen:
-    """Remembers for every key the number that it first came with: 16 bytes a slot, at most two thirds of them taken."""
+    """Remembers for every key the number that it first came with: 12 bytes a slot, at most two thirds of them taken."""
 
     def __init__(self) -> None:
         self._size = 0
+        self._code = "I"
         self._make(1 << 10)
 
     def _make(self, slots: int) -> None:
         self._mask = slots - 1
         self._keys = array("Q", bytes(8 * slots))
-        self._numbers = array("Q", bytes(8 * slots))
+        self._numbers = array(self._code, bytes(array(self._code).itemsize * slots))
 
     def add(self, key: int, number: int) -> int:
         """Return the number that a key first came with, which is `number` if it is new.
@@ -31,6 +32,9 @@ class FirstSeen:
         number : int
             Not negative.
         """
+        if number >> 32 and self._code == "I":
+            self._code = "Q"
+            self._numbers = array("Q", self._numbers)
         slot = key & self._mask
         while (found := self._keys[slot]) != _EMPTY:
             if found == key:

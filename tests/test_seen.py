@@ -23,3 +23,12 @@ def test_it_grows():
     keys = [(number * 0x9E3779B97F4A7C15) % (1 << 64) or 1 for number in range(1, 20_000)]
     assert [seen.add(key, number) for number, key in enumerate(keys)] == list(range(len(keys)))
     assert [seen.add(key, 0) for key in keys] == list(range(len(keys)))
+
+
+def test_rows_beyond_four_billion():
+    seen = FirstSeen()
+    assert seen.add(1, 2**32 - 1) == 2**32 - 1
+    assert seen.add(2, 2**32 + 5) == 2**32 + 5
+    keys = range(3, 3000)
+    assert [seen.add(key, 2**40 + key) for key in keys] == [2**40 + key for key in keys]
+    assert [seen.add(key, 0) for key in (1, 2, 2999)] == [2**32 - 1, 2**32 + 5, 2**40 + 2999]

@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.inference.engine import Pack, Position, Request
-from geval_local.inference.stream import Stream, build_stream
+from geval_local.inference.labels import LabelTrie
+from geval_local.inference.stream import Ids, Stream, build_stream
 
 __all__ = ["StreamPack", "Work", "cut", "lay_requests_out"]
+
+#: Tokens behind a prompt, and the inner nodes that are read along them: (depth, node).
+_Path = tuple[Ids, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -45,19 +49,29 @@ def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Wor
     sequences: list[NDArray[np.int32]] = []
     places: list[list[int]] = []
     reads: list[Position] = []
+    paths: dict[int, list[_Path]] = {}
     for index in members:
-        request = requests[index]
-        nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
-        for path in request.trie.reading_paths:
-            sequences.append(np.concatenate([request.ids, np.array(path, dtype=np.int32)]) if path else request.ids)
-            # Every inner node is read once, on the first path that passes through it.
-            found = [(depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1)]
-            places.append([len(request.ids) - 1 + depth for depth, node in found if node is not None])
-            reads += [Position(index, node) for _, node in found if node is not None]
+        ids, trie = requests[index].ids, requests[index].trie
+        found = paths.get(id(trie))
+        if found is None:
+            found = paths[id(trie)] = list(_paths(trie))
+        last = len(ids) - 1
+        for tokens, nodes in found:
+            sequences.append(np.concatenate([ids, tokens]) if len(tokens) else ids)
+            places.append([last + depth for depth, _ in nodes])
+            reads += [Position(index, node) for _, node in nodes]
     stream, indices = build_stream(sequences, places)
     where = np.array([place for found in indices for place in found], dtype=np.int64)
     order = np.argsort(where, kind="stable")
     return Work(stream, where[order], tuple(reads[number] for number in order))
+
+
+def _paths(trie: LabelTrie) -> Iterator[_Path]:
+    """List the paths to a trie's inner nodes; every inner node is read once, on the first path through it."""
+    nodes = {node.path: number for number, node in enumerate(trie.inner_nodes)}
+    for path in trie.reading_paths:
+        found = [(depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1)]
+        yield np.array(path, dtype=np.int32), [(depth, node) for depth, node in found if node is not None]
 
 
 def cut(work: Work, members: Sequence[int], requests: Sequence[Request], budget: int) -> Iterator[StreamPack]:

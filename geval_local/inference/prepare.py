@@ -10,7 +10,7 @@ from geval_local.inference.encoding import PromptEncoder, TokenIds
 from geval_local.inference.engine import Request
 from geval_local.inference.surface import LabelReader
 from geval_local.metric import Metric
-from geval_local.prompt import Prompt, render_form
+from geval_local.prompt import Prompt, form_filler
 from geval_local.samples import Sample
 
 __all__ = ["Prepared", "RequestMaker"]
@@ -61,6 +61,7 @@ class RequestMaker:
         self.metric = metric
         self.context = context
         self.reader = LabelReader(encoder, metric)
+        self._fill = form_filler(metric)
 
     def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into requests, in order; bad ones carry their reason."""
@@ -68,7 +69,7 @@ class RequestMaker:
         for sample in samples:
             try:
                 texts = sample.texts(self.metric.fields)
-                filled.append((texts, render_form(self.metric, texts)))
+                filled.append((texts, self._fill(texts)))
             except UnscorableError as error:
                 filled.append(str(error))
         encoded = iter(self.encoder.encode([entry[1] for entry in filled if not isinstance(entry, str)]))
@@ -84,7 +85,7 @@ class RequestMaker:
         name = self.metric.shorten
         while (excess := len(ids) + trie.depth - self.context) > 0 and name is not None and texts[name]:
             texts = {**texts, name: self.encoder.drop_tokens(texts[name], excess)}
-            prompt = render_form(self.metric, texts)
+            prompt = self._fill(texts)
             ids = self.encoder.encode([prompt])[0]
             trie = self.reader.trie_for(prompt, ids)
         if excess > 0 or (name is not None and not texts[name]):

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,13 @@ from tokenizers import Tokenizer
 
 __all__ = ["SegmentEncoder", "can_cut"]
 
-_Ids = NDArray[np.int64]
+_Ids = NDArray[np.int32]
+#: A stretch of a prompt between two cuts, with the character on either side that belongs to its neighbours; whether it
+#: is the first; whether it is the last.
+_Piece = tuple[str, bool, bool]
 
+#: Texts that are encoded at a time.
+_AT_ONCE = 512
 _CUT = re.compile(r"\n(?=[A-Za-z])")
 #: Pre-tokenizers that go through a text from left to right and look at nothing but what they cut.
 _LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
@@ -59,14 +64,6 @@ _LETTERS = "aS"
 _BEHIND = ("", "'s", " c")
 
 
-class _Piece(NamedTuple):
-    """A stretch of a prompt between two cuts, with the character on either side that belongs to its neighbours."""
-
-    text: str
-    is_first: bool
-    is_last: bool
-
-
 class SegmentEncoder:
     """Encodes texts that have much in common.
 
@@ -74,12 +71,15 @@ class SegmentEncoder:
     ----------
     backend : Tokenizer
         Without post-processor, padding and truncation.
+    ids : ndarray of int32, optional
+        The backend's token id -> the id that is given out; the backend's own when absent.
     least : int
         Fewer characters than these are encoded whole: there looking at the tokenizer would cost more than it saves.
     """
 
-    def __init__(self, backend: Tokenizer, *, least: int = 200_000) -> None:
+    def __init__(self, backend: Tokenizer, *, ids: _Ids | None = None, least: int = 200_000) -> None:
         self._backend = backend
+        self._ids = ids
         self.least = least
 
     @cached_property
@@ -92,37 +92,51 @@ class SegmentEncoder:
         """How many tokens the line end before a piece has."""
         return len(self._encode(["\nx"])[0]) - 1
 
-    def encode(self, texts: Sequence[str]) -> list[_Ids]:
+    def encode(self, texts: Sequence[str], prefix: _Ids | None = None) -> list[_Ids]:
         """Encode texts; each gets the tokens that it has by itself.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Any texts.
+        prefix : ndarray of int32, optional
+            Tokens that come before those of every text.
 
         Returns
         -------
-        list of ndarray of int64, shape (tokens,)
+        list of ndarray of int32, shape (tokens,)
         """
+        first = [] if prefix is None else [prefix]
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
-            return self._encode(texts)
+            return [np.concatenate([*first, ids]) for ids in self._encode(texts)]
         numbers: dict[_Piece, int] = {}
         rows = [[numbers.setdefault(piece, len(numbers)) for piece in _pieces(text)] for text in texts]
-        whole = self._encode([piece.text for piece in numbers])
+        whole = self._encode([text for text, _, _ in numbers])
         trimmed = [
-            ids[0 if piece.is_first else self._lead : len(ids) if piece.is_last else -1]
-            for piece, ids in zip(numbers, whole, strict=True)
+            ids[0 if is_first else self._lead : None if is_last else -1]
+            for (_, is_first, is_last), ids in zip(numbers, whole, strict=True)
         ]
-        return [np.concatenate([trimmed[number] for number in row]) for row in rows]
+        return [np.concatenate([*first, *[trimmed[number] for number in row]]) for row in rows]
 
     def _encode(self, texts: Sequence[str]) -> list[_Ids]:
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+        found: list[_Ids] = []
+        # An encoding holds every token's text as well, tens of times what its ids take.
+        for start in range(0, len(texts), _AT_ONCE):
+            batch = self._backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
+        return found if self._ids is None else [self._ids[ids] for ids in found]
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
+def _pieces(text: str) -> list[_Piece]:
     """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more."""
+    pieces: list[_Piece] = []
     start = 0
     for cut in _CUT.finditer(text):
         end = cut.end()
-        yield _Piece(text[max(start - 1, 0) : end + 1], start == 0, False)
+        pieces.append((text[start - 1 if start else 0 : end + 1], not start, False))
         start = end
-    yield _Piece(text[max(start - 1, 0) :], start == 0, True)
+    pieces.append((text[start - 1 if start else 0 :], not start, True))
+    return pieces
 
 
 def can_cut(backend: Tokenizer) -> bool:

@@ -156,5 +156,8 @@ def _close(stack: list[_Open], depth: int, place: int, segments: list[tuple[int,
 def common_prefix(first: Ids, second: Ids) -> int:
     """Length of the longest common prefix of two token sequences."""
     length = min(len(first), len(second))
+    if not length:
+        return 0
     different = first[:length] != second[:length]
-    return int(different.argmax()) if different.any() else length
+    place = int(different.argmax())
+    return place if different[place] else length

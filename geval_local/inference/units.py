@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from geval_local.inference.engine import Engine, Request
+from geval_local.inference.stream import common_prefix
 
 __all__ = ["UNIT_PACKS", "Unit", "cut_units"]
 
@@ -67,7 +66,7 @@ def cut_units(requests: Sequence[Request], engine: Engine) -> list[Unit]:
     members: list[int] = []
     tokens, least = 0, 1 << 62
     for previous, index in zip([None, *order], order, strict=False):
-        shared = 0 if previous is None else _shared(requests[previous], requests[index])
+        shared = 0 if previous is None else common_prefix(requests[previous].ids, requests[index].ids)
         if members and tokens >= target and (shared <= least or tokens >= target + target // 2):
             units.append(Unit(tuple(members)))
             members, tokens, least = [], 0, 1 << 62
@@ -76,9 +75,3 @@ def cut_units(requests: Sequence[Request], engine: Engine) -> list[Unit]:
         tokens += len(requests[index].ids) - (shared if members else 0)
         members.append(index)
     return [*units, Unit(tuple(members))]
-
-
-def _shared(first: Request, second: Request) -> int:
-    length = min(len(first.ids), len(second.ids))
-    different = np.flatnonzero(first.ids[:length] != second.ids[:length])
-    return length if len(different) == 0 else int(different[0])

@@ -19,7 +19,7 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
     """Write an outcome: log-probabilities as little-endian float64, other tokens as JSON, the key as signed 64 bits."""
     key = outcome.sample_key
     return (
-        None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8").tobytes(),
+        None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
         json.dumps(outcome.other_tokens, ensure_ascii=True) if outcome.other_tokens else None,
         outcome.prompt_tokens,
         outcome.dropped_tokens,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geval_local.derive import derive_scores
 from geval_local.errors import OutputError
 from geval_local.metric import Metric
 from geval_local.runs.cache import OutcomeCache
@@ -157,24 +158,16 @@ class Run:
         """Rebuild the scores of a window from the store."""
         settings = self.manifest.settings
         estimator = Estimator(**settings.estimator)
-        columns = [
-            (
-                self._key(judge, metric),
-                metric,
-                metric.threshold if settings.threshold is None else settings.threshold,
-                self.store.outcomes(judge_number, metric_number, window.first, window.stop),
-            )
-            for judge_number, judge in enumerate(self.manifest.judges)
-            for metric_number, metric in enumerate(self.metrics)
-        ]
-        for row, sample in enumerate(window.samples, start=window.first):
-            yield (
-                sample,
-                {
-                    key: outcomes[row].score(metric, estimator=estimator, threshold=threshold)
-                    for key, metric, threshold, outcomes in columns
-                },
-            )
+        columns = []
+        for number, judge in enumerate(self.manifest.judges):
+            for place, metric in enumerate(self.metrics):
+                outcomes = self.store.outcomes(number, place, window.first, window.stop)
+                threshold = metric.threshold if settings.threshold is None else settings.threshold
+                listed = [outcomes[row] for row in range(window.first, window.stop)]
+                scores = derive_scores(listed, metric, estimator=estimator, threshold=threshold)
+                columns.append((self._key(judge, metric), scores))
+        for row, sample in enumerate(window.samples):
+            yield sample, {key: scores[row] for key, scores in columns}
 
     def _meet(self, record: JudgeRecord, judge: Judge) -> None:
         """Write down what a judge is, or make sure that it is still the one that the run began with."""
