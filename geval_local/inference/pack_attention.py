@@ -158,7 +158,8 @@ class PackAttention:
         options: dict[str, Any],
         _: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out = torch.empty((*query.shape[:2], own[1].shape[-1]), dtype=query.dtype, device=query.device)
+        # In memory token by token, as the layer wants it and as the kernels write it.
+        out = query.new_empty((query.shape[1], query.shape[0], own[1].shape[-1])).transpose(0, 1)
         lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
         lone = np.array([run.start for run in layout.runs if run.stop - run.start == 1], dtype=np.int64)
         if len(lone):
