@@ -1,10 +1,12 @@
 """Benchmark of the engines: what sharing prefixes saves, on one machine, in one interleaved run.
 
-    python benchmarks/engine.py --quick      # the small model and the embedded judge, a few minutes
-    python benchmarks/engine.py              # all models that the machine holds, SummEval and synthetic prompts
-    python benchmarks/engine.py --growth     # how cost grows with candidates, documents, lengths and scales
+    python benchmarks/engine.py --quick            # the small model and the embedded judge, a few minutes
+    python benchmarks/engine.py                    # all models that the machine holds, SummEval and synthetic prompts
+    python benchmarks/engine.py --device cuda      # on a GPU: the 8 B shape in bfloat16 too
+    python benchmarks/engine.py --growth           # how cost grows with candidates, documents, lengths and scales
 
-Prints a table for people; the last line is one JSON object. Raw figures go to benchmarks/results/.
+Prints a table for people; the last line is one JSON object. The table and the raw figures, a JSON object per line, go
+to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import engine_growth
 import numpy as np
 import torch
-from engine_arms import ARMS, Bench
-from machine import machine, matmul_rate, operations, synchronize
+from engine_arms import ARMS, Bench, run_engine
+from engine_table import show, summarize
+from machine import busy_share, matmul_rate, operations, processor_time, save, share_of_others, synchronize
 from rich.console import Console
-from rich.table import Table
 from workloads import (
     SHAPES,
     SUMMEVAL,
@@ -35,12 +38,15 @@ from workloads import (
     summeval_for_qwen,
     synthetic,
     trie_tokens,
+    whole_summeval,
 )
 
 from geval_local import Judge
 from geval_local.errors import GevalError
 from geval_local.inference.engine import Request
 
+#: Arms that are timed in every round; see `--slow-rounds`.
+FAST = ("trie", "padded")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -50,16 +56,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="measure how cost grows instead")
     parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], help="default: all that suit the device")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--workloads", nargs="*", choices=["summeval", "synthetic"], default=["summeval", "synthetic"])
+    parser.add_argument(
+        "--workloads", nargs="*", choices=["summeval", "synthetic", "whole"], help="default: all of them"
+    )
     parser.add_argument("--rounds", type=int, help="interleaved rounds (3; 2 with --quick)")
+    parser.add_argument("--slow-rounds", type=int, help="rounds of all but trie and padded (as --rounds)")
     parser.add_argument("--documents", type=int, help="documents of 16 candidates each (8; 2 with --quick)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", help="float32 on a CPU, bfloat16 on a GPU")
-    parser.add_argument("--output", type=Path, help="results file (benchmarks/results/engine-DATE.json)")
+    parser.add_argument(
+        "--output", type=Path, help="results file, a .txt comes beside it (benchmarks/results/engine-DATE.json)"
+    )
     chosen = parser.parse_args()
     chosen.rounds = chosen.rounds or (2 if chosen.quick else 3)
+    chosen.slow_rounds = chosen.slow_rounds or chosen.rounds
     chosen.documents = chosen.documents or (2 if chosen.quick else 8)
     chosen.dtype = chosen.dtype or ("bfloat16" if chosen.device.startswith("cuda") else "float32")
+    # All four metrics of SummEval, both halves: minutes on a GPU, hours on a CPU.
+    on_gpu = chosen.device.startswith("cuda") and not chosen.quick
+    chosen.workloads = chosen.workloads or ["summeval", "synthetic", *(["whole"] if on_gpu else [])]
     if chosen.models is None:
         large = ["qwen2.5-0.5b", *(["llama-8b"] if chosen.device.startswith("cuda") else [])]
         chosen.models = ["llama-26m", *([] if chosen.quick else large), "nano"]
@@ -85,6 +100,8 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[R
             yield name, "summeval", bench, summeval_for_qwen(options.documents)
         if "synthetic" in options.workloads:
             yield name, "synthetic", bench, synthetic(documents=options.documents, vocabulary=vocabulary)
+        if "whole" in options.workloads:
+            yield name, "whole", bench, whole_summeval(vocabulary)
         del bench
         gc.collect()
 
@@ -98,9 +115,12 @@ def embedded_judge(options: argparse.Namespace) -> Judge | None:
         return None
 
 
-def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rounds: int) -> dict[str, Any]:
+def measure(
+    bench: Bench, requests: Sequence[Request], names: Sequence[str], rounds: int, slow_rounds: int
+) -> dict[str, Any]:
     """Time the arms in turns, each round in another order, after one short warm-up."""
     times: dict[str, list[float]] = {name: [] for name in names}
+    others: dict[str, list[float | None]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
     results: dict[str, np.ndarray] = {}
     missing: dict[str, str] = {}
@@ -112,13 +132,17 @@ def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rou
     running = [name for name in names if name not in missing]
     for number in range(rounds):
         for name in running[number % len(running) :] + running[: number % len(running)]:
+            if number >= slow_rounds and name not in FAST:
+                continue
             synchronize(bench.model.device)
+            elsewhere = processor_time()
             start, begun = time.perf_counter(), time.process_time()
             found = ARMS[name](bench, requests)
             synchronize(bench.model.device)
             times[name].append(time.perf_counter() - start)
             # Of all threads: what is left to compare by where other work shares the processor.
             processor[name].append(time.process_time() - begun)
+            others[name].append(share_of_others(elsewhere, processor[name][-1], times[name][-1]))
             if found is not None:
                 results[name] = found
     reference = next((name for name in ("one at a time", "padded", "left-padded") if name in results), None)
@@ -126,11 +150,13 @@ def measure(bench: Bench, requests: Sequence[Request], names: Sequence[str], rou
     return {
         "seconds": {name: times[name] for name in running},
         "ratios": {
-            name: [slow / fast for slow, fast in zip(times[name], times["trie"], strict=True)]
+            name: [slow / fast for slow, fast in zip(times[name], times["trie"], strict=False)]
             for name in running
             if "trie" in running
         },
         "processor_seconds": {name: processor[name] for name in running},
+        # Processors that other programs kept busy meanwhile: what is not 0 was not a quiet machine.
+        "processors_of_others": {name: others[name] for name in running},
         "score_reference": reference,
         "score_difference": {}
         if reference is None
@@ -146,39 +172,9 @@ def expected_score(logprobs: np.ndarray) -> np.ndarray:
     return weights @ np.arange(1, logprobs.shape[1] + 1) / weights.sum(axis=1)
 
 
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
-
-
-def show(console: Console, record: dict[str, Any]) -> None:
-    table = Table(title=f"{record['model']} {record['dtype']}, {record['workload']}: {record['prompts']} prompts")
-    for column in ("engine", "seconds", "times the trie's", "in processor time", "tokens computed", "score difference"):
-        table.add_column(column, justify="left" if column == "engine" else "right")
-    work = record["processor_seconds"]
-    for name, seconds in record["seconds"].items():
-        difference = record["score_difference"].get(name)
-        table.add_row(
-            name,
-            f"{statistics.median(seconds):.2f}",
-            spread(record["ratios"][name]) if record["ratios"] else "",
-            spread([one / other for one, other in zip(work[name], work["trie"], strict=True)])
-            if record["ratios"]
-            else "",
-            f"{record['computed'].get(name, 0):,}",
-            "" if difference is None else f"{difference:.1e}",
-        )
-    for name, reason in record["missing"].items():
-        table.add_row(name, "-", reason)
-    console.print(table)
-    console.print(
-        f"prompts {record['prompt_tokens']:,} tokens, trie {record['trie_tokens']:,}; "
-        f"{record['flops'] / 1e9:,.0f} GFLOP/s, {100 * record['utilization']:.0f} % of the measured matmul rate\n"
-    )
-
-
 def main() -> None:
     options = arguments()
-    console = Console(width=110)
+    console = Console(width=120, record=True)
     if options.growth:
         records = engine_growth.run(console, options)
         summary: dict[str, Any] = {f"exponent_{record['what']}": record["exponent"] for record in records}
@@ -187,47 +183,19 @@ def main() -> None:
         for model, workload, bench, requests in cases(options):
             record = {"model": model, "workload": workload, "dtype": options.dtype, "prompts": len(requests)}
             record |= {"documents": options.documents}
-            record |= measure(bench, requests, options.arms, options.rounds)
+            arms = [arm for arm in options.arms if workload != "whole" or arm == "trie"]
+            record |= measure(bench, requests, arms, options.rounds, options.slow_rounds)
             record |= {"prompt_tokens": prompt_tokens(requests), "trie_tokens": trie_tokens(requests)}
             if "trie" in record["seconds"]:
                 rate = matmul_rate(bench.model, bench.trie.batch_tokens)
                 flops = operations(bench.model, requests) / statistics.median(record["seconds"]["trie"])
                 record |= {"matmul_flops": rate, "flops": flops, "utilization": flops / rate}
+                record |= {"gpu_busy": busy_share(partial(run_engine, bench.trie, requests), bench.model.device)}
                 show(console, record)
             records.append(record)
         summary = summarize(records)
-    output = options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"machine": machine(), "records": records}, indent=1), encoding="utf-8")
-    console.print(f"raw figures: {output}")
+    save(console, options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
     print(json.dumps(summary))
-
-
-def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of the first model in one object, the others' ratios beside them."""
-
-    def ratio(record: dict[str, Any], arm: str) -> float | None:
-        values = record["ratios"].get(arm)
-        return round(statistics.median(values), 2) if values else None
-
-    first = records[0]
-    return {
-        "model": first["model"],
-        "workload": first["workload"],
-        "ratio_left_padded": ratio(first, "left-padded"),
-        "ratio_lm_eval": ratio(first, "lm-eval"),
-        "tokens_computed": first["computed"].get("trie"),
-        "tokens_trie": first["trie_tokens"],
-        "max_score_difference": max(
-            (record["score_difference"]["trie"] for record in records if "trie" in record["score_difference"]),
-            default=None,
-        ),
-        "utilization": round(first.get("utilization", 0.0), 3),
-        "all": {
-            f"{record['model']}/{record['workload']}": {arm: ratio(record, arm) for arm in record["ratios"]}
-            for record in records
-        },
-    }
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from engine_arms import run_engine
-from machine import machine
+from machine import save
 from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
@@ -74,11 +74,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, help="results file (benchmarks/results/noise-DATE.json)")
     options = parser.parse_args()
-    console = Console(width=110)
+    console = Console(width=120, record=True)
     table = Table(title="Scores on 1-5 in bfloat16 against float32")
     for column in ("model", "read-out, engine", "mean", "largest"):
         table.add_column(column)
     results: dict[str, Any] = {}
+    counts: dict[str, int] = {}
     for name in options.models:
         if name == "nano":
             try:
@@ -90,13 +91,12 @@ def main() -> None:
         else:
             model = random_model(name, options.device, torch.float32)
             requests = synthetic(documents=options.documents, vocabulary=model.config.vocab_size)
-        results[name] = compare(model, requests)
+        counts[name], results[name] = len(requests), compare(model, requests)
         for how, figures in results[name].items():
             table.add_row(name, how, f"{figures['mean']:.4f}", f"{figures['max']:.4f}")
     console.print(table)
-    output = options.output or RESULTS / f"noise-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"machine": machine(), "results": results}, indent=1), encoding="utf-8")
+    records = [{"model": name, "prompts": counts[name], "noise": results[name]} for name in results]
+    save(console, options.output or RESULTS / f"noise-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
     print(json.dumps(results))
 
 

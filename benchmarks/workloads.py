@@ -146,8 +146,18 @@ def synthetic(
     trie = trie or label_trie(range(11, 16))
     requests = []
     for _ in range(documents):
-        source = text(document)
+        source = text(document) if document else np.zeros(0, dtype=np.int32)
         requests += [Request(np.concatenate([head, source, text(candidate), tail]), trie) for _ in range(candidates)]
+    return requests
+
+
+def whole_summeval(vocabulary: int) -> list[Request]:
+    """Prompts of SummEval's size: four metrics, 100 documents, 16 candidates each; one metric reads no document."""
+    requests = []
+    for number, (prefix, document) in enumerate([(210, 470), (180, 470), (190, 470), (150, 0)]):
+        requests += synthetic(
+            documents=100, prefix=prefix, document=document, candidate=70, vocabulary=vocabulary, seed=number
+        )
     return requests
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_trie_engine import MUST_FALL_BACK, SERVED, VOCAB, documents, label_trie, largest_difference, logprobs, request
+from prompts import MUST_FALL_BACK, SERVED, VOCAB, documents, label_trie, largest_difference, logprobs, request
 from tiny import byte_tokenizer, save_judge, tiny_model
 from transformers import AutoModelForCausalLM
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import pytest
 import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prompts import (
+    DEEP,
+    FLAT,
+    VOCAB,
+    documents,
+    largest_difference,
+    logprobs,
+    logprobs_in_turns,
+    readouts,
+    request,
+    short_of_memory,
+)
 from test_gate import STRANGE
 from test_readout import llama4
-from test_trie_engine import DEEP, FLAT, VOCAB, documents, largest_difference, logprobs, readouts, request
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -180,18 +189,9 @@ def test_two_runs_of_one_engine_may_take_turns():
     model = tiny_model("falcon_h1", VOCAB)
     alone, engine = engines(model, 20)
     first, second = documents(seed=8), documents(seed=9)
-    found = ({}, {})
-    runs = [engine.execute(requests, engine.plan(requests)) for requests in (first, second)]
-    while runs[0] or runs[1]:
-        for number in (0, 1):
-            step = next(runs[number], None) if runs[number] else None
-            if step is None:
-                runs[number] = None
-                continue
-            found[number].update(zip(step[0].requests, step[1], strict=True))
+    found = logprobs_in_turns(engine, first, second)
     for requests, results in zip((first, second), found, strict=True):
-        ordered = [results[index].label_logprobs for index in range(len(requests))]
-        assert largest_difference(ordered, logprobs(alone, requests)) < 1e-5
+        assert largest_difference(results, logprobs(alone, requests)) < 1e-5
 
 
 def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_cache(monkeypatch):
@@ -200,17 +200,9 @@ def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_ca
     stem = np.random.default_rng(0).integers(0, VOCAB, 60)
     requests = [request([*stem, number, *stem[:20]]) for number in range(12)]
     requests.append(request([*stem, *stem, *stem]))
-    forward, sizes, alive = model.model.forward, [], []
-
-    def limited(input_ids, **options):
-        assert not any(reference() is not None for reference in alive)
-        sizes.append(input_ids.numel())
-        if input_ids.numel() > 110 and "past_key_values" in options:
-            activations = torch.empty(10)
-            alive.append(weakref.ref(activations))
-            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        return forward(input_ids=input_ids, **options)
-
+    limited, sizes = short_of_memory(
+        model.model.forward, lambda ids, **options: ids.numel() > 110 and "past_key_values" in options
+    )
     monkeypatch.setattr(engine, "_trunk", limited)
     found = logprobs(engine, requests)
     assert max(sizes) > 110

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_trie_engine import VOCAB, largest_difference, logprobs, request
+from prompts import VOCAB, largest_difference, logprobs, request
 from tiny import tiny_model
 
 from geval_local.inference.gate import choose_engine

@@ -228,7 +228,8 @@ class TinyJudge(MockJudge):
         if shares:
             self.engine = TrieEngine(model, Head(model), batch_tokens=batch_tokens, padded=self.engine)
         self.passes = 0
-        trunk = self.engine._trunk
+        holder, name = (self.engine._launcher, "trunk") if shares else (self.engine, "_trunk")
+        trunk = getattr(holder, name)
 
         def failing(*arguments, **settings):
             self.passes += 1
@@ -239,7 +240,7 @@ class TinyJudge(MockJudge):
                 found[0].fill_(float("nan"))
             return found
 
-        self.engine._trunk = failing
+        setattr(holder, name, failing)
 
 
 def score_tiny(directory: Path, file: Path, judge: TinyJudge, stop_after: int | None = None) -> bytes:

@@ -3,81 +3,41 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import KINDS, tiny_model
+from prompts import (
+    DEEP,
+    FLAT,
+    SERVED,
+    VOCAB,
+    distinct_tokens,
+    documents,
+    largest_difference,
+    logprobs,
+    logprobs_in_turns,
+    readouts,
+    request,
+    short_of_memory,
+)
+from tiny import tiny_model
 
 from geval_local.inference import pack_attention
-from geval_local.inference.engine import Request
-from geval_local.inference.labels import LabelTrie, SurfaceForm
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.readout import Head
 from geval_local.inference.trie import FLOOR, TrieEngine
 
-VOCAB = 61
-MUST_FALL_BACK = {"gptj", "falcon", "bloom", "mpt", "falcon_h1", "mamba", "mamba2"}
-SERVED = [kind for kind in KINDS if kind not in MUST_FALL_BACK]
 #: One prompt at a time, these compute attention or routing in float32 whatever the dtype of the model.
 FLOAT64_TOLERANCE = {"gemma2": 1e-5, "deepseek_v3": 1e-5}
-
-
-def label_trie(*paths):
-    return LabelTrie([SurfaceForm(number, str(path), path) for number, path in enumerate(paths)], len(paths))
-
-
-FLAT = label_trie((1,), (2,), (3,))
-DEEP = label_trie((1,), (1, 4), (1, 4, 5), (2, 6), (7, 8, 9))
-
-
-def request(ids, trie=FLAT):
-    return Request(np.array(ids, dtype=np.int32), trie)
-
-
-def documents(seed=0, stem=13, documents=3, candidates=4):
-    """Prompts as an evaluation makes them, and those that it should not: duplicates, prefixes, single tokens."""
-    random = np.random.default_rng(seed)
-    prefix = random.integers(0, VOCAB, stem)
-    made = [request(prefix, DEEP), request(prefix[:1]), request([5], DEEP), request([5], DEEP)]
-    for _ in range(documents):
-        document = np.concatenate([prefix, random.integers(0, VOCAB, random.integers(5, 40))])
-        for number in range(candidates):
-            tail = random.integers(0, 3, random.integers(0, 12))
-            made.append(request(np.concatenate([document, tail]), DEEP if number % 2 else FLAT))
-    made.append(made[-1])
-    return [made[index] for index in random.permutation(len(made))]
 
 
 def engines(model, batch_tokens, **options):
     head = Head(model)
     alone = PaddedEngine(model, head, batch_tokens=1)
     return alone, TrieEngine(model, head, batch_tokens=batch_tokens, padded=alone, **options)
-
-
-def readouts(engine, requests):
-    found = {}
-    for pack, results in engine.execute(requests, engine.plan(requests)):
-        for index, readout in zip(pack.requests, results, strict=True):
-            assert index not in found
-            found[index] = readout
-    return [found[index] for index in range(len(requests))]
-
-
-def logprobs(engine, requests):
-    return [readout.label_logprobs for readout in readouts(engine, requests)]
-
-
-def largest_difference(first, second):
-    return max(np.abs(one - other).max() for one, other in zip(first, second, strict=True))
-
-
-def distinct_tokens(requests):
-    sequences = [(*entry.ids.tolist(), *path) for entry in requests for path in entry.trie.reading_paths]
-    return len({sequence[: size + 1] for sequence in sequences for size in range(len(sequence))})
 
 
 @pytest.mark.parametrize("kind", SERVED)
@@ -227,38 +187,20 @@ def test_two_runs_of_one_engine_may_take_turns():
     model = tiny_model("llama", VOCAB)
     alone, trie = engines(model, 13)
     first, second = documents(seed=8), documents(seed=9)
-    found = ({}, {})
-    runs = [trie.execute(requests, trie.plan(requests)) for requests in (first, second)]
-    while runs[0] or runs[1]:
-        for number in (0, 1):
-            step = next(runs[number], None) if runs[number] else None
-            if step is None:
-                runs[number] = None
-                continue
-            found[number].update(zip(step[0].requests, step[1], strict=True))
+    found = logprobs_in_turns(trie, first, second)
     for requests, results in zip((first, second), found, strict=True):
-        ordered = [results[index].label_logprobs for index in range(len(requests))]
-        assert largest_difference(ordered, logprobs(alone, requests)) < 1e-10
+        assert largest_difference(results, logprobs(alone, requests)) < 1e-10
 
 
 # --- memory
 
 
-def short_of_memory(monkeypatch, trie, model, fails):
-    """Make the model's trunk run out of memory whenever `fails(tokens, first position, last position)` says so."""
-    forward, sizes, alive = model.model.forward, [], []
-
-    def limited(input_ids, position_ids, **options):
-        # What an earlier failure held must be gone by the time of the retry.
-        assert not any(reference() is not None for reference in alive)
-        sizes.append(input_ids.shape[1])
-        if fails(input_ids.shape[1], int(position_ids.min()), int(position_ids.max())):
-            activations = torch.empty(10)
-            alive.append(weakref.ref(activations))
-            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        return forward(input_ids=input_ids, position_ids=position_ids, **options)
-
-    monkeypatch.setattr(trie, "_trunk", limited)
+def run_short_of_memory(monkeypatch, trie, model, fails):
+    """Let an engine's trunk run out of memory whenever `fails(tokens, last position)` says so."""
+    limited, sizes = short_of_memory(
+        model.model.forward, lambda ids, position_ids, **_: fails(ids.shape[1], int(position_ids.max()))
+    )
+    monkeypatch.setattr(trie._launcher, "trunk", limited)
     return sizes
 
 
@@ -266,7 +208,7 @@ def test_packs_are_halved_until_they_fit_and_stay_so(monkeypatch):
     model = tiny_model("gemma3", VOCAB)
     requests = [request(np.arange(500) % VOCAB, DEEP), *documents(seed=10)]
     alone, trie = engines(model, 400)
-    sizes = short_of_memory(monkeypatch, trie, model, lambda tokens, *_: tokens > 110)
+    sizes = run_short_of_memory(monkeypatch, trie, model, lambda tokens, _: tokens > 110)
     found = logprobs(trie, requests)
     assert sizes[:3] == [400, 200, 100]
     assert max(sizes[3:]) == 100
@@ -279,7 +221,7 @@ def test_a_prompt_that_fails_at_the_floor_is_unscored_and_the_rest_is_not(monkey
     long = np.arange(600) % VOCAB
     requests = [request(long), request([*long[:300], 7]), request([*long[:30], 3], DEEP), *documents(seed=11)]
     alone, trie = engines(model, 256)
-    sizes = short_of_memory(monkeypatch, trie, model, lambda _, low, high: high > 400)
+    sizes = run_short_of_memory(monkeypatch, trie, model, lambda _, last: last > 400)
     found = readouts(trie, requests)
     assert found[0].label_logprobs is None
     assert "out of memory" in found[0].error
@@ -300,7 +242,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
         raise RuntimeError("a shape does not fit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trie, "_trunk", broken)
+        patch.setattr(trie._launcher, "trunk", broken)
         with pytest.raises(RuntimeError, match="shape"):
             readouts(trie, requests)
     assert largest_difference(logprobs(trie, requests), logprobs(engines(model, 1)[0], requests)) < 1e-10

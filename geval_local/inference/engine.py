@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from geval_local.inference.labels import LabelTrie
 from geval_local.inference.readout import Head
 
-__all__ = ["Engine", "Pack", "Position", "PositionReadout", "Readout", "ReadoutTable", "Request", "read_positions"]
+__all__ = [
+    "Engine",
+    "Pack",
+    "PendingPositions",
+    "Position",
+    "PositionReadout",
+    "Readout",
+    "ReadoutTable",
+    "Request",
+    "read_positions",
+]
 
 
 @dataclass(frozen=True)
@@ -137,23 +147,32 @@ def read_positions(
     list of PositionReadout
         One for every position.
     """
-    wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
-    tokens = np.zeros((len(positions), max(map(len, wanted))), dtype=np.int64)
-    for row, row_tokens in enumerate(wanted):
-        tokens[row, : len(row_tokens)] = row_tokens
-    read = head.edge_logprobs(hidden, tokens)
-    return [
-        (
-            position,
-            read.logprobs[row, : len(wanted[row])],
-            tuple(
-                (int(token), float(prob))
-                for token, prob in zip(read.top_tokens[row], read.top_probs[row], strict=True)
-                if token not in wanted[row]
-            ),
-        )
-        for row, position in enumerate(positions)
-    ]
+    return PendingPositions(head, hidden, positions, requests).wait()
+
+
+class PendingPositions:
+    """Positions that are being read; parameters as those of `read_positions`."""
+
+    def __init__(
+        self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
+    ) -> None:
+        self._positions = positions
+        self._wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
+        tokens = np.zeros((len(positions), max(map(len, self._wanted))), dtype=np.int64)
+        for row, row_tokens in enumerate(self._wanted):
+            tokens[row, : len(row_tokens)] = row_tokens
+        self._read = head.start_edge_logprobs(hidden, tokens)
+
+    def wait(self) -> list[PositionReadout]:
+        """Wait for the device; one read-out for every position."""
+        read = self._read.wait()
+        found: list[PositionReadout] = []
+        # Plain numbers: picking them out of arrays one by one takes longer.
+        likeliest = zip(read.top_tokens.tolist(), read.top_probs.tolist(), strict=True)
+        for row, (position, wanted, top) in enumerate(zip(self._positions, self._wanted, likeliest, strict=True)):
+            other = tuple((token, prob) for token, prob in zip(*top, strict=True) if token not in wanted)
+            found.append((position, read.logprobs[row, : len(wanted)], other))
+        return found
 
 
 @dataclass

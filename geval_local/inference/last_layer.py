@@ -1,54 +1,94 @@
-"""The last layer's feed-forward part, computed at the read-out positions only.
+"""The last layer, computed at the read-out positions only as far as what it gives is looked at.
 
-Behind the last attention nothing looks from one token to another, and of what comes out only the read-out positions are
-looked at. So the token-wise parts of the last layer are given those rows alone; their output is laid back into its
-place, zeros elsewhere. Whether a part is token-wise is guessed from its place; the gate's probe shows whether it is.
+Of what comes out of the last layer only the read-out positions are read, and behind its keys and values nothing looks
+from one token to another. So there the other tokens do not attend (`Layout.only`), and the token-wise parts behind the
+attention, its output projection and the feed-forward part, are given the read-out rows alone; their output is laid back
+into its place, zeros elsewhere. Queries are still computed for all: where they are rotated or normalized, positions
+come with them. Whether a part is token-wise is guessed from its place; the gate's probe shows whether it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["reading_only", "token_wise_parts"]
+__all__ = ["LastLayer", "last_layer_of", "reading_only"]
 
 
-def token_wise_parts(trunk: nn.Module) -> tuple[nn.Module, ...]:
-    """Find the parts of the last layer that are worth it: those with a matrix of weights, except for the attention."""
+@dataclass(frozen=True)
+class LastLayer:
+    """What there is to leave out in the last layer.
+
+    Attributes
+    ----------
+    number : int
+        Which layer it is, counted from 0.
+    parts : tuple of Module
+        Its token-wise parts that are worth it: those with a matrix of weights, except for the attention.
+    projections : tuple of Module
+        Matrices inside of the attention. Those that are called behind the attention function are token-wise.
+    """
+
+    number: int
+    parts: tuple[nn.Module, ...]
+    projections: tuple[nn.Module, ...]
+
+
+def last_layer_of(trunk: nn.Module) -> LastLayer | None:
+    """Find the last layer of a model; None if it has no list of layers."""
     stacks = [module for module in trunk.modules() if isinstance(module, nn.ModuleList)]
     if not stacks:
-        return ()
+        return None
     # Experts are lists too, but inside of layers: the list of layers comes first.
-    last = list(stacks[0].children())[-1]
-    return tuple(
-        child
-        for name, child in last.named_children()
-        if "att" not in name and any(parameter.dim() > 1 for parameter in child.parameters())
-    )
+    layers = list(stacks[0].children())
+    parts: list[nn.Module] = []
+    projections: list[nn.Module] = []
+    for name, child in layers[-1].named_children():
+        if "att" in name:
+            projections += [part for part in child.modules() if _is_matrix(part)]
+        elif any(parameter.dim() > 1 for parameter in child.parameters()):
+            parts.append(child)
+    return LastLayer(len(layers) - 1, tuple(parts), tuple(projections))
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Whether a module is one matrix, as linear layers of all kinds are, and no more."""
+    return not list(module.children()) and any(parameter.dim() == 2 for parameter in module.parameters())
 
 
 @contextmanager
-def reading_only(parts: Sequence[nn.Module], rows: torch.Tensor, tokens: int) -> Iterator[None]:
-    """Give the parts only some rows of what they are given; their output has all rows again.
+def reading_only(
+    layer: LastLayer | None, rows: torch.Tensor, tokens: int, attended: Callable[[], bool]
+) -> Iterator[None]:
+    """Give the parts of the last layer only some rows of what they are given; their output has all rows again.
 
     Parameters
     ----------
-    parts : sequence of Module
-        See `token_wise_parts`.
+    layer : LastLayer, optional
+        Nothing is left out without it.
     rows : Tensor of int64, shape (positions,)
         Which tokens; at least one.
     tokens : int
         How many tokens go through the model.
+    attended : callable
+        Whether the last layer has called the attention function.
     """
+    if layer is None:
+        yield
+        return
+    projections = set(layer.projections)
     selected: dict[nn.Module, tuple[int, torch.Tensor]] = {}
 
     def select(part: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
         hidden = given[0] if given else None
         if not isinstance(hidden, torch.Tensor) or hidden.dim() not in (2, 3) or hidden.shape[-2] != tokens:
+            return None
+        if part in projections and not attended():
             return None
         index = rows.to(hidden.device)
         selected[part] = (hidden.dim() - 2, index)
@@ -65,8 +105,15 @@ def reading_only(parts: Sequence[nn.Module], rows: torch.Tensor, tokens: int) ->
         whole = found.new_zeros(shape).index_copy_(place, index, found)
         return (whole, *output[1:]) if isinstance(output, tuple) else whole
 
-    handles = [part.register_forward_pre_hook(select) for part in parts]
-    handles += [part.register_forward_hook(spread) for part in parts]
+    with hooked([*layer.parts, *layer.projections], select, spread):
+        yield
+
+
+@contextmanager
+def hooked(parts: Sequence[nn.Module], before: Callable[..., Any], after: Callable[..., Any]) -> Iterator[None]:
+    """Call a function before and one after the forward of some modules."""
+    handles = [part.register_forward_pre_hook(before) for part in parts]
+    handles += [part.register_forward_hook(after) for part in parts]
     try:
         yield
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ __all__ = ["PathStore"]
 class PathStore:
     """What is kept between packs, and from one run of the engine to the next.
 
-    A forward pass only stages what it adds; nothing that a retry would need is touched before `commit`.
+    A forward pass only collects what it would add; nothing that a retry would need is touched before `commit`.
 
     Attributes
     ----------
@@ -23,43 +25,35 @@ class PathStore:
     def __init__(self) -> None:
         self.ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def read(self, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Give keys and values of the first `length` positions, each of shape (positions, heads, size)."""
         keys, values = self._buffers[layer]
         return keys[:length], values[:length]
 
-    def stage(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Take in the next layer's keys and values for the positions that will be added, same shapes as from `read`."""
-        self._staged.append((keys, values))
-
-    def discard(self) -> None:
-        """Forget what was staged."""
-        self._staged.clear()
-
-    def commit(self, start: int, ids: NDArray[np.int32]) -> None:
-        """Make what was staged the path from position `start` on.
+    def commit(self, start: int, ids: NDArray[np.int32], added: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Make what was added the path from position `start` on.
 
         Parameters
         ----------
         start : int
-            First position that is staged; those before it stay.
+            First position that is added; those before it stay.
         ids : ndarray of int32
             Tokens of the whole path.
+        added : sequence of (Tensor, Tensor)
+            For every layer keys and values, shapes as those from `read`.
         """
-        for layer, (keys, values) in enumerate(self._staged):
+        for layer, (keys, values) in enumerate(added):
             if layer == len(self._buffers):
                 self._buffers.append((_grown(None, keys, len(ids)), _grown(None, values, len(ids))))
             held_keys, held_values = self._buffers[layer]
             if len(held_keys) < len(ids):
                 self._buffers[layer] = (_grown(held_keys, keys, len(ids)), _grown(held_values, values, len(ids)))
         # Memory may run out above, where nothing is lost; below nothing is allocated.
-        for (held_keys, held_values), (keys, values) in zip(self._buffers, self._staged, strict=True):
+        for (held_keys, held_values), (keys, values) in zip(self._buffers, added, strict=True):
             held_keys[start : len(ids)] = keys
             held_values[start : len(ids)] = values
         self.ids = ids
-        self.discard()
 
 
 def _grown(held: torch.Tensor | None, like: torch.Tensor, length: int) -> torch.Tensor:

@@ -18,8 +18,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
+from geval_local.inference.transfer import Arriving, to_device
 
-__all__ = ["EdgeLogprobs", "Head", "input_device", "trunk_name", "trunk_of"]
+__all__ = ["EdgeLogprobs", "Head", "PendingLogprobs", "input_device", "trunk_name", "trunk_of"]
 
 OTHER_TOKENS = 8
 #: Where causal LMs keep their base model, if not where they say.
@@ -44,6 +45,28 @@ class EdgeLogprobs:
     logprobs: NDArray[np.float64]
     top_tokens: NDArray[np.int64]
     top_probs: NDArray[np.float64]
+
+
+class PendingLogprobs:
+    """Log-probabilities on their way to the host.
+
+    Parameters
+    ----------
+    figures : Arriving
+        A row per position: log-probabilities, the likeliest tokens, their probabilities.
+    width : int
+        How many log-probabilities there are in a row.
+    """
+
+    def __init__(self, figures: Arriving, width: int) -> None:
+        self._figures = figures
+        self._width = width
+
+    def wait(self) -> EdgeLogprobs:
+        """Wait until they are there."""
+        logprobs, rest = np.split(self._figures.wait(), [self._width], axis=1)
+        tokens, probs = np.split(rest, 2, axis=1)
+        return EdgeLogprobs(logprobs, tokens.astype(np.int64), probs)
 
 
 class _TrunkOutput:
@@ -185,18 +208,23 @@ class Head:
         -------
         EdgeLogprobs
         """
-        wanted = torch.from_numpy(tokens)
+        return self.start_edge_logprobs(hidden, tokens).wait()
+
+    @torch.inference_mode()
+    def start_edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
+        """Do as `edge_logprobs` without waiting for the device; parameters as there."""
+        wanted = to_device(tokens, self.device)
         step = max(1, _MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
-        parts: list[tuple[torch.Tensor, ...]] = []
+        parts: list[torch.Tensor] = []
         for start in range(0, hidden.shape[0], step):
             logits = self.logits(hidden[start : start + step])
             normalizer = torch.logsumexp(logits, dim=-1, keepdim=True)
             chosen = logits.gather(1, wanted[start : start + step].to(logits.device)) - normalizer
             top = logits.topk(min(OTHER_TOKENS, logits.shape[-1]), dim=-1)
-            parts.append((chosen.double(), top.indices, (top.values - normalizer).exp().double()))
-        # One copy to the host per read-out: concatenated on the device first.
-        logprobs, indices, probs = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
-        return EdgeLogprobs(logprobs, indices, probs)
+            # Token numbers are exact in float64, and so one copy to the host takes everything.
+            figures = (chosen.double(), top.indices.double(), (top.values - normalizer).exp().double())
+            parts.append(torch.cat(figures, dim=1))
+        return PendingLogprobs(Arriving(torch.cat(parts)), tokens.shape[1])
 
 
 def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:

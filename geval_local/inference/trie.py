@@ -7,25 +7,22 @@ Between packs only the keys and values on the root path of the next token are ke
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from geval_local.inference.attention import attending_through
-from geval_local.inference.engine import Pack, Readout, ReadoutTable, Request, read_positions
-from geval_local.inference.last_layer import reading_only, token_wise_parts
+from geval_local.inference.engine import Pack, PendingPositions, Readout, ReadoutTable, Request
+from geval_local.inference.launch import Launched, Launcher
 from geval_local.inference.memory import is_out_of_memory
-from geval_local.inference.pack_attention import PackAttention
 from geval_local.inference.packs import StreamPack, Work, cut, lay_requests_out
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.path_store import PathStore
-from geval_local.inference.plan import lay_out
-from geval_local.inference.readout import Head, input_device, trunk_of
-from geval_local.inference.rope import length_groups, rope_reset
+from geval_local.inference.readout import Head
+from geval_local.inference.rope import length_groups
 from geval_local.inference.stream import build_stream, common_prefix
 
 __all__ = ["TrieEngine"]
@@ -50,7 +47,7 @@ class TrieEngine:
     fused : bool
         Whether attention may use a fused kernel for packed sequences, where the device has one.
     prune : bool
-        Whether the last layer's feed-forward part is computed at the read-out positions only.
+        Whether the last layer is computed at the read-out positions only.
 
     Attributes
     ----------
@@ -74,16 +71,13 @@ class TrieEngine:
         fused: bool = True,
         prune: bool = True,
     ) -> None:
-        self._config: Any = model.config
-        self._trunk = trunk_of(model)
-        self._device = input_device(model)
+        self._launcher = Launcher(model, head, fused=fused, prune=prune)
         self._group = length_groups(model.config)
-        self._reset_rope = rope_reset(self._trunk)
-        self._head = head
         self._padded = padded
-        self._fused = fused
-        self._last_parts = token_wise_parts(self._trunk) if prune else ()
         self._store = PathStore()
+        #: Whether a pack is launched before what the one before it gave is waited for. On a CPU launching is computing.
+        self._runs_ahead = self._launcher.device.type == "cuda"
+        self._ahead: Launched | None = None
         self.limit = batch_tokens
         self.batch_tokens = batch_tokens
         self.computed_tokens = 0
@@ -106,11 +100,16 @@ class TrieEngine:
         table = ReadoutTable(requests)
         failed: dict[int, str] = {}
         resume = 0
-        for pack in packs:
+        for pack, following in itertools.zip_longest(packs, packs[1:]):
             if not isinstance(pack, StreamPack):
                 yield from self._padded.execute(requests, [pack])
                 continue
-            resume = self._compute(pack.work, max(pack.start, resume), pack.stop, requests, table, failed)
+            reads: list[PendingPositions] = []
+            resume = self._compute(pack.work, max(pack.start, resume), pack.stop, requests, reads, failed)
+            self._launch_ahead(following, resume, requests)
+            for read in reads:
+                for result in read.wait():
+                    table.add(*result)
             yield (
                 pack,
                 [
@@ -122,6 +121,7 @@ class TrieEngine:
     def forget(self) -> None:
         """Drop the keys and values of the last prompt, from which later work would go on."""
         self._store = PathStore()
+        self._ahead = None
 
     def _compute(
         self,
@@ -129,14 +129,14 @@ class TrieEngine:
         start: int,
         stop: int,
         requests: Sequence[Request],
-        table: ReadoutTable,
+        reads: list[PendingPositions],
         failed: dict[int, str],
     ) -> int:
         """Compute the stretch from `start` to `stop`; return where to go on, which is further if a prompt failed."""
         while (start := self._skip_held(work, start, stop)) < stop:
             limit = self.limit
             path = work.stream.tokens[work.stream.root_path(start)]
-            if self._fill_path(path) and (done := self._compute_fitting(work, start, stop, requests, table)):
+            if self._fill_path(path) and (done := self._compute_fitting(work, start, stop, requests, reads)):
                 start = done
                 continue
             # Not even the smallest pack fitted: whatever needs this token is given up, the rest keeps its pace.
@@ -160,23 +160,56 @@ class TrieEngine:
             return True
         lone = Work(build_stream([path], [()])[0], np.zeros(0, dtype=np.int64), ())
         while held < len(path):
-            done = self._compute_fitting(lone, held, len(path), (), ReadoutTable(()))
+            done = self._compute_fitting(lone, held, len(path), (), [])
             if not done:
                 return False
             held = done
         return True
 
     def _compute_fitting(
-        self, work: Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable
+        self, work: Work, start: int, stop: int, requests: Sequence[Request], reads: list[PendingPositions]
     ) -> int:
         """Compute from `start` on as many tokens as fit into memory; return where that ended, 0 if none did."""
         while True:
             end = min(stop, start + self.limit)
-            if self._forward(work, start, end, requests, table):
+            launched = self._take_ahead(work, start, end, requests)
+            launched = launched or self._launcher.launch(work, start, end, requests, self._store)
+            if launched is not None and self._accept(launched):
+                reads += [] if launched.read is None else [launched.read]
                 return end
+            launched = None
             if end - start <= FLOOR:
                 return 0
             self.limit = max(FLOOR, (end - start) // 2)
+
+    @torch.inference_mode()
+    def _accept(self, launched: Launched) -> bool:
+        """Go on from behind a stretch; False, with nothing changed, if memory does not suffice for its path."""
+        try:
+            self._store.commit(launched.keep_from, launched.ids, launched.added)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        self.windows = launched.windows
+        self.computed_tokens += launched.stop - launched.start
+        return True
+
+    def _launch_ahead(self, pack: Pack | None, resume: int, requests: Sequence[Request]) -> None:
+        """Launch a pack whose turn is next, if one forward pass is all that it takes."""
+        if not (self._runs_ahead and isinstance(pack, StreamPack)) or pack.start < resume:
+            return
+        work, start = pack.work, self._skip_held(pack.work, pack.start, pack.stop)
+        path = work.stream.tokens[work.stream.root_path(start)]
+        if start < pack.stop <= start + self.limit and common_prefix(self._store.ids, path) == len(path):
+            self._ahead = self._launcher.launch(work, start, pack.stop, requests, self._store)
+
+    def _take_ahead(self, work: Work, start: int, stop: int, requests: Sequence[Request]) -> Launched | None:
+        """Take what was launched ahead; None unless it is this very stretch behind the path that is held now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.work is not work or (ahead.start, ahead.stop) != (start, stop):
+            return None
+        return ahead
 
     def _skip_held(self, work: Work, start: int, stop: int) -> int:
         """Go past tokens whose keys and values are held from before, up to the first that is to be read."""
@@ -188,40 +221,3 @@ class TrieEngine:
         path = stream.root_path(start)
         wanted = stream.tokens[np.concatenate([path, np.arange(start, border)])]
         return start + max(0, common_prefix(self._store.ids, wanted) - len(path))
-
-    @torch.inference_mode()
-    def _forward(self, work: Work, start: int, stop: int, requests: Sequence[Request], table: ReadoutTable) -> bool:
-        """Send one stretch of the stream through the model; False, with nothing changed, if memory ran out."""
-        stream = work.stream
-        layout = lay_out(stream, start, stop)
-        attention = PackAttention(layout, self._store, fused=self._fused)
-        low, high = np.searchsorted(work.places, [start, stop])
-        try:
-            tokens = torch.from_numpy(stream.tokens[start:stop].astype(np.int64)).to(self._device)
-            positions = torch.from_numpy(stream.positions[start:stop]).to(self._device)
-            self._reset_rope()
-            # Where nothing is read any row will do; identical prompts are read at the same place.
-            wanted = np.unique(work.places[low:high] - start) if low < high else np.zeros(1, dtype=np.int64)
-            rows = torch.from_numpy(wanted).to(self._device)
-            with attending_through(self._config, attention), reading_only(self._last_parts, rows, stop - start):
-                hidden = self._trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
-            self.windows = tuple(attention.windows)
-            if low < high:
-                places = torch.from_numpy(work.places[low:high] - start).to(hidden.device)
-                read = read_positions(self._head, hidden[places], work.positions[low:high], requests)
-            else:
-                read = []
-            self._store.commit(layout.keep_from, stream.tokens[stream.root_path(stop)])
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            # The caller retries: inside this block the traceback would pin the activations.
-            read = None
-        finally:
-            self._store.discard()
-        if read is None:
-            return False
-        for result in read:
-            table.add(*result)
-        self.computed_tokens += stop - start
-        return True

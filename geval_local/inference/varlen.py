@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -121,6 +122,12 @@ def find_varlen(query: torch.Tensor, *, softcap: bool) -> VarlenKernel | None:
     """Find a kernel for the device and dtype of `query`, with or without soft-capped scores; None if there is none."""
     if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return None
+    return _kernel(softcap)
+
+
+@lru_cache(maxsize=2)
+def _kernel(softcap: bool) -> VarlenKernel | None:
+    """Look for a kernel once: every layer of every pack asks."""
     if not softcap and importlib.util.find_spec("torch.nn.attention.varlen") is not None:
         module: Any = importlib.import_module("torch.nn.attention.varlen")
         if {"scale", "window_size"} <= set(inspect.signature(module.varlen_attn).parameters):
