@@ -35,9 +35,11 @@ KEYS = [metric.name for metric in METRICS]
 @pytest.fixture(scope="module")
 def cluster():
     """Two workers, each with a CPU and what Ray takes for a GPU; the judge finds none and stays on the CPU."""
-    ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this folder's `ray_kit`
+        ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +141,7 @@ def wait_for_parts(process: subprocess.Popen[str], directory: Path, count: int) 
 
 def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path):
     """Ctrl-C, then SIGKILL, each with a cluster of its own; what is left is scored on the one at hand."""
-    rows = 480
+    rows = 288
     write_input(tmp_path / "in.jsonl", rows)
     directory = tmp_path / "runs" / "long"
     (tmp_path / "bare.yaml").write_text(METRICS[0].model_copy(update={"steps": ("Read.", "Choose.")}).to_yaml())
