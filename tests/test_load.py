@@ -17,6 +17,8 @@ from geval_local.errors import ConfigurationError, TokenizerError, UnsupportedMo
 from geval_local.inference.entry import JudgeEntry
 from geval_local.inference.load import LoadOptions, check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.inference.registry import find_judge
+from geval_local.judge import Judge
+from geval_local.metric import Metric
 
 TOKENS = torch.arange(30).unsqueeze(0) + 8
 
@@ -72,6 +74,26 @@ def test_options_reach_the_model(judge):
     assert loaded.directory == judge
     mapped = load_model(find_judge(judge), LoadOptions(device_map="auto", offload_folder=str(judge / "offload")))
     assert mapped.parameters == loaded.parameters
+
+
+@pytest.mark.parametrize("engine", ["trie", "cache", "padded"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, monkeypatch, kind, engine):
+    """What accelerate does over several GPUs, with the devices that every machine has."""
+    model = tiny_model(kind, 263, dtype=torch.float32)
+    entry = find_judge(save_judge(tmp_path / kind, model, byte_tokenizer()))
+    whole = load_model(entry)
+    room = {"cpu": int(0.9 * whole.memory_bytes)}
+    monkeypatch.setattr(transformers.integrations.accelerate, "get_max_memory", lambda *given, **named: room)
+    split = load_model(entry, LoadOptions(device_map="auto"))
+    assert set(split.model.hf_device_map.values()) == {"cpu", "disk"}
+    assert any(parameter.is_meta for parameter in split.model.parameters())
+    metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"source": "S", "output": "O"})
+    metric = metric.with_steps(("Read.", "Choose a score."))
+    samples = [{"source": "A tale. " * (1 + row % 3), "output": f"It ends at {row}."} for row in range(7)]
+    found, expected = (Judge(loaded, engine=engine).score_many(metric, samples) for loaded in (split, whole))
+    assert [score.value for score in found] == pytest.approx([score.value for score in expected], abs=1e-6)
+    assert len({round(score.value, 6) for score in expected}) == len(samples)  # or else the line above says little
 
 
 def test_soft_capped_attention_is_never_computed_without_its_cap(tmp_path):

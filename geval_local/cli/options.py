@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "Address",
     "Attention",
     "BatchTokens",
     "Device",
     "DeviceMap",
+    "Distributed",
     "Dtype",
     "Engine",
     "FailUnder",
@@ -24,13 +26,16 @@ __all__ = [
     "RetryErrors",
     "Style",
     "TrustRemoteCode",
+    "Workers",
 ]
 
 _LOADING = "Loading"
+_SPREADING = "Several workers"
 
 StyleName = Literal["completion", "chat", "chat-no-prefill"]
 QuantizationName = Literal["8bit", "4bit"]
 EngineName = Literal["auto", "trie", "cache", "padded"]
+DistributedName = Literal["ray"]
 
 JudgeName = Annotated[
     str | None,
@@ -94,6 +99,27 @@ Engine = Annotated[
         help="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own cache; "
         "padded: plain batches; auto: the first of these that a probe shows exact.",
         rich_help_panel=_LOADING,
+    ),
+]
+Distributed = Annotated[
+    DistributedName | None,
+    typer.Option(help="Spread the work over the workers of a cluster, by Ray Data.", rich_help_panel=_SPREADING),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Workers, each with the judge. Absent: one per GPU, or per machine where there are none.",
+        rich_help_panel=_SPREADING,
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this machine alone.",
+        rich_help_panel=_SPREADING,
     ),
 ]
 TrustRemoteCode = Annotated[

@@ -74,6 +74,9 @@ def score(
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
+    distributed: options.Distributed = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
     *,
     loading: Loading,
 ) -> None:
@@ -86,6 +89,7 @@ def score(
     from geval_local.score import Estimator
 
     gates = Gates.parse(fail_under, max_unscored)
+    _check_spread(distributed, workers, address, output)
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
@@ -112,15 +116,27 @@ def score(
         limit=limit,
         threshold=threshold,
         window=window,
-        use_cache=not no_cache,
+        use_cache=not no_cache and distributed is None,
         retry_errors=retry_errors,
         calibrations=load_calibrations(calibration or [], chosen),
         calibration_files=calibration or [],
+        distributed=distributed,
+        workers=workers,
+        address=address,
     )
     result = score_file(task)
     show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
     if result.failures:
         raise typer.Exit(EXIT_GATE)
+
+
+def _check_spread(distributed: str | None, workers: int | None, address: str | None, output: str | None) -> None:
+    if distributed is None:
+        for name, value in (("--workers", workers), ("--address", address)):
+            if value is not None:
+                raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
+    elif output is None:
+        raise ConfigurationError("--distributed needs a place for its parts", hint="Add -o runs/NAME/.")
 
 
 def _metrics(names: list[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:

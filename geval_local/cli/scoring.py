@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.cli.calibrated import apply_calibration, calibration_record, check_calibration
 from geval_local.cli.console import note, show_progress
+from geval_local.cli.loading import JudgeChoice
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
@@ -112,6 +115,10 @@ def _resume_command(directory: Path) -> str:
     return shlex.join(["geval-local", "resume", str(directory)])
 
 
+def _load_on_worker(choices: Mapping[str, JudgeChoice], record: JudgeRecord) -> Judge:
+    return choices[record.name].load()
+
+
 class _Scoring:
     """One run, followed to its end."""
 
@@ -129,7 +136,7 @@ class _Scoring:
         run, begin = self._run, time.perf_counter()
         with Exporter(run) as exporter, show_progress(f"scoring {self._task.file.name}", self._total()) as advance:
             for sample, raw in run.rows(
-                self._load, advance=advance, should_stop=self._stopper.wanted, on_judge=self._check_calibrations
+                self._loader(), advance=advance, should_stop=self._stopper.wanted, on_judge=self._check_calibrations
             ):
                 scores = {key: apply_calibration(self._task.calibrations.get(key), raw[key]) for key in raw}
                 self._take(sample, list(scores.values()))
@@ -200,6 +207,13 @@ class _Scoring:
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * len(self._tallies)
+
+    def _loader(self) -> Callable[[JudgeRecord], Judge]:
+        """Say how judges are loaded: here, or, without a word to this process, on the workers of a cluster."""
+        if self._task.distributed is None:
+            return self._load
+        note("workers load the judge ...", "dim")
+        return partial(_load_on_worker, {choice.label(): choice for choice in self._task.judges})
 
     def _load(self, record: JudgeRecord) -> Judge:
         self._stopper.is_working = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from geval_local.cli.gates import Gates
 from geval_local.cli.loading import JudgeChoice
@@ -99,6 +99,8 @@ class Task:
         Metric -> what brings its scores onto the scale of human ratings.
     calibration_files : sequence of Path
         Where they come from.
+    distributed, workers, address
+        See `geval_local.runs.manifest.Settings`.
     """
 
     file: Path
@@ -116,6 +118,9 @@ class Task:
     is_resumed: bool = False
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     calibration_files: Sequence[Path] = ()
+    distributed: Literal["ray"] | None = None
+    workers: int | None = None
+    address: str | None = None
 
     @property
     def output(self) -> Path | None:
@@ -154,6 +159,9 @@ class Task:
             is_resumed=True,
             calibrations=load_calibrations(files, metrics),
             calibration_files=files,
+            distributed=settings.distributed,
+            workers=settings.workers,
+            address=settings.address,
         )
 
     def manifest(self) -> Manifest:
@@ -186,6 +194,9 @@ class Task:
             metrics=[definition(metric) for metric in self.metrics],
             metric_names=list(self.metric_names),
             calibrations=[str(file.resolve()) for file in self.calibration_files],
+            distributed=self.distributed,
+            workers=self.workers,
+            address=self.address,
         )
         judges = [
             JudgeRecord(name=name, choice=_plain(choice)) for name, choice in zip(names, self.judges, strict=True)

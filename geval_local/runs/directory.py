@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from geval_local.errors import OutputError
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.runs.distributed import DistributedRun
 from geval_local.runs.files import fingerprint_input
+from geval_local.runs.local import LocalRun
 from geval_local.runs.lock import DirectoryLock
 from geval_local.runs.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from geval_local.runs.parts import PARTS_NAME, PartStore
 from geval_local.runs.run import Run
 from geval_local.runs.store import Store
 
@@ -47,13 +50,17 @@ def open_run(directory: Path | None, wanted: Manifest | None = None, *, retry_er
     OutputError
         If the directory is in use, holds something else, or holds a run of another configuration; the message says
         what changed.
+    ConfigurationError
+        If a distributed run has no directory.
     DataError
         If the input of the run on record cannot be read.
     """
     if directory is None:
         assert wanted is not None
+        if wanted.settings.distributed is not None:
+            raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
         with Store(None, wanted.run, is_new=True) as store:
-            yield Run(wanted, store, None)
+            yield LocalRun(wanted, store, None)
         return
     made = _make(directory, must_exist=wanted is None)
     with DirectoryLock(directory):
@@ -67,18 +74,31 @@ def open_run(directory: Path | None, wanted: Manifest | None = None, *, retry_er
         else:
             wanted = _reconciled(directory, on_record, wanted)
         is_new = on_record is None
-        with Store(directory / STORE_NAME, wanted.run, is_new=is_new) as store:
-            if retry_errors and store.take_errors_back(range(len(wanted.judges))):
+        with _opened(directory, wanted, is_new=is_new) as run:
+            if retry_errors and run.store.take_errors_back(range(len(wanted.judges))):
                 for judge in wanted.judges:
                     judge.complete = False
             write_manifest(directory, wanted)
             try:
-                yield Run(wanted, store, directory)
+                yield run
             except BaseException:
-                if is_new and not any(store.counts(number, 1 << 40) for number in range(len(wanted.judges))):
-                    store.close()
+                if is_new and run.store.is_empty():
+                    run.store.close()
                     _undo(directory, made)
                 raise
+
+
+@contextmanager
+def _opened(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
+    """Open the store that belongs to a run, and the run."""
+    if manifest.settings.distributed is not None:
+        parts = PartStore(
+            directory / PARTS_NAME, manifest.run, manifest.settings.window, len(manifest.settings.metrics)
+        )
+        yield DistributedRun(manifest, parts, directory)
+        return
+    with Store(directory / STORE_NAME, manifest.run, is_new=is_new) as store:
+        yield LocalRun(manifest, store, directory)
 
 
 def _make(directory: Path, *, must_exist: bool) -> bool:
@@ -132,7 +152,7 @@ def _reconciled(directory: Path, on_record: Manifest, wanted: Manifest | None) -
 
 def _sweep(directory: Path) -> None:
     """Remove half-written files of a process that died."""
-    for path in directory.glob(".*.tmp"):
+    for path in (*directory.glob(".*.tmp"), *(directory / PARTS_NAME).glob(".*.tmp")):
         path.unlink(missing_ok=True)
 
 
@@ -148,4 +168,5 @@ def _undo(directory: Path, made: bool) -> None:
         return
     _delete_store(directory)
     (directory / MANIFEST_NAME).unlink(missing_ok=True)
-    shutil.rmtree(directory / "steps", ignore_errors=True)
+    for folder in ("steps", PARTS_NAME):
+        shutil.rmtree(directory / folder, ignore_errors=True)

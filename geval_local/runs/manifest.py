@@ -55,6 +55,12 @@ class Settings(Record):
         Their names or files as given.
     calibrations : list of str
         Files of calibrations that are applied to the scores.
+    distributed : str or None
+        What the run is spread over: ``ray``.
+    workers : int or None
+        How many workers it has there.
+    address : str or None
+        The cluster; None for one of this machine's own.
     """
 
     window: int
@@ -67,6 +73,9 @@ class Settings(Record):
     metrics: list[dict[str, Any]] = Field(default_factory=list)
     metric_names: list[str] = Field(default_factory=list)
     calibrations: list[str] = Field(default_factory=list)
+    distributed: Literal["ray"] | None = None
+    workers: int | None = None
+    address: str | None = None
 
 
 class JudgeRecord(Record):
@@ -150,7 +159,7 @@ class Manifest(Record):
                 f"the input {other.input.path} has another content (was {self.input.bytes} bytes, "
                 f"is {other.input.bytes})"
             )
-        for name in ("window", "limit"):
+        for name in ("window", "limit", "distributed"):
             before, after = getattr(self.settings, name), getattr(other.settings, name)
             if before != after:
                 found.append(f"--{name} was {before}, is {after}")

@@ -180,6 +180,11 @@ class Store:
             )
             return {(metric, window): count for metric, window, count in found}
 
+    def is_empty(self) -> bool:
+        """Whether no row is finished."""
+        with plain_errors(self.path):
+            return self._connection.execute("SELECT 1 FROM outcomes LIMIT 1").fetchone() is None
+
     def totals(self, judge: int, metric: int) -> dict[str, int]:
         """Count rows by origin and by whether there is a score, and tokens as planned."""
         with plain_errors(self.path):
