@@ -19,6 +19,7 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 PURE = {
+    "derive",
     "errors",
     "manifest",
     "metric",
