@@ -120,7 +120,7 @@ def test_chunks_do_not_change_the_result(monkeypatch):
         np.testing.assert_allclose(level_statistic(items, level).resample(draws), expected, equal_nan=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3)), min_size=2, max_size=14))
 def test_the_undrawn_data_is_the_point_whatever_the_ties(rows):
     human, predicted = (np.array([row[i] for row in rows], dtype=float) for i in (0, 1))

@@ -52,7 +52,7 @@ def outcomes(scale: str, rows: int, spread: float, seed: int, *, holes: bool) ->
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.integers(1, 40),
     spread=st.sampled_from([0.0, 0.1, 3.0, 400.0]),

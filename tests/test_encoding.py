@@ -219,7 +219,7 @@ UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(text=UNICODE)
 def test_harmless_text_is_encoded_as_the_tokenizer_does(name, text):
     prompt = filled(text)
@@ -228,7 +228,7 @@ def test_harmless_text_is_encoded_as_the_tokenizer_does(name, text):
 
 
 @pytest.mark.parametrize("name", ["chatml-pythia", "mistral-mistral", "phi3-mistral", "chatml-qwen"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     text=st.lists(st.sampled_from(["  ", " " * 24, "\n", "\t", "a", ".", "\n\n", "\u3000"]), max_size=12).map("".join)
 )
@@ -238,7 +238,7 @@ def test_white_space_is_encoded_as_the_tokenizer_does(name, text):
         assert family_encoder(name, style).encode([prompt])[0].tolist() == own_ids(name, prompt, style), style
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=UNICODE, bos=st.booleans())
 def test_byte_tokenizer_is_encoded_as_the_tokenizer_does(text, bos):
     tokenizer = byte_tokenizer(bos=bos, merges=[(" ", " "), ("e", "\n")])
@@ -396,7 +396,7 @@ def test_drop_tokens_cuts_whole_tokens_off_the_end(name):
     assert encoder.drop_tokens(text, pieces) == encoder.drop_tokens(text, pieces + 5) == ""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(text=UNICODE.filter(bool), count=st.integers(1, 40))
 def test_drop_tokens_always_gets_shorter_and_never_splits_a_character(text, count):
     for name in ("chatml-qwen", "mistral-mistral", "chatml-pythia"):

@@ -121,7 +121,7 @@ def test_batches_equal_one_by_one_and_keep_the_order(judge, one_by_one):
     assert all(same(*pair) for pair in zip(scores, one_by_one, strict=True))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=15),
     window=st.integers(1, 6),

@@ -68,7 +68,7 @@ def read_edges(trie, table):
     return edges
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(label_problems())
 def test_label_probabilities_equal_the_enumeration(problem):
     forms, labels, table = problem
@@ -78,7 +78,7 @@ def test_label_probabilities_equal_the_enumeration(problem):
     assert found.sum() <= 1 + 1e-12
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(label_problems(), st.randoms())
 def test_the_order_of_the_forms_does_not_matter(problem, shuffler):
     forms, labels, table = problem
@@ -91,7 +91,7 @@ def test_the_order_of_the_forms_does_not_matter(problem, shuffler):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(label_problems())
 def test_reading_paths_cover_every_inner_node_and_are_minimal(problem):
     forms, labels, _ = problem
@@ -109,7 +109,7 @@ def test_reading_paths_cover_every_inner_node_and_are_minimal(problem):
         assert node.path[-1] in trie.inner_nodes[node.parent].tokens
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(label_problems())
 def test_the_slices_cut_the_edges_without_gap_or_overlap(problem):
     forms, labels, _ = problem

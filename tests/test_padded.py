@@ -74,7 +74,7 @@ def run_out_of_memory(monkeypatch, *, above, error=torch.OutOfMemoryError, model
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths=st.lists(st.integers(1, 60), max_size=30), budget=st.integers(1, 400))
 def test_the_plan_covers_each_request_once_within_the_budget(lengths, budget):
     requests = some_requests(lengths)

@@ -67,7 +67,7 @@ NAMES = st.text(max_size=4) | st.sampled_from(["\ud801", "geval_input", "é"]) |
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     columns=st.dictionaries(NAMES, PLAIN | ODD, max_size=5),
     earlier=st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), PLAIN | ODD), max_size=2),
@@ -104,7 +104,7 @@ def test_rows_without_nesting_are_checked_as_any_other(tmp_path, line, error):
     assert (sample.error is None) if error is None else (error in str(sample.error))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.sampled_from(" \t\x1c\u00a0\u3000aé"), max_size=4))
 def test_a_text_that_needs_no_second_look_is_not_empty(text):
     sample = Sample({"output": text})

@@ -6,14 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_local.inference.plan import lay_out
 from geval_local.inference.stream import build_stream, common_prefix
 
-#: A busy machine draws slowly; that says nothing about the plan.
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=9)
 
 
@@ -36,7 +34,6 @@ def all_prefixes(sequences):
     return {tuple(sequence[: size + 1]) for sequence in sequences for size in range(len(sequence))}
 
 
-@PATIENT
 @given(SEQUENCES)
 def test_every_distinct_prefix_is_in_the_stream_exactly_once(sequences):
     stream, _ = stream_of(sequences)
@@ -45,7 +42,6 @@ def test_every_distinct_prefix_is_in_the_stream_exactly_once(sequences):
     assert set(found) == all_prefixes(sequences)
 
 
-@PATIENT
 @given(SEQUENCES)
 def test_places_are_found_again_whatever_the_order(sequences):
     places = [range(len(sequence)) for sequence in sequences]
@@ -55,7 +51,6 @@ def test_places_are_found_again_whatever_the_order(sequences):
         assert [found[index] for index in where] == [tuple(sequence[: size + 1]) for size in range(len(sequence))]
 
 
-@PATIENT
 @given(SEQUENCES)
 def test_a_token_is_visible_to_its_subtree_and_to_nobody_else(sequences):
     stream, _ = stream_of(sequences)
@@ -65,7 +60,6 @@ def test_a_token_is_visible_to_its_subtree_and_to_nobody_else(sequences):
         assert sees == list(range(key, stream.visible_until(key)))
 
 
-@PATIENT
 @given(SEQUENCES)
 def test_root_paths_are_what_lies_before_a_token(sequences):
     stream, _ = stream_of(sequences)
@@ -95,7 +89,7 @@ def cuts_of(draw, size):
     return [0, *sorted(inner), size]
 
 
-@settings(PATIENT, max_examples=300)
+@settings(max_examples=300)
 @given(SEQUENCES, st.data())
 def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):
     stream, _ = stream_of(sequences)
@@ -109,7 +103,6 @@ def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):
             assert sorted(seen, key=len) == [prefix[: size + 1] for size in range(len(prefix))]
 
 
-@PATIENT
 @given(SEQUENCES, st.data())
 def test_keys_by_run_gather_the_same_prefix(sequences, data):
     stream, _ = stream_of(sequences)
@@ -123,7 +116,6 @@ def test_keys_by_run_gather_the_same_prefix(sequences, data):
             assert [source[key] for key in keys] == [last[: size + 1] for size in range(len(last))]
 
 
-@PATIENT
 @given(SEQUENCES, st.data())
 def test_what_is_kept_between_packs_is_the_next_root_path(sequences, data):
     stream, _ = stream_of(sequences)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import (
     DEEP,
@@ -159,7 +159,7 @@ def random_requests(draw):
     return made
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(requests=random_requests(), budget=st.integers(1, 80))
 def test_random_tries_and_budgets(requests, budget):
     model = tiny_model("llama", VOCAB)

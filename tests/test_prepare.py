@@ -112,7 +112,7 @@ def test_shortening_on_real_tokenizers(name):
     metric = a_metric(shorten="source")
     empty = length_of(encoder, metric, source="", output="Y")
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(source=TEXT, spare=st.integers(0, 30))
     def check(source, spare):
         context = empty + spare

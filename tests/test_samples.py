@@ -302,7 +302,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples[4].texts(FIELDS) == {"source": "e", "output": "o"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.floats(allow_nan=False) | st.none()), min_size=1))
 def test_any_json_row_comes_through(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]]) -> None:
     rows = [row | {"id": index} for index, row in enumerate(rows)]
@@ -316,7 +316,7 @@ def test_any_json_row_comes_through(tmp_path_factory: pytest.TempPathFactory, ro
         assert not any(sample.error for sample in samples)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
 def test_any_csv_text_comes_through(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
     buffer = io.StringIO(newline="")

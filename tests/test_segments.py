@@ -47,7 +47,7 @@ def test_real_tokenizers_can_be_cut(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(st.lists(FRAGMENTS | st.text(max_size=6), max_size=14).map("".join), min_size=2, max_size=5))
 def test_pieces_have_the_tokens_of_the_whole(name, texts):
     encoder = real_encoder(name)

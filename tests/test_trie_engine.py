@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompts import (
     DEEP,
@@ -79,7 +79,7 @@ def random_requests(draw):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "gpt2", "gpt_oss"])
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(requests=random_requests(), budget=st.integers(1, 80))
 def test_random_tries_and_budgets(kind, requests, budget):
     model = tiny_model(kind, VOCAB)
