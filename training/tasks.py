@@ -58,7 +58,7 @@ WEIGHTS = {
     "context_relevance": 2,
     "tone": 1.5,
     "safety": 1.5,
-    "unseen": 14,
+    "unseen": 55,
 }
 
 SUMMARIES = {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}
@@ -149,7 +149,7 @@ class Maker:
 
     def clause(self) -> str:
         """Draw a criterion that no preset has; some are a piece of any text, which can only be copied."""
-        if self.rng.random() < 0.6:
+        if self.rng.random() < 0.35:
             return wordings.clause(self.rng, self.common)
         words = self.rng.choice(self.document().sentences).rstrip(".!?").split()
         start = self.rng.randrange(max(1, len(words) - 12))
