@@ -105,12 +105,12 @@ def reading_only(
         whole = found.new_zeros(shape).index_copy_(place, index, found)
         return (whole, *output[1:]) if isinstance(output, tuple) else whole
 
-    with hooked([*layer.parts, *layer.projections], select, spread):
+    with _hooked([*layer.parts, *layer.projections], select, spread):
         yield
 
 
 @contextmanager
-def hooked(parts: Sequence[nn.Module], before: Callable[..., Any], after: Callable[..., Any]) -> Iterator[None]:
+def _hooked(parts: Sequence[nn.Module], before: Callable[..., Any], after: Callable[..., Any]) -> Iterator[None]:
     """Call a function before and one after the forward of some modules."""
     handles = [part.register_forward_pre_hook(before) for part in parts]
     handles += [part.register_forward_hook(after) for part in parts]
