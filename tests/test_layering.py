@@ -18,7 +18,7 @@ import geval_local
 
 PACKAGE = Path(geval_local.__file__).parent
 
-PURE = {"errors", "metric", "prompt", "readers", "samples", "seen", "scale", "score", "yaml_text"}
+PURE = {"derive", "errors", "metric", "prompt", "readers", "samples", "seen", "scale", "score", "yaml_text"}
 PURE |= {"manifest", "outcome", "output_formats", "output_parquet", "outputs", "paths", "signature", "summary"}
 
 #: A unit is a module of the package, or a folder with all that is in it. It imports from its own row and from above.
