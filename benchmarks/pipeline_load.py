@@ -21,6 +21,7 @@ CANDIDATES = 16
 #: Made-up words: how many there are, and how many a source and an output have. Harder on a tokenizer than a language.
 WORDS, SOURCE_WORDS, OUTPUT_WORDS = 20_000, 360, 60
 #: Mean words of SummEval's sources and summaries, punctuation counted.
+NEW_WORDS = 100
 SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS = 412, 64
 
 
@@ -58,12 +59,19 @@ def _made_up(rng: random.Random) -> Callable[[int], str]:
 
 
 def _summeval(rng: random.Random) -> Callable[[int], str]:
-    """Draw SummEval's own words, as often as they stand there: as many tokens a word, and no text twice."""
+    """Draw SummEval's own words, as often as they stand there; one in `NEW_WORDS` is new, as in running text."""
     rows = json.loads(SUMMEVAL.read_text(encoding="utf-8"))
     texts = [*{row["source"] for row in rows}, *{row["system_output"] for row in rows}]
     counts = collections.Counter(word for text in sorted(texts) for word in text.split())
     words, frequencies = list(counts), list(itertools.accumulate(counts.values()))
-    return lambda count: " ".join(rng.choices(words, cum_weights=frequencies, k=count))
+
+    def text(count: int) -> str:
+        drawn = rng.choices(words, cum_weights=frequencies, k=count)
+        for _ in range(round(count / NEW_WORDS)):
+            drawn[rng.randrange(count)] = "".join(rng.choices("etaoinshrdlu", k=rng.randint(4, 9)))
+        return " ".join(drawn)
+
+    return text
 
 
 def write_rows(path: Path, rows: int, *, words: str = "summeval", apart: int = 0, candidates: int = CANDIDATES) -> None:
@@ -84,7 +92,8 @@ def write_rows(path: Path, rows: int, *, words: str = "summeval", apart: int = 0
     """
     rng = random.Random(0)
     text = _summeval(rng) if words == "summeval" else _made_up(rng)
-    sizes = (SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS) if words == "summeval" else (SOURCE_WORDS, OUTPUT_WORDS)
+    sizes = (NEW_WORDS = 100
+SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS) if words == "summeval" else (SOURCE_WORDS, OUTPUT_WORDS)
     sources: dict[int, str] = {}
     with path.open("w", encoding="utf-8") as file:
         for row in range(rows):
