@@ -21,8 +21,9 @@ CANDIDATES = 16
 #: Made-up words: how many there are, and how many a source and an output have. Harder on a tokenizer than a language.
 WORDS, SOURCE_WORDS, OUTPUT_WORDS = 20_000, 360, 60
 #: Mean words of SummEval's sources and summaries, punctuation counted.
-NEW_WORDS = 100
 SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS = 412, 64
+#: As much running text has one word that has not come before.
+NEW_WORDS = 100
 
 
 class FreeEngine(MockEngine):
@@ -92,8 +93,7 @@ def write_rows(path: Path, rows: int, *, words: str = "summeval", apart: int = 0
     """
     rng = random.Random(0)
     text = _summeval(rng) if words == "summeval" else _made_up(rng)
-    sizes = (NEW_WORDS = 100
-SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS) if words == "summeval" else (SOURCE_WORDS, OUTPUT_WORDS)
+    sizes = (SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS) if words == "summeval" else (SOURCE_WORDS, OUTPUT_WORDS)
     sources: dict[int, str] = {}
     with path.open("w", encoding="utf-8") as file:
         for row in range(rows):
