@@ -22,6 +22,8 @@ CANDIDATES = 16
 WORDS, SOURCE_WORDS, OUTPUT_WORDS = 20_000, 360, 60
 #: Mean words of SummEval's sources and summaries, punctuation counted.
 SUMMEVAL_SOURCE_WORDS, SUMMEVAL_OUTPUT_WORDS = 412, 64
+#: As much running text has one word that has not come before.
+NEW_WORDS = 100
 
 
 class FreeEngine(MockEngine):
@@ -58,12 +60,19 @@ def _made_up(rng: random.Random) -> Callable[[int], str]:
 
 
 def _summeval(rng: random.Random) -> Callable[[int], str]:
-    """Draw SummEval's own words, as often as they stand there: as many tokens a word, and no text twice."""
+    """Draw SummEval's own words, as often as they stand there; one in `NEW_WORDS` is new, as in running text."""
     rows = json.loads(SUMMEVAL.read_text(encoding="utf-8"))
     texts = [*{row["source"] for row in rows}, *{row["system_output"] for row in rows}]
     counts = collections.Counter(word for text in sorted(texts) for word in text.split())
     words, frequencies = list(counts), list(itertools.accumulate(counts.values()))
-    return lambda count: " ".join(rng.choices(words, cum_weights=frequencies, k=count))
+
+    def text(count: int) -> str:
+        drawn = rng.choices(words, cum_weights=frequencies, k=count)
+        for _ in range(round(count / NEW_WORDS)):
+            drawn[rng.randrange(count)] = "".join(rng.choices("etaoinshrdlu", k=rng.randint(4, 9)))
+        return " ".join(drawn)
+
+    return text
 
 
 def write_rows(path: Path, rows: int, *, words: str = "summeval", apart: int = 0, candidates: int = CANDIDATES) -> None:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from geval_local.inference.tokenizer_parts import kinds, looks_around, patterns
+from geval_local.inference.words import WordEncoder, can_split
 
 __all__ = ["SegmentEncoder", "can_cut"]
 
@@ -33,9 +36,6 @@ _CUT = re.compile(r"\n(?=[A-Za-z])")
 #: Pre-tokenizers that go through a text from left to right and look at nothing but what they cut.
 _LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
 _LOCAL_NORMALIZERS = {"Sequence", "NFC", "Replace", "Prepend"}
-#: Groups, and the one look ahead, by one character, that tokenizers have. Anything else that looks around is refused.
-_HARMLESS = re.compile(r"\(\?:|\(\?i:|\(\?!\\S\)|\[\^|\\[\^$]")
-_LOOKS_AROUND = re.compile(r"\(\?|\^|\$|\\[bBAGKzZ]")
 _SPANS = re.compile("[\nĊ][A-Za-z]")
 #: What may stand before and behind a cut: one of each class of characters that tokenizers' patterns tell apart.
 _BEFORE = (
@@ -88,6 +88,11 @@ class SegmentEncoder:
         return can_cut(self._backend)
 
     @cached_property
+    def _words(self) -> WordEncoder | None:
+        """Encodes what is not shared word by word, if the tokenizer allows it."""
+        return WordEncoder(self._encode) if can_split(self._backend) else None
+
+    @cached_property
     def _lead(self) -> int:
         """How many tokens the line end before a piece has."""
         return len(self._encode(["\nx"])[0]) - 1
@@ -111,7 +116,7 @@ class SegmentEncoder:
             return [np.concatenate([*first, ids]) for ids in self._encode(texts)]
         numbers: dict[_Piece, int] = {}
         rows = [[numbers.setdefault(piece, len(numbers)) for piece in _pieces(text)] for text in texts]
-        whole = self._encode([text for text, _, _ in numbers])
+        whole = (self._encode if self._words is None else self._words.encode)([text for text, _, _ in numbers])
         trimmed = [
             ids[0 if is_first else self._lead : None if is_last else -1]
             for (_, is_first, is_last), ids in zip(numbers, whole, strict=True)
@@ -152,9 +157,9 @@ def can_cut(backend: Tokenizer) -> bool:
         record["model"]["type"] == "BPE"
         and not record["model"].get("dropout")
         and all(map(_is_harmless, record["added_tokens"]))
-        and _kinds(record["normalizer"], "normalizers") <= _LOCAL_NORMALIZERS
-        and _kinds(record["pre_tokenizer"], "pretokenizers") <= _LOCAL_SPLITTERS
-        and not any(map(_looks_around, _patterns(record["pre_tokenizer"])))
+        and kinds(record["normalizer"], "normalizers") <= _LOCAL_NORMALIZERS
+        and kinds(record["pre_tokenizer"], "pretokenizers") <= _LOCAL_SPLITTERS
+        and not any(map(looks_around, patterns(record["pre_tokenizer"])))
         and (_cuts_by_itself(backend) or _never_spans(record))
         and _agrees(backend)
     )
@@ -165,25 +170,6 @@ def _is_harmless(token: dict[str, Any]) -> bool:
     content = str(token["content"])
     letters = content[:1].isalpha() and (token["lstrip"] or len(content) == 1)
     return not (_SPANS.search(content) or letters or token["single_word"])
-
-
-def _kinds(record: Any, parts: str) -> set[str]:
-    if record is None:
-        return set()
-    return {record["type"]}.union(*(_kinds(part, parts) for part in record.get(parts, ())))
-
-
-def _patterns(record: Any) -> Iterator[str]:
-    if record is not None:
-        pattern = record.get("pattern") or {}
-        if "Regex" in pattern:
-            yield pattern["Regex"]
-        for part in record.get("pretokenizers", ()):
-            yield from _patterns(part)
-
-
-def _looks_around(pattern: str) -> bool:
-    return bool(_LOOKS_AROUND.search(_HARMLESS.sub("", pattern)))
 
 
 def _cuts_by_itself(backend: Tokenizer) -> bool:
@@ -219,7 +205,7 @@ def _agrees(backend: Tokenizer) -> bool:
         for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, _BEHIND)
     ]
     encoder = SegmentEncoder(backend, least=0)
-    encoder.is_shared = True
+    encoder.is_shared, encoder._words = True, None
     lone = encoder._encode([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
     if any(len(ids) != len(lone[0]) or (ids[:-1] != lone[0][:-1]).any() for ids in lone):
         return False

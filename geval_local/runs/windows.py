@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -66,20 +65,15 @@ def read_windows(
     done : callable
         ``done(metric, window, rows)``: whether all of a window's rows have their outcome.
     """
-    # Reading and tokenizing have a thread each: the tokenizer works outside the interpreter for most of its time.
-    with closing(run_ahead(_stretches(samples, rows))) as stretches:
-        for number, window in enumerate(stretches):
-            prepared = tuple(
-                None if prepare is None or done(metric, number, len(window)) else prepare(window)
-                for metric, prepare in enumerate(preparers)
-            )
-            yield Window(number, number * rows, window, prepared)
-
-
-def _stretches(samples: Iterable[Sample], rows: int) -> Iterator[list[Sample]]:
     stream = iter(samples)
+    number = 0
     while window := list(islice(stream, rows)):
-        yield window
+        prepared = tuple(
+            None if prepare is None or done(metric, number, len(window)) else prepare(window)
+            for metric, prepare in enumerate(preparers)
+        )
+        yield Window(number, number * rows, window, prepared)
+        number += 1
 
 
 def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, None]:
@@ -107,9 +101,6 @@ def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, 
             put("end", None)
         except BaseException as error:  # whatever it is belongs to the consumer
             put("error", error)
-        finally:
-            if isinstance(items, Generator):  # it may have a thread of its own
-                items.close()
 
     thread = threading.Thread(target=work, name="geval-local reader", daemon=True)
     thread.start()
