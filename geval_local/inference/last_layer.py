@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["LastLayer", "hooked", "last_layer_of", "reading_only"]
+__all__ = ["LastLayer", "last_layer_of", "reading_only"]
 
 
 @dataclass(frozen=True)
