@@ -1,10 +1,13 @@
-"""A head start for the network: heads that look at like tokens, at the token before and at the neighbourhood.
+"""A head start for the network: heads that look at like tokens, at the token before, at like pairs, and behind.
 
 A small model on a CPU does not live long enough to grow these by itself, and judging needs them: a claim is checked by
-finding its words in the source. Every head below is an ordinary weight setting that training is free to change.
+finding its words in the source, and a step is written by copying the criterion. Every head below is an ordinary weight
+setting that training is free to change. `python -m training.heads` shows where they look.
 
 A rotary head can only prefer a distance if its input has a constant part, so one dimension of the embeddings starts as
-a constant. Fast rotary pairs then carry distance, slow ones carry content.
+a constant, and all embeddings have one length, or else the norm in front of the head would spoil it. Fast rotary pairs
+then carry distance, slow ones carry content. The last dimensions start empty: the token before is written there, so
+that a later head reads both halves of a pair, or looks for the place behind an earlier occurrence, without noise.
 """
 
 from __future__ import annotations
@@ -17,30 +20,41 @@ from torch import Tensor, nn
 from training.model import Nano, Shape
 
 CONSTANT = 3.0  # of the constant dimension, in standard deviations of the others
-MATCH = 1.7
+MATCH = 2.2
 LOCAL = 0.9
-BEFORE = 1.8
+BEFORE = 2.4
 WRITE = 0.35
-WRITE_BEFORE = 0.8  # the token before is half of a pair: like pairs, not only like words, are what is supported
+COPY = 1.0  # what an inductor found is what comes next
+DECODE = 0.05  # of the language model's head along the embeddings
 
 # By layer: what its heads start as; the rest start at random.
-PLAN = (("before", "match", "local"), ("match", "match", "local", "induct"), ("match", "local", "induct"), ("match",))
+PLAN = (
+    ("before", "match", "local"),
+    ("match", "pair", "local", "induct"),
+    ("match", "pair", "induct"),
+    ("match",),
+)
 
 
 @torch.no_grad()
 def prepare(net: Nano, embedding: Tensor) -> None:
     """Set embeddings and heads. `embedding` has unit spread."""
     shape = net.shape
-    net.embed_tokens.weight.copy_(embedding * 0.5)
-    net.embed_tokens.weight[:, 0] = 0.5 * CONSTANT
+    channel = slice(shape.hidden - shape.head_size, shape.hidden)
+    content = embedding.clone()
+    content[:, 0] = 0.0
+    content[:, channel] = 0.0
+    content *= (shape.hidden - shape.head_size) ** 0.5 / content.norm(dim=1, keepdim=True)
+    content[:, 0] = CONSTANT
+    net.embed_tokens.weight.copy_(content * 0.5)
+    content[:, 0] = 0.0
     nn.init.normal_(net.lm_head.weight, std=0.02)
-    before: tuple[Tensor, Tensor] | None = None
+    net.lm_head.weight.add_(content * DECODE)
+    before = _basis(shape)
     for layer, kinds in zip(net.layers, PLAN, strict=False):
         for head, kind in enumerate(kinds):
             rows = slice(head * shape.head_size, (head + 1) * shape.head_size)
             query, key, value, output = _head(kind, shape, before)
-            if kind == "before":
-                before = value, output
             layer.q_proj.weight[rows] = query
             layer.k_proj.weight[rows] = key
             layer.v_proj.weight[rows] = value
@@ -48,25 +62,36 @@ def prepare(net: Nano, embedding: Tensor) -> None:
 
 
 def _basis(shape: Shape) -> Tensor:
-    """Draw orthonormal rows that do not read the constant."""
+    """Draw orthonormal rows that read content: neither the constant nor the channel of the token before."""
+    width = shape.hidden - shape.head_size - 1
     full = torch.zeros(shape.head_size, shape.hidden)
-    full[:, 1:] = nn.init.orthogonal_(torch.empty(shape.head_size, shape.hidden - 1))
+    full[:, 1 : 1 + width] = nn.init.orthogonal_(torch.empty(shape.head_size, width))
     return full
 
 
-def _head(kind: str, shape: Shape, before: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    half, fast = shape.head_size // 2, shape.head_size // 4
+def _channel(shape: Shape) -> Tensor:
+    """Rows that read the channel of the token before."""
+    full = torch.zeros(shape.head_size, shape.hidden)
+    full[:, shape.hidden - shape.head_size :] = torch.eye(shape.head_size)
+    return full
+
+
+def _head(kind: str, shape: Shape, before: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    half = shape.head_size // 2
+    fast = shape.head_size // 5
     frequency = shape.theta ** (-torch.arange(half).float() / half)
     query = torch.zeros(shape.head_size, shape.hidden)
     key = torch.zeros(shape.head_size, shape.hidden)
     value = _basis(shape)
     output = _basis(shape).T * WRITE
-    if kind == "match":
-        slow = _basis(shape) * MATCH
-        slow[:fast] = 0.0
-        slow[half : half + fast] = 0.0
-        query += slow
-        key += slow
+    slow = torch.ones(shape.head_size, 1)
+    slow[:fast] = slow[half : half + fast] = 0.0
+    if kind in {"match", "pair"}:
+        read = _basis(shape)
+        if kind == "pair":  # every other row reads the token before
+            read[::2] = _channel(shape)[::2]
+        query += read * slow * MATCH
+        key += read * slow * MATCH
         # itself and its neighbours are pushed away: they are always alike and prove nothing
         query[:fast, 0] = LOCAL
         key[:fast, 0] = -LOCAL
@@ -80,13 +105,10 @@ def _head(kind: str, shape: Shape, before: tuple[Tensor, Tensor] | None) -> tupl
             query[pair, 0] = BEFORE
             key[pair, 0] = BEFORE * math.cos(angle)
             key[pair + half, 0] = BEFORE * math.sin(angle)
-        output = _basis(shape).T * WRITE_BEFORE
-    elif kind == "induct" and before is not None:
+        value, output = before, _channel(shape).T
+    elif kind == "induct":
         # looks for the place behind an earlier occurrence of this token: what came next there is what is copied
-        query = before[0] * MATCH
-        key = before[1].T / WRITE_BEFORE * MATCH
-        for rows in (query, key):
-            rows[:fast] = 0.0
-            rows[half : half + fast] = 0.0
-        output = value.T * WRITE
+        query = before * slow * MATCH
+        key = _channel(shape) * slow * MATCH
+        output = value.T * COPY
     return query, key, value, output

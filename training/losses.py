@@ -21,7 +21,7 @@ class Weights:
     flags: float = 4.0
     counts: float = 2.0
     language: float = 1.0
-    steps: float = 1.5
+    steps: float = 1.0
 
 
 def losses(

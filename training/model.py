@@ -25,7 +25,7 @@ class Shape:
     layers: int = 4
     heads: int = 4
     intermediate: int = 512
-    theta: float = 100000.0
+    theta: float = 1000000.0
     epsilon: float = 1e-5
 
     @property

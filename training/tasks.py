@@ -58,7 +58,7 @@ WEIGHTS = {
     "context_relevance": 2,
     "tone": 1.5,
     "safety": 1.5,
-    "unseen": 55,
+    "unseen": 28,
 }
 
 SUMMARIES = {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}
