@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import queue
 import resource
 import threading
@@ -22,6 +23,15 @@ def tokenizer(name: str):
     import transformers
 
     return transformers.AutoTokenizer.from_pretrained(str(TOKENIZERS / name), local_files_only=True)
+
+
+def busy_seconds() -> float:
+    """Processor seconds that everything on this machine has used, and what its host took; 0 where that is not told."""
+    try:
+        times = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return 0.0
+    return sum(int(ticks) for place, ticks in enumerate(times) if place not in (3, 4)) / os.sysconf("SC_CLK_TCK")
 
 
 class Stages:
@@ -99,13 +109,14 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
         ):
             stages.watch(owner, name, stage)
         stages.watch(queue.Queue, "get", "wait for the reader", threading.main_thread())
-    begin, cpu = time.perf_counter(), time.process_time()
+    begin, cpu, busy = time.perf_counter(), time.process_time(), busy_seconds()
     with open_run(directory, manifest) as run:
         with Exporter(run) as exporter:
             for sample, scores in run.rows(lambda record: judge):
                 exporter.write(sample, scores)
         deliver(run, exporter.files)
-        seconds = time.perf_counter() - begin
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        others = max(0.0, busy_seconds() - busy - cpu) / (seconds * (os.cpu_count() or 1))
         totals = run.store.totals(0, 0)
     rows = int(manifest.input.rows or run.manifest.input.rows or 0)
     return {
@@ -113,7 +124,8 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
         "input_mb": round(file.stat().st_size / 1e6, 1),
         "seconds": round(seconds, 2),
         "rows_per_second": round(rows / seconds),
-        "cpu_us_per_row": round(1e6 * (time.process_time() - cpu) / rows, 1),
+        "cpu_us_per_row": round(1e6 * cpu / rows, 1),
+        "machine_share_of_others": round(others, 2),
         "hash_input_seconds": round(hashed, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "prompt_tokens": totals["prompt_tokens"],
