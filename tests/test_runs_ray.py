@@ -141,7 +141,7 @@ def wait_for_parts(process: subprocess.Popen[str], directory: Path, count: int) 
 
 def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path):
     """Ctrl-C, then SIGKILL, each with a cluster of its own; what is left is scored on the one at hand."""
-    rows = 288
+    rows = 480
     write_input(tmp_path / "in.jsonl", rows)
     directory = tmp_path / "runs" / "long"
     (tmp_path / "bare.yaml").write_text(METRICS[0].model_copy(update={"steps": ("Read.", "Choose.")}).to_yaml())
