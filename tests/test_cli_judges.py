@@ -46,7 +46,8 @@ def test_check_prints_the_audit(tmp_path):
 def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     metric = tmp_path / "clarity.yaml"
     metric.write_text(METRIC, encoding="utf-8")
-    record = json.loads(run("judges", "check", judge_directory(), "-m", metric, "--json", home=tmp_path).stdout)
+    command = ("judges", "check", judge_directory(), "-m", metric, "--batch-tokens", "4096", "--json")
+    record = json.loads(run(*command, home=tmp_path).stdout)
     assert record["prompt"]["bos_count"] == 1
     assert record["parameters"] == Judge.load(judge_directory()).loaded.parameters
     assert 0 <= record["batch_difference"] < 1e-4

@@ -150,7 +150,9 @@ def test_tokenizer_has_single_digits() -> None:
         - len(code.encode("- Coherence:", add_special_tokens=False))
         for n in range(10)
     ] == [1] * 10
-    assert code.decode(code.encode("Año 2024:\n\n\tnaïve — 12.5 %").ids) == "Año 2024:\n\n\tnaïve — 12.5 %"
+    assert code.decode(code.encode("Año 2024:\n\n\tnaïve — 12.5 %").ids) == "año 2024:\n\n\tnaïve — 12.5 %"
+    written, tokenised = "Ann's goals, weren't they? \"No\".", "ann 's goals , were n't they ? \" no\" ."
+    assert code.encode(written).ids == code.encode(tokenised).ids
 
 
 @pytest.mark.skipif(not TEXT_DIR.exists(), reason="../shared/text is absent")
