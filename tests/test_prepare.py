@@ -43,6 +43,18 @@ def prepare_one(metric, context, encoder=ENCODER, **fields):
     return maker.prepare([Sample(fields)])[0], maker
 
 
+@pytest.mark.parametrize("name", [None, "qwen", "mistral", "gpt2", "olmo2", "pythia"])
+def test_every_form_starts_with_the_prefix_of_its_metric(name):
+    encoder = ENCODER if name is None else real_encoder(name)
+    maker = RequestMaker(encoder, a_metric(), 10_000)
+    own = length_of(encoder, a_metric(), source="", output="") // 2
+    for text in ("Once upon a time.", "1984", "été"):
+        request = maker.prepare([Sample({"source": text, "output": text})])[0].request
+        assert request.prefix is maker.prefix
+        assert np.array_equal(request.ids[: len(maker.prefix)], maker.prefix)
+    assert len(maker.prefix) > own
+
+
 def test_a_prompt_of_exactly_the_context_fits_and_one_token_more_does_not():
     metric = a_metric()
     fields = {"source": "A source.", "output": "An output."}

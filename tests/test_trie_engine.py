@@ -25,7 +25,8 @@ from prompts import (
 )
 from tiny import tiny_model
 
-from geval_local.inference import pack_attention
+from geval_local.inference import pack_attention, prefix_store
+from geval_local.inference.engine import Request
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.readout import Head
 from geval_local.inference.trie import FLOOR, TrieEngine
@@ -181,6 +182,76 @@ def test_after_forgetting_the_bits_are_those_of_a_fresh_engine():
     readouts(used, documents(seed=7))
     used.forget()
     assert all(np.array_equal(one, other) for one, other in zip(fresh, logprobs(used, requests), strict=True))
+
+
+def with_prefix(requests, length):
+    """Requests of a metric that owns the first tokens of every prompt."""
+    prefix = (np.arange(length) * 7 % VOCAB).astype(np.int32)
+    return [Request(np.concatenate([prefix, entry.ids]), entry.trie, prefix) for entry in requests]
+
+
+def same_bits(one, other):
+    return all(np.array_equal(first, second) for first, second in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("budget", [16, 50, 10_000])
+def test_a_metrics_prefix_is_computed_once_and_changes_no_bit(budget):
+    model = tiny_model("llama", VOCAB, torch.float32)
+    first, second = (with_prefix(documents(seed=seed), 41) for seed in (6, 7))
+    alone, used = engines(model, budget)
+    logprobs(used, first)
+    assert used.computed_tokens == distinct_tokens(first)
+    used.forget()
+    found = logprobs(used, second)
+    assert used.computed_tokens == distinct_tokens(first) + distinct_tokens(second) - 41
+    assert same_bits(found, logprobs(engines(model, budget)[1], second))
+    assert largest_difference(found, logprobs(alone, second)) < 2e-5
+
+
+def test_a_prompt_that_leaves_its_metrics_prefix_early_harms_nothing_behind_it():
+    model = tiny_model("llama", VOCAB)
+    good = with_prefix(documents(seed=6), 30)
+    torn = good[0].ids.copy()
+    torn[20] = (torn[20] + 1) % VOCAB
+    requests = [Request(torn, good[0].trie, good[0].prefix), *good]
+    alone, trie = engines(model, 16)
+    for _ in range(2):
+        assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
+        trie.forget()
+
+
+def test_prefixes_of_several_metrics_are_held_and_the_oldest_make_room(monkeypatch):
+    monkeypatch.setattr(prefix_store, "MOST_POSITIONS", 70)
+    model = tiny_model("llama", VOCAB)
+    alone, trie = engines(model, 16)
+    sets = [with_prefix(documents(seed=size), size) for size in (20, 30, 40, 71)]
+
+    def computed(requests):
+        before = trie.computed_tokens
+        trie.forget()
+        assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
+        return trie.computed_tokens - before - distinct_tokens(requests)
+
+    assert [computed(entry) for entry in sets] == [0, 0, 0, 0]
+    # The third took the place of the first; the fourth is too long to be kept.
+    assert [computed(sets[number]) for number in (2, 1, 3, 2)] == [-40, -30, 0, -40]
+    assert computed(sets[0]) == 0
+
+
+def test_a_prefix_that_memory_has_cut_is_not_kept(monkeypatch):
+    model = tiny_model("llama", VOCAB)
+    alone, trie = engines(model, 400)
+    requests = with_prefix([request(np.arange(30) % VOCAB)], 300)
+    run_short_of_memory(monkeypatch, trie, model, lambda tokens, _: tokens > 110)
+    assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
+    assert trie.limit == 75
+    before = trie.computed_tokens
+    trie.forget()
+    logprobs(trie, requests)  # at the new limit it is computed once more, and kept
+    assert trie.computed_tokens - before == distinct_tokens(requests)
+    trie.forget()
+    logprobs(trie, requests)
+    assert trie.computed_tokens - before == 2 * distinct_tokens(requests) - 300
 
 
 def test_two_runs_of_one_engine_may_take_turns():

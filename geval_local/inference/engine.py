@@ -40,10 +40,14 @@ class Request:
         The prompt's tokens, at least one.
     trie : LabelTrie
         The labels' token paths behind it.
+    prefix : ndarray of int32, optional
+        What every prompt of its metric starts with, as nearly as can be told without the others: something to keep for
+        later prompts. One that does not start with it only goes without.
     """
 
     ids: NDArray[np.int32]
     trie: LabelTrie
+    prefix: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,10 @@ class Engine(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop what earlier work left behind, so that not even the last bit of later figures depends on it."""
+        """Drop what earlier work left behind, so that not even the last bit of later figures depends on it.
+
+        Keys and values that are the same to the last bit whatever came before may stay.
+        """
         ...
 
 

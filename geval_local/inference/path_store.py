@@ -26,6 +26,14 @@ class PathStore:
         self.ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
+    def copy(self) -> PathStore:
+        """Give a store of its own that holds the same path."""
+        other = PathStore()
+        other.ids = self.ids
+        held = len(self.ids)
+        other._buffers = [(keys[:held].clone(), values[:held].clone()) for keys, values in self._buffers]
+        return other
+
     def read(self, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Give keys and values of the first `length` positions, each of shape (positions, heads, size)."""
         keys, values = self._buffers[layer]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from geval_local.errors import UnscorableError
 from geval_local.inference.encoding import PromptEncoder, TokenIds
 from geval_local.inference.engine import Request
+from geval_local.inference.stream import common_prefix
 from geval_local.inference.surface import LabelReader
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt, form_filler
@@ -63,6 +65,13 @@ class RequestMaker:
         self.reader = LabelReader(encoder, metric)
         self._fill = form_filler(metric)
 
+    @cached_property
+    def prefix(self) -> TokenIds:
+        """The tokens that forms start with whatever the sample: what two that have no text in common share."""
+        forms = [self._fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
+        first, second = self.encoder.encode(forms)
+        return first[: common_prefix(first, second)]
+
     def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into requests, in order; bad ones carry their reason."""
         filled: list[tuple[dict[str, str], Prompt] | str] = []
@@ -100,4 +109,4 @@ class RequestMaker:
                 error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
             )
         # Tokens are counted by what is left: a cut inside a character or a merge takes more of them than asked for.
-        return Prepared(Request(ids, trie), len(ids), full_length - len(ids))
+        return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))

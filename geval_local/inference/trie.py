@@ -21,6 +21,7 @@ from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.packs import StreamPack, Work, cut, lay_requests_out
 from geval_local.inference.padded import PaddedEngine
 from geval_local.inference.path_store import PathStore
+from geval_local.inference.prefix_store import PrefixStore
 from geval_local.inference.readout import Head
 from geval_local.inference.rope import length_groups
 from geval_local.inference.stream import build_stream, common_prefix
@@ -75,6 +76,7 @@ class TrieEngine:
         self._group = length_groups(model.config)
         self._padded = padded
         self._store = PathStore()
+        self._prefixes = PrefixStore()
         #: Whether a pack is launched before what the one before it gave is waited for. On a CPU launching is computing.
         self._runs_ahead = self._launcher.device.type == "cuda"
         self._ahead: Launched | None = None
@@ -104,6 +106,7 @@ class TrieEngine:
             if not isinstance(pack, StreamPack):
                 yield from self._padded.execute(requests, [pack])
                 continue
+            self._start_from_prefix(requests)
             reads: list[PendingPositions] = []
             resume = self._compute(pack.work, max(pack.start, resume), pack.stop, requests, reads, failed)
             self._launch_ahead(following, resume, requests)
@@ -119,9 +122,21 @@ class TrieEngine:
             )
 
     def forget(self) -> None:
-        """Drop the keys and values of the last prompt, from which later work would go on."""
+        """Drop the keys and values of the last prompt, from which later work would go on; metrics' prefixes stay."""
         self._store = PathStore()
         self._ahead = None
+
+    def _start_from_prefix(self, requests: Sequence[Request]) -> None:
+        """Begin behind the prefix that the metric owns, if nothing else is held."""
+        prefix = requests[0].prefix if requests else None
+        if prefix is None or len(self._store.ids) or not self._prefixes.takes(prefix):
+            return
+        limit = self.limit
+        kept = self._prefixes.find(prefix, limit)
+        if kept is not None:
+            self._store = kept
+        elif self._fill_path(prefix) and self.limit == limit:
+            self._prefixes.keep(prefix, limit, self._store)
 
     def _compute(
         self,
