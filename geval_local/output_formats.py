@@ -78,6 +78,7 @@ class JsonlSink:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._before: dict[str, tuple[str, str]] = {}
 
     def write(self, row: ResultRow) -> None:
         """Append a row."""
@@ -85,10 +86,24 @@ class JsonlSink:
         # whatever else is refused takes the long way.
         columns = {str(name): value if type(value) in _ATOMS else plain(value) for name, value in row.columns.items()}
         try:
-            line = _ENCODER.encode({**columns, "geval": {**plain(row.earlier), **row.figures}}).encode()
+            line = self._line({**columns, "geval": {**plain(row.earlier), **row.figures}}).encode()
         except (TypeError, ValueError):
             line = to_json({**row.columns, "geval": {**row.earlier, **row.figures}}).encode()
         self._file.write(line + b"\n")
+
+    def _line(self, columns: Mapping[str, Any]) -> str:
+        """Write an object; a text that its column held in the row before, as documents do, is not escaped again."""
+        before, self._before = self._before, {}
+        cells = []
+        for name, value in columns.items():
+            if type(value) is str:
+                known = before.get(name)
+                known = self._before[name] = known if known and known[0] == value else (value, _ENCODER.encode(value))
+                text = known[1]
+            else:
+                text = _ENCODER.encode(value)
+            cells.append(f"{_ENCODER.encode(name)}: {text}")
+        return f"{{{', '.join(cells)}}}"
 
     def finish(self) -> None:
         """Nothing is held back."""

@@ -97,11 +97,10 @@ class Sample:
                 raise self._missing(field, columns)
             column = columns[field]
             value = self.fields[column]
-            if type(value) is str and value.isascii() and value and not value.isspace():
-                texts[field] = value
-                continue
-            name = f"the field {field!r}" + ("" if column == field else f" (column {column!r})")
-            texts[field] = _text(value, f"{self.where}: {name}")
+            if not (type(value) is str and value and not value.isspace() and _is_unicode(value)):
+                name = f"the field {field!r}" + ("" if column == field else f" (column {column!r})")
+                value = _text(value, f"{self.where}: {name}")
+            texts[field] = value
         return texts
 
     def _missing(self, field: str, columns: Mapping[str, str]) -> UnscorableError:
@@ -149,22 +148,30 @@ def read_samples(path: str | os.PathLike[str], *, limit: int | None = None) -> I
 def _samples(rows: Iterator[RawRow], path: Path) -> Iterator[Sample]:
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen = FirstSeen()
-    row = None
+    row, origin, before = None, path.name, dict[str, Any]()
     for row in rows:
         fields, error = row.fields, row.error
         if _FLAT.issuperset(map(type, fields.values())):
-            texts: Any = [text for text in (*fields, *fields.values()) if type(text) is str and not text.isascii()]
+            # The candidates of a document share its text: it is kept once, and not looked through again.
+            texts: list[Any] = []
+            for column, value in fields.items():
+                if type(value) is str and value == before.get(column):
+                    fields[column] = before[column]
+                elif type(value) is str:
+                    texts.append(value)
         else:
-            texts = fields = {name: value for name, value in fields.items() if not _is_deep(value)}
+            fields = {column: value for column, value in fields.items() if not _is_deep(value)}
+            texts = list(fields.values())
         if error is None and len(fields) < len(row.fields):
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
-        elif error is None and not _is_unicode(texts):
+        elif error is None and not all(map(_is_unicode, chain(fields, texts))):
             error = f"{_NOT_UNICODE}; convert the file to UTF-8"
         key = _id_hash(fields.get("id"))
         first = row.number if key is None else first_seen.add(key, row.number)
         if first != row.number and error is None:
             error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
-        sample = Sample(fields, row.number, path.name)
+        before = fields if error is None else {}
+        sample = Sample(fields, row.number, origin)
         yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
     if row is None:
         raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
@@ -237,7 +244,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 def _id_hash(value: Any) -> int | None:
     """Hash an id to 64 bits, never 0; None for what is no id (null, empty, NaN, an object)."""
-    if not isinstance(value, str | int | float) or value == "" or value != value:
+    if not isinstance(value, (str, int, float)) or value == "" or value != value:
         return None
     text = f"{type(value).__name__}:{value}"
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1

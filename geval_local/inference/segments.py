@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import string
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -32,7 +33,7 @@ _Piece = tuple[str, bool, bool]
 
 #: Texts that are encoded at a time.
 _AT_ONCE = 512
-_CUT = re.compile(r"\n(?=[A-Za-z])")
+_CUT_BEFORE = frozenset(string.ascii_letters)
 #: Pre-tokenizers that go through a text from left to right and look at nothing but what they cut.
 _LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
 _LOCAL_NORMALIZERS = {"Sequence", "NFC", "Replace", "Prepend"}
@@ -115,7 +116,10 @@ class SegmentEncoder:
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
             return [np.concatenate([*first, ids]) for ids in self._encode(texts)]
         numbers: dict[_Piece, int] = {}
-        rows = [[numbers.setdefault(piece, len(numbers)) for piece in _pieces(text)] for text in texts]
+        rows, pieces = [], list[_Piece]()
+        for text in texts:
+            pieces = _pieces(text, pieces)
+            rows.append([numbers.setdefault(piece, len(numbers)) for piece in pieces])
         whole = (self._encode if self._words is None else self._words.encode)([text for text, _, _ in numbers])
         trimmed = [
             ids[0 if is_first else self._lead : None if is_last else -1]
@@ -132,14 +136,24 @@ class SegmentEncoder:
         return found if self._ids is None else [self._ids[ids] for ids in found]
 
 
-def _pieces(text: str) -> list[_Piece]:
-    """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more."""
+def _pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
+    """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more.
+
+    Where it begins like another text, that one's pieces are taken over instead of looked for.
+    """
     pieces: list[_Piece] = []
     start = 0
-    for cut in _CUT.finditer(text):
-        end = cut.end()
-        pieces.append((text[start - 1 if start else 0 : end + 1], not start, False))
-        start = end
+    for piece in before:
+        if piece[2] or not text.startswith(piece[0], max(0, start - 1)):
+            break
+        pieces.append(piece)
+        start = max(0, start - 1) + len(piece[0]) - 1
+    end = text.find("\n", start) + 1  # quicker than a regular expression
+    while end:
+        if text[end : end + 1] in _CUT_BEFORE:
+            pieces.append((text[start - 1 if start else 0 : end + 1], not start, False))
+            start = end
+        end = text.find("\n", end) + 1
     pieces.append((text[start - 1 if start else 0 :], not start, True))
     return pieces
 
