@@ -64,12 +64,12 @@ def test_a_long_run_takes_what_is_loaded_from_the_collector_and_gives_it_back(tm
     frozen = []
 
     def read(requests):
-        frozen.append(gc.get_freeze_count() > 0)
+        frozen.append(gc.get_freeze_count() > 0 and gc.get_threshold() != thresholds)
         return type(mock).read(mock, requests)
 
     mock = engine(batch_tokens=20_000)
     monkeypatch.setattr(mock, "read", read)
-    before = gc.get_freeze_count()
+    before, thresholds = gc.get_freeze_count(), gc.get_threshold()
     try:
         execute(
             tmp_path / "run",
@@ -80,5 +80,6 @@ def test_a_long_run_takes_what_is_loaded_from_the_collector_and_gives_it_back(tm
     except local.Interrupted:
         assert stop_after
     assert before == gc.get_freeze_count() == 0
+    assert thresholds == gc.get_threshold()
     assert not frozen[0]
     assert frozen[-1] is (stop_after is None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from geval_local.errors import OutputError
 from geval_local.metric import Metric
 from geval_local.runs.cache import OutcomeCache
+from geval_local.runs.collector import LONG_RUN, collecting_rarely
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Identity, Run, ScoredRow
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
 
 __all__ = ["LocalRun"]
-
-#: A run that has come so far, in rows, takes what is loaded away from the garbage collector until it ends: going
-#: through all objects of all libraries, time and again, takes 0.2 s each time: as long as a thousand rows.
-LONG_RUN = 4096
 
 
 class LocalRun(Run):
@@ -94,23 +90,19 @@ class LocalRun(Run):
             lambda metric, window, rows: counts.get((metric, window), 0) == rows,
         )
         rows = 0
-        try:
-            with closing(run_ahead(windows)) as ahead:
-                for window in ahead:
-                    if rows < LONG_RUN <= window.stop:
-                        gc.collect(1)  # all of it would take what is saved
-                        gc.freeze()
-                    for metric, prepared in enumerate(window.prepared):
-                        if prepared is None or worker is None:
-                            advance(len(window.samples))
-                        else:
-                            worker.execute(window, metric, prepared)
-                    rows = window.stop
-                    yield window
-                    if should_stop():
-                        raise Interrupted
-        finally:
-            gc.unfreeze()
+        with closing(run_ahead(windows)) as ahead, ExitStack() as whole:
+            for window in ahead:
+                if rows < LONG_RUN <= window.stop:
+                    whole.enter_context(collecting_rarely())
+                for metric, prepared in enumerate(window.prepared):
+                    if prepared is None or worker is None:
+                        advance(len(window.samples))
+                    else:
+                        worker.execute(window, metric, prepared)
+                rows = window.stop
+                yield window
+                if should_stop():
+                    raise Interrupted
         check_unchanged(self.manifest.input, through=True)
         self.store.sync()
         self.manifest.input.rows = rows
