@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
-from geval_local.errors import ConfigurationError, TokenizerError, UnsupportedModelError, WeightsError
+from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.inference.entry import JudgeEntry
 from geval_local.inference.load import LoadOptions, check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.inference.registry import find_judge
@@ -94,6 +94,26 @@ def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, 
     found, expected = (Judge(loaded, engine=engine).score_many(metric, samples) for loaded in (split, whole))
     assert [score.value for score in found] == pytest.approx([score.value for score in expected], abs=1e-6)
     assert len({round(score.value, 6) for score in expected}) == len(samples)  # or else the line above says little
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_device_map_without_memory_for_any_part_is_refused_with_what_helps(tmp_path, monkeypatch, tied):
+    model = tiny_model("llama", 263, dtype=torch.float32, tie_word_embeddings=tied)
+    entry = find_judge(save_judge(tmp_path / "tied", model, byte_tokenizer()))
+    whole = load_model(entry)
+    room = {"cpu": int((0.55 if tied else 0.3) * whole.memory_bytes)}
+    monkeypatch.setattr(transformers.integrations.accelerate, "get_max_memory", lambda *given, **named: room)
+    with pytest.raises(JudgeError, match=r"'.*tied'.*no memory for any part") as caught:
+        load_model(entry, LoadOptions(device_map="auto", offload_folder=str(tmp_path / "offload")))
+    assert ("shares with its head" in str(caught.value)) is tied
+    metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"output": "O"})
+    metric = metric.with_steps(("Read.", "Choose a score."))
+    samples = [{"output": f"It ends at {row}."} for row in range(3)]
+    expected = [score.value for score in Judge(whole).score_many(metric, samples)]
+    for remedy in (LoadOptions(device="cpu"), LoadOptions(device_map="auto", dtype="bfloat16")):
+        assert f"--{'dtype bfloat16' if remedy.dtype else 'device cpu'}" in str(caught.value.hint)
+        found = [score.value for score in Judge(load_model(entry, remedy)).score_many(metric, samples)]
+        assert found == pytest.approx(expected, abs=0.5 if remedy.dtype else 1e-6)
 
 
 def test_soft_capped_attention_is_never_computed_without_its_cap(tmp_path):

@@ -14,6 +14,7 @@ from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, W
 from geval_local.inference.checkpoint import check_architecture, check_weight_files
 from geval_local.inference.entry import JudgeEntry
 from geval_local.inference.fingerprint import fingerprint, tokenizer_hash
+from geval_local.inference.gaps import check_gaps, check_placement
 from geval_local.inference.hush import first_line, quiet
 from geval_local.inference.options import LoadOptions, loading_arguments
 from geval_local.inference.registry import fetch_directory, local_directory
@@ -151,6 +152,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         If the model is no decoder with a next-token distribution, or needs code of its own without permission.
     TokenizerError
         See `load_tokenizer`.
+    JudgeError
+        If the model does not fit, or a device map has memory for no part of it.
     ConfigurationError
         If an option cannot be met on this machine.
     """
@@ -184,7 +187,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
                 ) from error
             raise JudgeError(f"judge {entry.name!r} cannot be loaded from {directory}: {first_line(error)}") from error
     model, report = loaded
-    _refuse_gaps(entry, directory, report)
+    check_gaps(entry, directory, report)
+    check_placement(entry, model)
     _keep_soft_capping(entry, model, options)
     model.eval()
     model.requires_grad_(False)
@@ -202,20 +206,6 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         parameters=model.num_parameters(),
         memory_bytes=model.get_memory_footprint(),
     )
-
-
-def _refuse_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Refuse what transformers only warns about: a parameter without weights would hold random numbers."""
-    missing = sorted(str(key) for key in report["missing_keys"])
-    mismatched = sorted(str(item[0]) for item in report["mismatched_keys"])
-    if missing or mismatched:
-        shown = ", ".join((missing + mismatched)[:3]) + (", ..." if len(missing + mismatched) > 3 else "")
-        raise WeightsError(
-            f"judge {entry.name!r}: the weights in {directory} do not fit its config.json: {len(missing)} parameters "
-            f"are missing and {len(mismatched)} have another shape ({shown})",
-            hint="They would be initialised at random. Check that config.json and weights belong together and that "
-            "this is a causal language model with its head.",
-        )
 
 
 def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
