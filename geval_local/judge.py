@@ -14,7 +14,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.identity import judge_signature, readout_identity
 from geval_local.inference.encoding import PromptEncoder
 from geval_local.inference.gate import EngineChoice, choose_engine
-from geval_local.inference.generate import generate_greedily
+from geval_local.inference.generate import generate_list
 from geval_local.inference.load import LoadedModel, LoadOptions, load_model
 from geval_local.inference.readout import Head
 from geval_local.inference.registry import find_judge
@@ -137,9 +137,9 @@ class Judge(Scorer):
         return complete
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
-        """Continue a prompt greedily; used for evaluation steps only, never for scores."""
+        """Continue a prompt by a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
-        return generate_greedily(self.loaded.model, self.loaded.tokenizer, ids, max_new_tokens=max_new_tokens)
+        return generate_list(self.loaded.model, self.loaded.tokenizer, ids, max_new_tokens=max_new_tokens)
 
     @property
     def identity(self) -> str:

@@ -34,7 +34,7 @@ _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 
 
 class StepsWriter(Protocol):
-    """What this module needs of a judge: its name, its fingerprint, and greedy continuation of a prompt."""
+    """What this module needs of a judge: its name, its fingerprint, and what it continues a prompt with."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class StepsWriter(Protocol):
         ...
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
-        """Continue a prompt greedily."""
+        """Continue a prompt by a numbered list; the same every time."""
         ...
 
 
@@ -63,7 +63,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     ----------
     text : str
         The list with its first number, as the model wrote it. Lines without a number continue the step above, behind a
-        blank line only if they are indented.
+        blank line only if they are indented. Two blank lines end it.
 
     Returns
     -------
@@ -71,20 +71,22 @@ def parse_steps(text: str) -> tuple[str, ...]:
         The steps in order; empty if the text is no list.
     """
     steps: list[str] = []
-    after_blank = False
+    blank = 0
     for line in text.strip().splitlines():
         item = _ITEM.fullmatch(line)
         if not line.strip():
-            after_blank = True
+            blank += 1
             continue
+        if blank > 1 and steps:
+            break
         if item and int(item["number"]) == len(steps) + 1:
             # "**1. Read** it" opens its emphasis before the number; "**1.** Read it" also closes it there.
             steps.append(item["text"] if "*" in item["mark"] else item["bold"] + item["text"])
-        elif item or not steps or (after_blank and not line[0].isspace()):
+        elif item or not steps or (blank and not line[0].isspace()):
             break
         else:
             steps[-1] = f"{steps[-1]} {line.strip()}"
-        after_blank = False
+        blank = 0
     return tuple(steps)
 
 

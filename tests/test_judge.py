@@ -330,7 +330,7 @@ def test_a_judge_that_writes_no_steps_says_so(judge):
         judge.score(METRIC.model_copy(update={"steps": None}), output="A text.")
 
 
-def test_continue_text_is_greedy_and_of_this_judge(judge):
+def test_continue_text_says_the_same_every_time(judge):
     from geval_local.prompt import Prompt
 
     first, second = (judge.continue_text(Prompt("Rate it.\n", "1."), max_new_tokens=8) for _ in range(2))

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from geval_local.errors import JudgeError, MetricError
 from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.generate import generate_greedily
+from geval_local.inference.generate import generate_list
 from geval_local.metric import Metric
 from geval_local.prompt import STEPS_REQUEST, Prompt
 from geval_local.steps import parse_steps, pinned_path, pinned_steps, write_steps
@@ -229,17 +229,17 @@ def test_a_damaged_file_is_named(content):
         pinned_steps(FakeJudge(), a_metric())
 
 
-# --- greedy generation ------------------------------------------------------------------------------------------------
+# --- generation -------------------------------------------------------------------------------------------------------
 
 
 def scripted(text: str, tokenizer):
     """Make a model that says one text, whatever it is asked, and an end token behind it."""
     model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
-    tokens = iter([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
+    tokens = iter([*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * 3])
 
     def forward(input_ids=None, attention_mask=None, past_key_values=None, **_):
-        logits = torch.zeros((1, input_ids.shape[1], len(tokenizer)))
-        logits[0, -1, next(tokens)] = 1.0
+        logits = torch.zeros((*input_ids.shape, len(tokenizer)))
+        logits[:, -1, next(tokens)] = 50.0
         return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
 
     model.forward = forward
@@ -249,7 +249,7 @@ def scripted(text: str, tokenizer):
 def generate(text: str, limit: int = 500) -> str:
     tokenizer = byte_tokenizer()
     ids = PromptEncoder(tokenizer).encode([Prompt("Steps:\n\n", "1.")])[0]
-    return generate_greedily(scripted(text, tokenizer), tokenizer, ids, max_new_tokens=limit)
+    return generate_list(scripted(text, tokenizer), tokenizer, ids, max_new_tokens=limit)
 
 
 @pytest.mark.parametrize(
@@ -264,21 +264,43 @@ def test_generation_stops_when_the_text_goes_on_with_something_else():
     assert written == " Read.\n2. Rate.\n\nN"
 
 
-def test_generation_stops_at_its_limit():
+def test_generation_stops_behind_two_blank_lines():
+    assert generate(" Read.\n2. Rate.\n\n\n3. Rate.") == " Read.\n2. Rate.\n\n\n"
+
+
+def test_generation_stops_at_its_limit_with_its_last_whole_line():
     assert generate(" Read the text.", limit=5) == " Read"
+    assert generate(" Read.\n2. Rate it.\n3. Stop.", limit=20) == " Read.\n2. Rate it."
+    whole = " Read.\n2. Rate."
+    assert generate(whole, limit=len(whole) + 1) == whole  # the end token is the last that fits
 
 
-def test_generation_is_greedy():
+def log_probability(model, start, tokens):
+    with torch.no_grad():
+        logprobs = model(torch.tensor([[*start, *tokens]])).logits[0].log_softmax(-1)
+    return sum(float(logprobs[len(start) - 1 + place, token]) for place, token in enumerate(tokens))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
+def test_generation_finds_what_is_likely_and_the_same_every_time(kind):
     tokenizer = byte_tokenizer()
-    model = tiny_model("llama", len(tokenizer), seed=3)
-    ids = PromptEncoder(tokenizer).encode([Prompt("Rate it.\n", "1.")])[0]
-    tokens = ids.tolist()
+    model = tiny_model(kind, len(tokenizer), seed=3)
+    model.generation_config.eos_token_id = None
+    start = PromptEncoder(tokenizer).encode([Prompt("Rate it.\n", "1.")])[0]
+    greedy = start.tolist()
     for _ in range(12):
         with torch.no_grad():
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-    assert tokenizer.eos_token_id not in tokens
-    expected = tokenizer.decode(tokens[len(ids) :], skip_special_tokens=True)
-    assert generate_greedily(model, tokenizer, ids, max_new_tokens=12) == expected
+            greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
+    greedy = greedy[len(start) :]
+    captured = []
+    generate = model.generate
+    model.generate = lambda *given, **named: captured.append(generate(*given, **named)) or captured[-1]
+    texts = {generate_list(model, tokenizer, start, max_new_tokens=12) for _ in range(2)}
+    assert len(texts) == 1
+    tokens = captured[0][0, len(start) :].tolist()
+    assert len(tokens) == 12
+    difference = log_probability(model, start.tolist(), tokens) - log_probability(model, start.tolist(), greedy)
+    assert difference > 0.01 if kind != "mamba" else tokens == greedy
 
 
 def test_a_tokenizer_that_loses_the_first_space_still_gives_steps():
