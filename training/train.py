@@ -30,7 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
     parser.add_argument("--name", default="nano", help="folder under training/runs; an existing one is resumed")
     parser.add_argument(
-        "--minutes", type=float, default=95.0, help="total training time; the learning rate follows this clock"
+        "--minutes", type=float, default=100.0, help="total training time; the learning rate follows this clock"
     )
     parser.add_argument("--workers", type=int, default=2, help="processes with one thread each (CPU)")
     parser.add_argument("--trees", type=int, default=12, help="trees per optimizer step")
