@@ -1,10 +1,10 @@
 """The last layer, computed at the read-out positions only as far as what it gives is looked at.
 
 Of what comes out of the last layer only the read-out positions are read, and behind its keys and values nothing looks
-from one token to another. So there the other tokens do not attend (`Layout.only`), and the token-wise parts behind the
-attention, its output projection and the feed-forward part, are given the read-out rows alone; their output is laid back
-into its place, zeros elsewhere. Queries are still computed for all: where they are rotated or normalized, positions
-come with them. Whether a part is token-wise is guessed from its place; the gate's probe shows whether it is.
+from one token to another. So there the other tokens do not attend (`Layout.only`), and the token-wise parts, the matrix
+that gives queries and nothing else, the output projection and the feed-forward part, are given the read-out rows alone;
+their output is laid back into its place, zeros elsewhere. Whether a part is token-wise is guessed from its place, and
+what gives queries from its name; the gate's probe shows whether it is so.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from torch import nn
 
 __all__ = ["LastLayer", "last_layer_of", "reading_only"]
 
+#: What transformers calls matrices whose output is queries alone; through a low rank there are two of them.
+_QUERIES = {"q_proj", "q_a_proj", "q_b_proj", "query"}
+
 
 @dataclass(frozen=True)
 class LastLayer:
@@ -32,11 +35,14 @@ class LastLayer:
         Its token-wise parts that are worth it: those with a matrix of weights, except for the attention.
     projections : tuple of Module
         Matrices inside of the attention. Those that are called behind the attention function are token-wise.
+    queries : tuple of Module
+        Those of them that give queries.
     """
 
     number: int
     parts: tuple[nn.Module, ...]
     projections: tuple[nn.Module, ...]
+    queries: tuple[nn.Module, ...] = ()
 
 
 def last_layer_of(trunk: nn.Module) -> LastLayer | None:
@@ -48,12 +54,15 @@ def last_layer_of(trunk: nn.Module) -> LastLayer | None:
     layers = list(stacks[0].children())
     parts: list[nn.Module] = []
     projections: list[nn.Module] = []
+    queries: list[nn.Module] = []
     for name, child in layers[-1].named_children():
         if "att" in name:
-            projections += [part for part in child.modules() if _is_matrix(part)]
+            inner = [(path.rpartition(".")[2], part) for path, part in child.named_modules() if _is_matrix(part)]
+            projections += [part for _, part in inner]
+            queries += [part for own_name, part in inner if own_name in _QUERIES]
         elif any(parameter.dim() > 1 for parameter in child.parameters()):
             parts.append(child)
-    return LastLayer(len(layers) - 1, tuple(parts), tuple(projections))
+    return LastLayer(len(layers) - 1, tuple(parts), tuple(projections), tuple(queries))
 
 
 def _is_matrix(module: nn.Module) -> bool:
@@ -81,14 +90,14 @@ def reading_only(
     if layer is None:
         yield
         return
-    projections = set(layer.projections)
+    behind = set(layer.projections) - set(layer.queries)
     selected: dict[nn.Module, tuple[int, torch.Tensor]] = {}
 
     def select(part: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
         hidden = given[0] if given else None
         if not isinstance(hidden, torch.Tensor) or hidden.dim() not in (2, 3) or hidden.shape[-2] != tokens:
             return None
-        if part in projections and not attended():
+        if part in behind and not attended():
             return None
         index = rows.to(hidden.device)
         selected[part] = (hidden.dim() - 2, index)
