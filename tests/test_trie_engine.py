@@ -28,6 +28,7 @@ from tiny import tiny_model
 from geval_local.inference import pack_attention, prefix_store
 from geval_local.inference.engine import Request
 from geval_local.inference.padded import PaddedEngine
+from geval_local.inference.path_store import PathStore
 from geval_local.inference.readout import Head
 from geval_local.inference.trie import FLOOR, TrieEngine
 
@@ -252,6 +253,29 @@ def test_a_prefix_that_memory_has_cut_is_not_kept(monkeypatch):
     trie.forget()
     logprobs(trie, requests)
     assert trie.computed_tokens - before == 2 * distinct_tokens(requests) - 300
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_a_prefix_that_memory_has_no_room_to_keep_is_computed_again_to_the_same_bits(monkeypatch, copies):
+    model = tiny_model("llama", VOCAB, torch.float32)
+    requests = with_prefix(documents(seed=6), 41)
+    expected = logprobs(engines(model, 50)[1], requests)
+    trie = engines(model, 50)[1]
+    made = []
+    copy = PathStore.copy
+
+    def limited(path):
+        made.append(path)
+        if len(made) > copies:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return copy(path)
+
+    monkeypatch.setattr(PathStore, "copy", limited)
+    for _ in range(2):
+        assert same_bits(logprobs(trie, requests), expected)
+        trie.forget()
+    assert len(made) == 2 + (copies == 1)
+    assert trie.computed_tokens == 2 * distinct_tokens(requests)
 
 
 def test_two_runs_of_one_engine_may_take_turns():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from geval_local.inference.memory import is_out_of_memory
 from geval_local.inference.path_store import PathStore
 
 __all__ = ["PrefixStore"]
@@ -28,7 +29,7 @@ class PrefixStore:
         return 0 < len(prefix) <= MOST_POSITIONS
 
     def find(self, prefix: NDArray[np.int32], limit: int) -> PathStore | None:
-        """Give a copy, to go on from, of what is kept of a prefix.
+        """Give a copy, to go on from, of what is kept of a prefix; None if nothing is, or memory has no room for two.
 
         Parameters
         ----------
@@ -42,14 +43,29 @@ class PrefixStore:
         if kept is None:
             return None
         self._kept[key] = kept
-        return kept.copy()
+        return _copy(kept)
 
     def keep(self, prefix: NDArray[np.int32], limit: int, path: PathStore) -> None:
-        """Keep a copy of a path that holds a prefix and no more; the ones used longest ago make room."""
-        self._kept[self._key(prefix, limit)] = path.copy()
+        """Keep a copy, if memory has room, of a path that holds a prefix and no more.
+
+        The ones used longest ago make room.
+        """
+        copy = _copy(path)
+        if copy is None:
+            return
+        self._kept[self._key(prefix, limit)] = copy
         while sum(len(kept.ids) for kept in self._kept.values()) > MOST_POSITIONS:
             del self._kept[next(iter(self._kept))]
 
     @staticmethod
     def _key(prefix: NDArray[np.int32], limit: int) -> tuple[bytes, int]:
         return prefix.tobytes(), min(limit, len(prefix))
+
+
+def _copy(path: PathStore) -> PathStore | None:
+    try:
+        return path.copy()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
