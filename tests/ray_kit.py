@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,14 @@ class LoggedLoad:
         Takes a line per judge loaded, and one per metric and shard begun.
     killed : Path or None
         Where it is noted that a worker was killed: the first one to be within its second shard, once. None: nobody is.
+    together : int
+        Workers that are waited for, for two minutes at most, before one begins: else the first may have done all of
+        the little there is by the time that the others are there.
     """
 
     log: Path
     killed: Path | None = None
+    together: int = 1
 
     def __call__(self, record: JudgeRecord) -> Judge:
         judge = Judge.load("nano")
@@ -32,6 +37,9 @@ class LoggedLoad:
         prepare, outcome, done = judge.prepare, judge.outcome, []
 
         def logged(metric, samples):
+            end = time.monotonic() + 120
+            while not done and len(self.lines("loaded")) < self.together and time.monotonic() < end:
+                time.sleep(0.05)
             self._write("scores", metric.name, *(str(sample.fields["id"]) for sample in samples))
             done.append(0)
             return prepare(metric, samples)

@@ -70,7 +70,7 @@ def carry_out(directory: Path, manifest: Manifest | None, load) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster, here) -> tuple[list[Path], LoggedLoad]:
-    load = LoggedLoad(here / "undisturbed.log")
+    load = LoggedLoad(here / "undisturbed.log", together=2)
     return carry_out(here / "undisturbed", asked(here, distributed="ray", workers=2), load), load
 
 
@@ -111,7 +111,7 @@ def test_no_document_is_computed_twice(undisturbed):
 
 
 def test_a_worker_that_is_killed_loses_and_doubles_nothing(undisturbed, here):
-    load = LoggedLoad(here / "killed.log", here / "killed")
+    load = LoggedLoad(here / "killed.log", here / "killed", together=2)
     found = carry_out(here / "killed-run", asked(here, distributed="ray", workers=2), load)
     assert load.killed is not None
     assert load.killed.exists()
