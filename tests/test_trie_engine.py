@@ -255,6 +255,16 @@ def test_a_prefix_that_memory_has_cut_is_not_kept(monkeypatch):
     assert trie.computed_tokens - before == 2 * distinct_tokens(requests) - 300
 
 
+def test_a_prefix_that_does_not_fit_costs_its_prompts_and_no_pace(monkeypatch):
+    model = tiny_model("llama", VOCAB)
+    trie = engines(model, 400)[1]
+    requests = with_prefix([request(range(30))], 300)
+    run_short_of_memory(monkeypatch, trie, model, lambda _, position: position > 100)
+    (readout,) = readouts(trie, requests)
+    assert "does not fit even piecemeal" in readout.error
+    assert trie.limit == 400
+
+
 @pytest.mark.parametrize("copies", [0, 1])
 def test_a_prefix_that_memory_has_no_room_to_keep_is_computed_again_to_the_same_bits(monkeypatch, copies):
     model = tiny_model("llama", VOCAB, torch.float32)

@@ -135,7 +135,9 @@ class TrieEngine:
         kept = self._prefixes.find(prefix, limit)
         if kept is not None:
             self._store = kept
-        elif self._fill_path(prefix) and self.limit == limit:
+        elif not self._fill_path(prefix):
+            self.limit = limit  # the prompts behind it will be given up, the rest keeps its pace
+        elif self.limit == limit:
             self._prefixes.keep(prefix, limit, self._store)
 
     def _compute(
