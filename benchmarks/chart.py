@@ -24,11 +24,14 @@ NAMES = {
     "padded": "geval-local, right-padded",
     "one at a time": "one prompt at a time",
     "left-padded": "left-padded batches, full logits",
+    "last logits": "left-padded, last logits only",
     "continuous batching": "transformers continuous batching",
     "lm-eval": "lm-evaluation-harness",
 }
 MODELS = {
-    "llama-26m": "26 M Llama shape",
+    "llama-26m": "26 M, 8 k vocabulary",
+    "llama-26m-16k": "26 M, 16 k vocabulary",
+    "llama-26m-32k": "26 M, 32 k vocabulary",
     "qwen2.5-0.5b": "Qwen2.5-0.5B shape",
     "llama-8b": "8 B Llama shape",
     "nano": "embedded judge",

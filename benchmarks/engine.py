@@ -35,8 +35,9 @@ from workloads import (
     prompt_tokens,
     random_model,
     summeval_for_judge,
-    summeval_for_qwen,
+    summeval_in_tokens_of,
     synthetic,
+    tokenizer_for,
     trie_tokens,
     whole_summeval,
 )
@@ -77,7 +78,7 @@ def arguments() -> argparse.Namespace:
     chosen.workloads = chosen.workloads or ["summeval", "synthetic", *(["whole"] if on_gpu else [])]
     if chosen.models is None:
         large = ["qwen2.5-0.5b", *(["llama-8b"] if chosen.device.startswith("cuda") else [])]
-        chosen.models = ["llama-26m", *([] if chosen.quick else large), "nano"]
+        chosen.models = ["llama-26m", *([] if chosen.quick else ["llama-26m-16k", "llama-26m-32k", *large]), "nano"]
     return chosen
 
 
@@ -86,18 +87,19 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[R
     dtype = getattr(torch, options.dtype)
     real = SUMMEVAL.exists() and "summeval" in options.workloads
     for name in options.models:
-        judge = embedded_judge(options) if name in ("nano", "llama-26m") and real else None
+        tokenizer = None if name == "nano" else tokenizer_for(int(SHAPES[name].sizes["vocab_size"]))
+        judge = embedded_judge(options) if real and tokenizer is None else None
         if name == "nano":
             if judge is not None:
                 yield name, "summeval", Bench(judge.loaded.model, 16), summeval_for_judge(judge, options.documents)
             continue
         bench = Bench(random_model(name, options.device, dtype), SHAPES[name].batch_rows)
         vocabulary = bench.model.config.vocab_size
-        if judge is not None and len(judge.loaded.tokenizer) <= vocabulary:
-            # Random weights read any tokens; those of the embedded judge fit into the small vocabulary.
+        # Random weights read any tokens that their vocabulary holds.
+        if judge is not None:
             yield name, "summeval", bench, summeval_for_judge(judge, options.documents)
-        if name.startswith("qwen") and real:
-            yield name, "summeval", bench, summeval_for_qwen(options.documents)
+        elif real and tokenizer is not None:
+            yield name, "summeval", bench, summeval_in_tokens_of(tokenizer, options.documents)
         if "synthetic" in options.workloads:
             yield name, "synthetic", bench, synthetic(documents=options.documents, vocabulary=vocabulary)
         if "whole" in options.workloads:
@@ -143,6 +145,7 @@ def measure(
             # Of all threads: what is left to compare by where other work shares the processor.
             processor[name].append(time.process_time() - begun)
             others[name].append(share_of_others(elsewhere, processor[name][-1], times[name][-1]))
+            print(f"round {number + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr)
             if found is not None:
                 results[name] = found
     reference = next((name for name in ("one at a time", "padded", "left-padded") if name in results), None)

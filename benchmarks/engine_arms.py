@@ -113,12 +113,15 @@ def one_at_a_time(bench: Bench, requests: Sequence[Request]) -> LogProbs:
 
 
 @torch.inference_mode()
-def left_padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
-    """Score as most scripts do: left-padded batches, longest first, full logits, softmax of the last position."""
+def left_padded(bench: Bench, requests: Sequence[Request], kept: int = 0) -> LogProbs:
+    """Score as most scripts do: left-padded batches, longest first, full logits, softmax of the last position.
+
+    With `kept` the logits are computed at so many last positions instead of at all of them.
+    """
     order = sorted(range(len(requests)), key=lambda index: -len(requests[index].ids))
     result = np.empty((len(requests), requests[0].trie.labels))
     device = bench.model.device
-    bench.computed["left-padded"] = 0
+    computed = 0
     for start in range(0, len(order), bench.rows):
         members = order[start : start + bench.rows]
         width = len(requests[members[0]].ids)
@@ -130,13 +133,21 @@ def left_padded(bench: Bench, requests: Sequence[Request]) -> LogProbs:
             mask[row, -len(ids) :] = 1
         tokens, mask = tokens.to(device), mask.to(device)
         positions = (mask.cumsum(-1) - 1).clamp_min(0)
-        logits = bench.model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        logits = bench.model(
+            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept
+        ).logits
         logprobs = logits[:, -1].float().log_softmax(-1).cpu().numpy()
-        bench.computed["left-padded"] += tokens.numel()
+        computed += tokens.numel()
         for row, index in enumerate(members):
             edges = logprobs[row, list(requests[index].trie.inner_nodes[0].tokens)]
             result[index] = requests[index].trie.label_logprobs(edges)
+    bench.computed["last logits" if kept else "left-padded"] = computed
     return result
+
+
+def last_logits(bench: Bench, requests: Sequence[Request]) -> LogProbs:
+    """Score in left-padded batches that compute no other logits than the last position's."""
+    return left_padded(bench, requests, kept=1)
 
 
 def continuous_batching(bench: Bench, requests: Sequence[Request]) -> None:
@@ -184,6 +195,7 @@ ARMS: dict[str, Arm] = {
     "padded": padded,
     "one at a time": one_at_a_time,
     "left-padded": left_padded,
+    "last logits": last_logits,
     "continuous batching": continuous_batching,
     "lm-eval": lm_eval,
 }

@@ -26,7 +26,8 @@ STEPS = (
     "Read the summary and compare the order in which it presents them.",
     "Rate coherence on the scale given above.",
 )
-QWEN_TOKENIZER = SHARED / "tokenizers" / "qwen"
+#: Tokenizers for random weights, by the least vocabulary that holds their tokens; below that the embedded judge's.
+TOKENIZERS = {151_936: SHARED / "tokenizers" / "qwen", 32_000: SHARED / "tokenizers" / "mistral"}
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,27 @@ class Shape:
     batch_rows: int
 
 
+def llama_26m(vocabulary: int, width: int, layers: int) -> Shape:
+    """26 M parameters in Llama's proportions: the larger the vocabulary, the less is left for the layers."""
+    sizes: dict[str, int | bool] = {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        # 8/3 of the width, a multiple of 32.
+        "intermediate_size": -(-width * 8 // 96) * 32,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 64,
+        "num_key_value_heads": width // 64,
+        "max_position_embeddings": 32_768,
+        "tie_word_embeddings": True,
+    }
+    return Shape("LlamaConfig", sizes, 16)
+
+
+#: What an engine that computes all logits pays for them goes with the vocabulary: 32,000 is Llama's own.
 SHAPES = {
-    "llama-26m": Shape(
-        "LlamaConfig",
-        {
-            "vocab_size": 8192,
-            "hidden_size": 512,
-            "intermediate_size": 1376,
-            "num_hidden_layers": 7,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 32_768,
-            "tie_word_embeddings": True,
-        },
-        16,
-    ),
+    "llama-26m": llama_26m(8_192, 512, 7),
+    "llama-26m-16k": llama_26m(16_384, 448, 8),
+    "llama-26m-32k": llama_26m(32_000, 384, 8),
     "qwen2.5-0.5b": Shape(
         "Qwen2Config",
         {
@@ -175,10 +182,15 @@ def single_token_labels(request: Request) -> Request:
     return Request(request.ids, LabelTrie(forms, request.trie.labels))
 
 
-def summeval_for_qwen(documents: int | None) -> list[Request]:
-    """SummEval's coherence prompts in Qwen's tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(str(QWEN_TOKENIZER), local_files_only=True)
-    return summeval(RequestMaker(PromptEncoder(tokenizer), coherence(), 32_768), documents)
+def tokenizer_for(vocabulary: int) -> Path | None:
+    """Find the tokenizer whose tokens a model of random weights reads; None for the embedded judge's."""
+    return next((path for least, path in TOKENIZERS.items() if vocabulary >= least and path.exists()), None)
+
+
+def summeval_in_tokens_of(tokenizer: Path, documents: int | None) -> list[Request]:
+    """SummEval's coherence prompts in a tokenizer's tokens."""
+    encoder = PromptEncoder(AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True))
+    return summeval(RequestMaker(encoder, coherence(), 32_768), documents)
 
 
 def summeval_for_judge(judge: Judge, documents: int | None) -> list[Request]:
