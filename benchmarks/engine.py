@@ -132,10 +132,8 @@ def measure(
         except Exception as error:  # an arm that this machine or installation cannot run is reported, not fatal
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
     running = [name for name in names if name not in missing]
-    for number in range(rounds):
-        for name in running[number % len(running) :] + running[: number % len(running)]:
-            if number >= slow_rounds and name not in FAST:
-                continue
+    try:
+        for number, name in turns(running, rounds, slow_rounds):
             synchronize(bench.model.device)
             elsewhere = processor_time()
             start, begun = time.perf_counter(), time.process_time()
@@ -148,6 +146,9 @@ def measure(
             print(f"round {number + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr)
             if found is not None:
                 results[name] = found
+    except KeyboardInterrupt:
+        print("interrupted: what was measured so far is what counts", file=sys.stderr)
+    running = [name for name in running if times[name]]
     reference = next((name for name in ("one at a time", "padded", "left-padded") if name in results), None)
     scores = {name: expected_score(found) for name, found in results.items()}
     return {
@@ -167,6 +168,14 @@ def measure(
         "computed": dict(bench.computed),
         "missing": missing,
     }
+
+
+def turns(names: Sequence[str], rounds: int, slow_rounds: int) -> Iterator[tuple[int, str]]:
+    """Go through the rounds and in each of them through the arms, every time from another one on."""
+    for number in range(rounds):
+        for name in [*names[number % len(names) :], *names[: number % len(names)]]:
+            if number < slow_rounds or name in FAST:
+                yield number, name
 
 
 def expected_score(logprobs: np.ndarray) -> np.ndarray:
