@@ -58,7 +58,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], help="default: all that suit the device")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
     parser.add_argument(
-        "--workloads", nargs="*", choices=["summeval", "synthetic", "whole"], help="default: all of them"
+        "--workloads",
+        nargs="*",
+        choices=["summeval", "synthetic", "whole"],
+        help="default: all; with --quick one of them",
     )
     parser.add_argument("--rounds", type=int, help="interleaved rounds (3; 2 with --quick)")
     parser.add_argument("--slow-rounds", type=int, help="rounds of all but trie and padded (as --rounds)")
@@ -75,10 +78,13 @@ def arguments() -> argparse.Namespace:
     chosen.dtype = chosen.dtype or ("bfloat16" if chosen.device.startswith("cuda") else "float32")
     # All four metrics of SummEval, both halves: minutes on a GPU, hours on a CPU.
     on_gpu = chosen.device.startswith("cuda") and not chosen.quick
-    chosen.workloads = chosen.workloads or ["summeval", "synthetic", *(["whole"] if on_gpu else [])]
+    both = ["summeval", "synthetic"]
+    if chosen.quick:
+        both = both[:1] if SUMMEVAL.exists() else both[1:]
+    chosen.workloads = chosen.workloads or [*both, *(["whole"] if on_gpu else [])]
     if chosen.models is None:
         large = ["qwen2.5-0.5b", *(["llama-8b"] if chosen.device.startswith("cuda") else [])]
-        chosen.models = ["llama-26m", *([] if chosen.quick else ["llama-26m-16k", "llama-26m-32k", *large]), "nano"]
+        chosen.models = ["llama-26m-32k", *([] if chosen.quick else ["llama-26m-16k", "llama-26m", *large]), "nano"]
     return chosen
 
 
