@@ -76,18 +76,20 @@ def read(files: Iterable[Path]) -> tuple[dict[tuple[Any, ...], Panel], dict[str,
     """Read results; the arms of one workload may be spread over several files."""
     panels: dict[tuple[Any, ...], Panel] = {}
     machine: dict[str, Any] = {}
+    dates: set[str] = set()
     for file in sorted(files):
         head, *records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for record in records:
             if not record.get("ratios"):
                 continue
             machine = head["machine"]
+            dates.add(machine["date"][:10])
             key = tuple(record[name] for name in ("model", "workload", "dtype", "prompts", "prompt_tokens"))
             panel = panels.setdefault(key, Panel(record))
             panel.seconds += record["seconds"]["trie"]
             for arm, values in record["ratios"].items():
                 panel.ratios.setdefault(arm, []).extend(values)
-    return panels, machine
+    return panels, machine | {"date": " to ".join(sorted({min(dates), max(dates)})) if dates else ""}
 
 
 def draw(panels: Sequence[Panel], machine: dict[str, Any]) -> str:
@@ -143,7 +145,7 @@ def _caption(machine: dict[str, Any]) -> list[str]:
     if machine.get("lm_eval"):
         software.append(f"lm-eval {machine['lm_eval']}")
     missing = [] if machine["gpu"] else ["On a GPU: not measured, none at hand."]
-    lines = [f"{where}, {machine['date'][:10]}, {', '.join(software)}."]
+    lines = [f"{where}, {machine['date']}, {', '.join(software)}."]
     return [*lines, " ".join(["Median of interleaved rounds, range in brackets.", *missing])]
 
 
