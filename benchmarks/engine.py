@@ -138,6 +138,7 @@ def measure(
         except Exception as error:  # an arm that this machine or installation cannot run is reported, not fatal
             missing[name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
     running = [name for name in names if name not in missing]
+    interrupted = False
     try:
         for number, name in turns(running, rounds, slow_rounds):
             synchronize(bench.model.device)
@@ -153,7 +154,8 @@ def measure(
             if found is not None:
                 results[name] = found
     except KeyboardInterrupt:
-        print("interrupted: what was measured so far is what counts", file=sys.stderr)
+        interrupted = True
+        print("interrupted: the rounds so far are kept, further models are left out", file=sys.stderr)
     running = [name for name in running if times[name]]
     reference = next((name for name in ("one at a time", "padded", "left-padded") if name in results), None)
     scores = {name: expected_score(found) for name, found in results.items()}
@@ -173,6 +175,7 @@ def measure(
         else {name: float(np.abs(found - scores[reference]).max()) for name, found in scores.items()},
         "computed": dict(bench.computed),
         "missing": missing,
+        "interrupted": interrupted,
     }
 
 
@@ -211,6 +214,8 @@ def main() -> None:
                 record |= {"gpu_busy": busy_share(partial(run_engine, bench.trie, requests), bench.model.device)}
                 show(console, record)
             records.append(record)
+            if record["interrupted"]:
+                break
         summary = summarize(records)
     save(console, options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
     print(json.dumps(summary))
