@@ -44,7 +44,7 @@ from workloads import (
 
 from geval_local import Judge
 from geval_local.errors import GevalError
-from geval_local.inference.engine import Request
+from geval_local.tokens.requests import Request
 
 #: Arms that are timed in every round; see `--slow-rounds`.
 FAST = ("trie", "padded")

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from geval_local.inference.budget import trie_budget
-from geval_local.inference.engine import Engine, Request
-from geval_local.inference.padded import PaddedEngine
-from geval_local.inference.readout import Head
-from geval_local.inference.trie import TrieEngine
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.budget import trie_budget
+from geval_local.engine.interface import Engine
+from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.models.head import Head
+from geval_local.tokens.requests import Request
 
 LogProbs = np.ndarray
 #: Tokens per page of the continuous batching's cache.

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from workloads import SHAPES, digit_trie, prompt_tokens, random_model, synthetic, trie_tokens
 
-from geval_local.inference.engine import Request
+from geval_local.tokens.requests import Request
 
 #: What grows -> the workload before and after.
 GROWTHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

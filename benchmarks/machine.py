@@ -22,10 +22,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from geval_local import __version__
-from geval_local.inference.engine import Request
-from geval_local.inference.linear import by_convolution, convolution_is_faster
-from geval_local.inference.packs import lay_requests_out
-from geval_local.inference.readout import trunk_of
+from geval_local.engine.prefix_sharing.packs import lay_requests_out
+from geval_local.models.head import trunk_of
+from geval_local.models.linear import by_convolution, convolution_is_faster
+from geval_local.tokens.requests import Request
 
 
 def synchronize(device: torch.device) -> None:

@@ -26,11 +26,12 @@ from transformers import PreTrainedModel
 from workloads import SHAPES, random_model, summeval_for_judge, synthetic
 
 from geval_local import Judge
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.interface import Engine
+from geval_local.engine.prefix_sharing.engine import TrieEngine
 from geval_local.errors import GevalError
-from geval_local.inference.engine import Engine, Request
-from geval_local.inference.padded import PaddedEngine
-from geval_local.inference.readout import Head
-from geval_local.inference.trie import TrieEngine
+from geval_local.models.head import Head
+from geval_local.tokens.requests import Request
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -18,15 +18,15 @@ import numpy as np
 
 from geval_local.metric import Metric
 from geval_local.outcome import Outcome
-from geval_local.runs import distributed
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
-from geval_local.runs.part_records import PartRow
+from geval_local.runs.ray import driver as distributed
+from geval_local.runs.ray.part_records import PartRow
+from geval_local.runs.ray.worker import ShardResult, ShardTask, pack
 from geval_local.runs.run import Identity
 from geval_local.runs.schema import PlanRecord
-from geval_local.runs.shard_scorer import ShardResult, ShardTask, pack
 
 
 def driver_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[str, object]:

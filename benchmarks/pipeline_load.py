@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from geval_local.inference.engine import Pack, Readout, Request
-from geval_local.inference.packs import cut, lay_requests_out
+from geval_local.engine.interface import Pack, Readout
+from geval_local.engine.prefix_sharing.packs import cut, lay_requests_out
 from geval_local.testing import LABEL_MASS, MockEngine
+from geval_local.tokens.requests import Request
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SUMMEVAL = SHARED / "data" / "summeval_dev.json"

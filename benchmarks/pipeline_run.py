@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pipeline_load import FreeEngine
 
-from geval_local import derive, samples
+from geval_local import derive
+from geval_local.io import samples
 
 TOKENIZERS = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
 
@@ -77,17 +78,17 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     if arguments.stages:  # before anything imports the name
         stages.watch_rows(samples, "read_samples", "read (reader)")
         stages.watch(derive, "derive_scores", "derive scores")
-    from geval_local.inference.encoding import PromptEncoder
-    from geval_local.inference.prepare import RequestMaker
+    from geval_local.io.writer import ResultWriter
     from geval_local.metric import Metric
-    from geval_local.outputs import ResultWriter
     from geval_local.runs.directory import open_run
+    from geval_local.runs.executor import Worker
     from geval_local.runs.export import Exporter, deliver
     from geval_local.runs.files import fingerprint_input
     from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
     from geval_local.runs.store import Store
-    from geval_local.runs.work import Worker
     from geval_local.testing import MockJudge
+    from geval_local.tokens.encoder import PromptEncoder
+    from geval_local.tokens.requests import RequestMaker
 
     metric = Metric.load("summarization/coherence").with_steps(())
     settings = Settings(window=arguments.window[0], metrics=[definition(metric)], use_cache=arguments.cache)

@@ -13,11 +13,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from geval_local import Judge, Metric
-from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.engine import Request
-from geval_local.inference.labels import LabelTrie, SurfaceForm
-from geval_local.inference.prepare import RequestMaker
-from geval_local.samples import read_samples
+from geval_local.io.samples import read_samples
+from geval_local.tokens.encoder import PromptEncoder
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
+from geval_local.tokens.requests import Request, RequestMaker
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SUMMEVAL = SHARED / "data" / "summeval_dev.json"

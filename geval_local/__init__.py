@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from geval_local.io.samples import Sample, read_samples
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
-    from geval_local.samples import Sample, read_samples
     from geval_local.scale import Distribution, Scale
     from geval_local.score import Estimator, Score
 
@@ -23,11 +23,11 @@ _HOMES = {
     "Estimator": "geval_local.score",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",
-    "Sample": "geval_local.samples",
+    "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
     "metric_from_prompt_file": "geval_local.prompt",
-    "read_samples": "geval_local.samples",
+    "read_samples": "geval_local.io.samples",
 }
 
 __all__ = [

@@ -8,11 +8,11 @@ import torch
 import transformers
 
 from geval_local import __version__
-from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.load import LoadedModel
 from geval_local.metric import Metric
+from geval_local.models.load import LoadedModel
 from geval_local.score import Estimator
 from geval_local.signature import Signature
+from geval_local.tokens.encoder import PromptEncoder
 
 __all__ = ["judge_signature", "readout_identity"]
 

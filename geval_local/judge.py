@@ -10,20 +10,20 @@ import logging
 from pathlib import Path
 from typing import Any, Literal
 
+from geval_local.engine.choose import EngineChoice, choose_engine
 from geval_local.errors import ConfigurationError
 from geval_local.identity import judge_signature, readout_identity
-from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.gate import EngineChoice, choose_engine
-from geval_local.inference.generate import generate_list
-from geval_local.inference.load import LoadedModel, LoadOptions, load_model
-from geval_local.inference.readout import Head
-from geval_local.inference.registry import find_judge
 from geval_local.metric import Metric
+from geval_local.models.generate import generate_list
+from geval_local.models.head import Head
+from geval_local.models.load import LoadedModel, LoadOptions, load_model
+from geval_local.models.registry import find_judge
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.scorer import Scorer
 from geval_local.signature import Signature
 from geval_local.steps import pinned_steps
+from geval_local.tokens.encoder import PromptEncoder
 
 __all__ = ["Judge"]
 

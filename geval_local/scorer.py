@@ -1,7 +1,7 @@
 """Scorer: samples through an engine, window by window, into scores. Whose model it is, `Judge` knows.
 
-A sample goes in at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`inference.prepare`), goes
-through the model in packs (`inference.engine`), and comes out as a `Score`.
+A sample goes in at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`tokens.requests`), goes
+through the model in packs (`engine.interface`), and comes out as a `Score`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from geval_local.inference.encoding import PromptEncoder
-from geval_local.inference.engine import Engine, Readout
-from geval_local.inference.outcomes import make_outcome, read_window
-from geval_local.inference.prepare import Prepared, RequestMaker
+from geval_local.engine.interface import Engine, Readout
+from geval_local.engine.window import make_outcome, read_window
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.outcome import Outcome
-from geval_local.samples import Sample
 from geval_local.score import Estimator, Score
+from geval_local.tokens.encoder import PromptEncoder
+from geval_local.tokens.requests import Prepared, RequestMaker
 
 __all__ = ["Scorer"]
 

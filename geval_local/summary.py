@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from geval_local.samples import Sample
 from geval_local.score import Score
 
 __all__ = ["Reason", "Summary", "Tally", "bootstrap_interval"]
@@ -192,15 +191,15 @@ class Tally:
         self._threshold: float | None = None
         self._unscored: dict[str, _Unscored] = {}
 
-    def add(self, sample: Sample, score: Score) -> None:
-        """Take in one row: the sample, for its number, and its score or the reason why there is none."""
+    def add(self, where: str, row: int | None, score: Score) -> None:
+        """Count one row: how errors name it, its number in the input, and its score or the reason why it has none."""
         self._rows += 1
         if score.error is not None:
-            text = score.error.removeprefix(f"{sample.where}: ").split("\n", 1)[0]
+            text = score.error.removeprefix(f"{where}: ").split("\n", 1)[0]
             entry = self._unscored.setdefault(_NUMBER.sub("#", text), _Unscored(text))
             entry.count += 1
             if len(entry.rows) < ROWS_NAMED:
-                entry.rows.append(sample.row or self._rows)
+                entry.rows.append(row or self._rows)
             return
         self._values.append(score.value)
         self._masses.append(score.label_mass)

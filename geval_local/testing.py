@@ -16,15 +16,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local import __version__
-from geval_local.inference.encoding import PromptEncoder, Style
-from geval_local.inference.engine import Pack, Readout, Request
-from geval_local.inference.gate import EngineReport
+from geval_local.engine.choose import EngineReport
+from geval_local.engine.interface import Pack, Readout
 from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.scorer import Scorer
 from geval_local.signature import Signature
+from geval_local.tokens.encoder import PromptEncoder, Style
+from geval_local.tokens.requests import Request
 
 __all__ = ["MockEngine", "MockJudge", "byte_tokenizer"]
 

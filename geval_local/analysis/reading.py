@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from geval_local import readers
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
-from geval_local.output_formats import FIGURES
+from geval_local.io import readers
+from geval_local.io.text_formats import FIGURES
 
 __all__ = ["figures_of", "lookup", "number_at", "rated_items", "read_results", "read_rows", "row_keys"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from geval_local.analysis.correlation import Correlation
-from geval_local.analysis.differences import Difference
-from geval_local.analysis.jury import Jury
-from geval_local.analysis.length import LengthBias
-from geval_local.analysis.levels import COEFFICIENTS
-from geval_local.analysis.prior import PriorEffect
-from geval_local.analysis.responses import ParsedResponses
+from geval_local.analysis.ratings.responses import ParsedResponses
+from geval_local.analysis.statistics.correlation import Correlation
+from geval_local.analysis.statistics.levels import COEFFICIENTS
+from geval_local.analysis.studies.comparison import Difference
+from geval_local.analysis.studies.jury import Jury
+from geval_local.analysis.studies.length import LengthBias
+from geval_local.analysis.studies.prior import PriorEffect
 from geval_local.analysis.tables import Table, interval, number
 
 __all__ = [

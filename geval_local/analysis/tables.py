@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from geval_local.analysis.agreement import Agreement
-from geval_local.analysis.bias import Gap, SideMean
-from geval_local.analysis.calibration import Calibration, Figures
-from geval_local.analysis.correlation import Correlation
-from geval_local.analysis.published import PublishedTable
-from geval_local.analysis.resampling import Interval
-from geval_local.analysis.sampling import SamplingCost, Spread
-from geval_local.analysis.significance import Comparison
+from geval_local.analysis.ratings.published import PublishedTable
+from geval_local.analysis.statistics.agreement import Agreement
+from geval_local.analysis.statistics.correlation import Correlation
+from geval_local.analysis.statistics.resampling import Interval
+from geval_local.analysis.statistics.significance import Comparison
+from geval_local.analysis.studies.bias import Gap, SideMean
+from geval_local.analysis.studies.calibration import Calibration, Figures
+from geval_local.analysis.studies.sampling import SamplingCost, Spread
 
 __all__ = [
     "Table",

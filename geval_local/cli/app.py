@@ -10,18 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from geval_local import __version__
-from geval_local.cli import judges, metrics
-from geval_local.cli.bias import bias
-from geval_local.cli.cache import cache
-from geval_local.cli.calibrate import calibrate
-from geval_local.cli.compare import compare
-from geval_local.cli.console import note, show_error, show_log
-from geval_local.cli.jury import jury
-from geval_local.cli.meta_eval import meta_eval
-from geval_local.cli.report import report
-from geval_local.cli.resume import resume
-from geval_local.cli.score import score
-from geval_local.cli.steps import steps
+from geval_local.cli.commands import judges, metrics
+from geval_local.cli.commands.bias import bias
+from geval_local.cli.commands.cache import cache
+from geval_local.cli.commands.calibrate import calibrate
+from geval_local.cli.commands.compare import compare
+from geval_local.cli.commands.jury import jury
+from geval_local.cli.commands.meta_eval import meta_eval
+from geval_local.cli.commands.report import report
+from geval_local.cli.commands.resume import resume
+from geval_local.cli.commands.score import score
+from geval_local.cli.commands.steps import steps
+from geval_local.cli.output.console import note, show_error, show_log
 from geval_local.cli.stopping import RunStopped
 from geval_local.errors import GevalError
 

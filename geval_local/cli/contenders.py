@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.analysis.ablation import mode_items, sampled_items
-from geval_local.analysis.baselines import BASELINES, baseline_scores, references
-from geval_local.analysis.benchmarks import BenchmarkData, read_benchmark
-from geval_local.analysis.benchmarks import benchmark as benchmark_layout
-from geval_local.analysis.evaluation import Contender
-from geval_local.analysis.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
+from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
+from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layout
+from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
+from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.reading import figures_of
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.cli.console import note
+from geval_local.analysis.studies.ablation import mode_items, sampled_items
+from geval_local.analysis.studies.evaluation import Contender
+from geval_local.baselines.overlap import BASELINES, baseline_scores, references
+from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
-from geval_local.manifest import read_manifest
+from geval_local.io.result_manifest import read_manifest
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.samples import Sample
 from geval_local.signature import judge_name
 
 if TYPE_CHECKING:

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.analysis.reading import read_rows
-from geval_local.cli.console import note, show_progress
+from geval_local.cli.output.console import note, show_progress
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.manifest import Manifest, ScoredMetric, file_sha256, manifest_path, read_manifest, write_manifest
+from geval_local.io.result_manifest import (
+    Manifest,
+    ScoredMetric,
+    file_sha256,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
-from geval_local.outputs import ResultWriter
-from geval_local.samples import Sample
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:

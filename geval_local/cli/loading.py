@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from geval_local.cli import options
 
 if TYPE_CHECKING:
-    from geval_local.inference.entry import JudgeEntry
     from geval_local.judge import Judge
+    from geval_local.models.entry import JudgeEntry
 
 __all__ = ["JudgeChoice", "Loading", "takes_loading"]
 
@@ -52,13 +52,13 @@ class JudgeChoice(Loading):
 
     def label(self) -> str:
         """Name the judge as results do."""
-        from geval_local.inference.registry import load_registry
+        from geval_local.models.registry import load_registry
 
         return self.name or load_registry(self.models_file).default
 
     def entry(self) -> JudgeEntry:
         """Find its entry, without weights."""
-        from geval_local.inference.registry import find_judge
+        from geval_local.models.registry import find_judge
 
         entry = find_judge(self.name, self.models_file)
         return entry if self.style is None else entry.model_copy(update={"style": self.style})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from geval_local.analysis.benchmarks import Benchmark
+from geval_local.analysis.ratings.benchmarks import Benchmark
 from geval_local.errors import ConfigurationError
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file

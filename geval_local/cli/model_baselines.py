@@ -12,28 +12,28 @@ import torch
 import transformers
 
 from geval_local import __version__
-from geval_local.analysis.baselines import references
-from geval_local.analysis.evaluation import Contender
-from geval_local.analysis.rated import PublishedRatings, Rated
-from geval_local.cli.console import note, show_progress
-from geval_local.cli.kept_columns import Column, KeptColumns, text_hash
-from geval_local.errors import ConfigurationError, UnscorableError
-from geval_local.gptscore import NO_READING, gptscore_figures
-from geval_local.inference.entry import JudgeEntry
-from geval_local.inference.fingerprint import fingerprint, weight_files
-from geval_local.inference.load import resolve_directory
-from geval_local.inference.reference_models import (
+from geval_local.analysis.ratings.rated import PublishedRatings, Rated
+from geval_local.analysis.studies.evaluation import Contender
+from geval_local.baselines.gptscore import NO_READING, gptscore_figures
+from geval_local.baselines.overlap import references
+from geval_local.baselines.reference_models import (
     ReferenceModel,
     bart_scores,
     bert_scores,
     load_reference_model,
 )
-from geval_local.inference.registry import find_judge
-from geval_local.manifest import file_sha256
+from geval_local.baselines.unieval import QUESTIONS, unieval_scores
+from geval_local.cli.kept_columns import Column, KeptColumns, text_hash
+from geval_local.cli.output.console import note, show_progress
+from geval_local.errors import ConfigurationError, UnscorableError
+from geval_local.io.result_manifest import file_sha256
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.samples import Sample
+from geval_local.models.entry import JudgeEntry
+from geval_local.models.fingerprint import fingerprint, weight_files
+from geval_local.models.load import resolve_directory
+from geval_local.models.registry import find_judge
 from geval_local.signature import judge_name
-from geval_local.unieval import QUESTIONS, unieval_scores
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge

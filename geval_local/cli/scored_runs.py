@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.correlation import Level
 from geval_local.analysis.reading import figures_of, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.correlation import Level
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
-from geval_local.manifest import Manifest, ScoredMetric, manifest_path, read_manifest
-from geval_local.samples import Sample
+from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
+from geval_local.io.samples import Sample
 
 __all__ = ["ScoredRun", "level_for"]
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.cli.calibrated import apply_calibration, calibration_record, check_calibration
-from geval_local.cli.console import note, show_progress
 from geval_local.cli.loading import JudgeChoice
+from geval_local.cli.output.console import note, show_progress
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
-from geval_local.manifest import Manifest, ScoredMetric, manifest_path, read_manifest, write_manifest
+from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest, write_manifest
+from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.export import Exporter, clear_away, deliver
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.run import Run
-from geval_local.samples import Sample, read_samples
 from geval_local.score import Score
 from geval_local.summary import Summary, Tally
 
@@ -123,7 +123,7 @@ class _Scoring:
     """One run, followed to its end."""
 
     def __init__(self, task: Task, run: Run, stopper: Stopper) -> None:
-        from geval_local.inference.outcomes import LOW_LABEL_MASS
+        from geval_local.engine.window import LOW_LABEL_MASS
 
         self._task = task
         self._run = run
@@ -230,4 +230,4 @@ class _Scoring:
         if len(self._first_rows) < FIRST_ROWS:
             self._first_rows.append((sample, scores))
         for tally, score in zip(self._tallies, scores, strict=True):
-            tally.add(sample, score)
+            tally.add(sample.where, sample.row, score)

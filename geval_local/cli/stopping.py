@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from geval_local.cli.console import note
+from geval_local.cli.output.console import note
 
 __all__ = ["RunStopped", "Stopper"]
 

@@ -14,7 +14,7 @@ from geval_local.metric import Metric
 from geval_local.score import Estimator
 
 if TYPE_CHECKING:
-    from geval_local.analysis.calibration import Calibration
+    from geval_local.analysis.studies.calibration import Calibration
     from geval_local.runs.manifest import Manifest
 
 __all__ = ["Target", "Task", "find_target"]
@@ -49,7 +49,7 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
     ConfigurationError
         If formats are asked for without a run directory.
     """
-    from geval_local.outputs import ResultWriter
+    from geval_local.io.writer import ResultWriter
     from geval_local.runs.directory import side_directory
     from geval_local.runs.export import EXPORT_FORMATS
 

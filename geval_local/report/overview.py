@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 from geval_local.analysis.reading import lookup
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError
-from geval_local.output_formats import as_text
-from geval_local.report.results import Record, Results
+from geval_local.io.results import Record, Results
+from geval_local.io.samples import Sample
+from geval_local.io.text_formats import as_text
 from geval_local.report.signatures import signature_parts
-from geval_local.samples import Sample
 from geval_local.summary import Summary, Tally
 
 __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes_of", "overview_table", "summaries"]
@@ -65,7 +65,7 @@ def summaries(results: Results, *, low_mass: float) -> list[Summary]:
     for record in results.records:
         sample = Sample({}, record.number)
         for tally in tallies:
-            tally.add(sample, record.scores[tally.metric])
+            tally.add(sample.where, sample.row, record.scores[tally.metric])
     return [tally.summary() for tally in tallies]
 
 

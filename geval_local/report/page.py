@@ -34,7 +34,7 @@ def json_block(value: Any) -> Markup:
     r"""Write a value as JSON that may stand inside ``<script>``: ``<``, ``>``, ``&``, U+2028 and U+2029 as ``\uXXXX``.
 
     Inside JSON these characters occur in strings alone, so the parsed value is the same. `value` holds plain JSON
-    values, see `geval_local.output_formats.plain`.
+    values, see `geval_local.io.text_formats.plain`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Safe as it stands: nothing that means anything to an HTML parser is left.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from geval_local.output_formats import as_text
-from geval_local.report.results import Record, Results
+from geval_local.io.results import Record, Results
+from geval_local.io.text_formats import as_text
 
 __all__ = ["Pairing", "pair_runs"]
 

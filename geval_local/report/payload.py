@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from geval_local.output_formats import as_text
-from geval_local.samples import ALIASES
+from geval_local.io.samples import ALIASES
+from geval_local.io.text_formats import as_text
 from geval_local.scale import Scale
 from geval_local.score import Score
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.correlation import Correlation, Level, correlate
-from geval_local.analysis.levels import coefficients
 from geval_local.analysis.reading import OUTPUT_FIELDS, SYSTEM_FIELDS, lookup, number_at
 from geval_local.analysis.records import ScoredItem, usable, word_count
+from geval_local.analysis.statistics.correlation import Correlation, Level, correlate
+from geval_local.analysis.statistics.levels import coefficients
 from geval_local.errors import DataError
-from geval_local.report.results import Record, Results
+from geval_local.io.results import Record, Results
 
 __all__ = ["GroupCorrelation", "HumanFields", "agreement", "group_correlations", "human_field", "scored_items"]
 

@@ -21,7 +21,7 @@ from geval_local.runs.database import Migration, connect, migrate, plain_errors,
 from geval_local.runs.records import from_columns, to_columns
 
 if TYPE_CHECKING:
-    from geval_local.inference.engine import Request
+    from geval_local.tokens.requests import Request
 
 __all__ = ["READOUT_VERSION", "OutcomeCache", "cache_path"]
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.runs.distributed import DistributedRun
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.local import LocalRun
 from geval_local.runs.lock import DirectoryLock
 from geval_local.runs.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
-from geval_local.runs.parts import PARTS_NAME, PartStore
+from geval_local.runs.ray.driver import DistributedRun
+from geval_local.runs.ray.parts import PARTS_NAME, PartStore
 from geval_local.runs.run import Run
 from geval_local.runs.store import Store
 

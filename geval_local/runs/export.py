@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from geval_local.errors import OutputError
-from geval_local.outputs import ResultWriter
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
 from geval_local.runs.run import Run
-from geval_local.samples import Sample
 from geval_local.score import Score
 
 __all__ = ["EXPORT_FORMATS", "Exporter", "clear_away", "deliver"]

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import OutputError
+from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.collector import LONG_RUN, collecting_rarely
+from geval_local.runs.executor import Interrupted, Worker
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Identity, Run, ScoredRow
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Preparer, Window, read_windows, run_ahead
-from geval_local.runs.work import Interrupted, Worker
-from geval_local.samples import read_samples
 from geval_local.score import Estimator
 from geval_local.steps import read_pinned
 
@@ -61,7 +61,7 @@ class LocalRun(Run):
                         yield from self.scored(window)
             finally:
                 if judge is not None and number < last:
-                    from geval_local.inference.memory import release_memory
+                    from geval_local.models.memory import release_memory
 
                     del judge
                     release_memory()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from geval_local.derive import derive_scores
 from geval_local.errors import OutputError
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.outcome import Outcome
 from geval_local.runs.files import write_atomically
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.windows import Window
-from geval_local.samples import Sample
 from geval_local.score import Estimator, Score
 from geval_local.signature import signature_differences
 

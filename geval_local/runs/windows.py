@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from geval_local.samples import Sample
+from geval_local.io.samples import Sample
 
 if TYPE_CHECKING:
-    from geval_local.inference.prepare import Prepared
+    from geval_local.tokens.requests import Prepared
 
 __all__ = ["Preparer", "Window", "read_windows", "run_ahead"]
 

@@ -1,0 +1,1 @@
+"""Human ratings and other people's files."""

@@ -1,0 +1,217 @@
+"""The published benchmark files, read as they are: what is rated, by which preset, grouped how."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.reading import number_at, read_rows
+from geval_local.analysis.records import ScoredItem, word_count
+from geval_local.analysis.statistics.correlation import Level
+from geval_local.errors import ConfigurationError, DataError
+
+__all__ = ["BENCHMARKS", "Benchmark", "BenchmarkData", "benchmark", "benchmark_items", "read_benchmark"]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """How one benchmark's file is laid out and how its authors report agreement.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    dimensions : dict of str to (str or None)
+        Dimension -> the preset metric that rates it; None where a rating has no preset.
+    group_field : str or None
+        Field that holds the document; None where every row is a document of its own.
+    level : {"summary", "pooled"}
+        The level at which the paper's table for it reports.
+    columns : tuple of str
+        The paper's table has these columns, in this order.
+    fields : dict of str to str
+        Field of a metric -> field of the file.
+    """
+
+    name: str
+    dimensions: Mapping[str, str | None]
+    group_field: str | None
+    level: Level
+    columns: tuple[str, ...]
+    fields: Mapping[str, str]
+
+
+BENCHMARKS = {
+    "summeval": Benchmark(
+        name="summeval",
+        dimensions={
+            "coherence": "summarization/coherence",
+            "consistency": "summarization/consistency",
+            "fluency": "summarization/fluency",
+            "relevance": "summarization/relevance",
+        },
+        group_field="doc_id",
+        level="summary",
+        columns=("spearman", "kendall"),
+        fields={"source": "source", "output": "system_output", "reference": "reference"},
+    ),
+    # The file has no document id; the 60 dialogue histories are distinct, so the history is the document.
+    "topical-chat": Benchmark(
+        name="topical-chat",
+        dimensions={
+            "naturalness": "dialogue/naturalness",
+            "coherence": "dialogue/coherence",
+            "engagingness": "dialogue/engagingness",
+            "groundedness": "dialogue/groundedness",
+            "understandability": "dialogue/understandability",
+            "overall": None,
+        },
+        group_field="source",
+        level="pooled",
+        columns=("pearson", "spearman"),
+        fields={"source": "source", "fact": "context", "output": "system_output"},
+    ),
+    "qags": Benchmark(
+        name="qags",
+        dimensions={"consistency": "factuality/summary_consistency"},
+        group_field=None,
+        level="pooled",
+        columns=("pearson", "spearman", "kendall"),
+        fields={"source": "source", "output": "system_output"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class BenchmarkData:
+    """A benchmark's rows, checked.
+
+    Attributes
+    ----------
+    benchmark : Benchmark
+        The layout.
+    path : str
+        Where the rows came from.
+    rows : tuple of dict
+        The file's rows, unchanged, in order.
+    """
+
+    benchmark: Benchmark
+    path: str
+    rows: tuple[Mapping[str, Any], ...]
+
+    def group(self, index: int) -> str:
+        """Document of the row at `index` (from 0)."""
+        field = self.benchmark.group_field
+        return str(index + 1) if field is None else str(self.rows[index][field])
+
+    def key(self, index: int) -> str:
+        """Identity of the row at `index`: its system and document, so that a file with rows missing still pairs up."""
+        if self.benchmark.group_field is None:
+            return str(index + 1)
+        document = hashlib.sha256(self.group(index).encode()).hexdigest()[:12]
+        return f"{self.rows[index].get('system_id', '')}/{document}"
+
+
+def benchmark(name: str) -> Benchmark:
+    """Find a benchmark by name.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name.
+    """
+    if name not in BENCHMARKS:
+        raise ConfigurationError(f"there is no benchmark {name!r}", hint=f"Choose one of: {', '.join(BENCHMARKS)}.")
+    return BENCHMARKS[name]
+
+
+def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
+    """Read a published benchmark file, unmodified.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such benchmark.
+    DataError
+        If the file cannot be read, or a row lacks a field or a rating; with all such rows counted and the first named.
+    """
+    layout = benchmark(name)
+    rows = read_rows(path)
+    needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
+    problems: list[str] = []
+    for number, row in enumerate(rows, start=1):
+        problems += [f"row {number}: no text in {field!r}" for field in needed if not isinstance(row.get(field), str)]
+        ratings = row.get("scores")
+        if not isinstance(ratings, Mapping):
+            problems.append(f"row {number}: no ratings in 'scores'")
+            continue
+        absent = [dimension for dimension in layout.dimensions if dimension not in ratings]
+        problems += [f"row {number}: no rating of {dimension!r} in 'scores'" for dimension in absent]
+        for dimension in layout.dimensions:
+            number_at(ratings, dimension, f"{path}, row {number}")
+    if problems:
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise DataError(
+            f"{path} is not a {name} file: {problems[0]}{more}",
+            hint="Benchmark files are read as their authors published them; for your own ratings use --human FIELD.",
+        )
+    return BenchmarkData(layout, str(path), tuple(rows))
+
+
+def benchmark_items(
+    data: BenchmarkData,
+    dimension: str,
+    predicted: Sequence[float],
+    *,
+    probabilities: Sequence[Mapping[str, float] | None] | None = None,
+    errors: Sequence[str | None] | None = None,
+) -> list[ScoredItem]:
+    """Join scores to a benchmark's rows.
+
+    Parameters
+    ----------
+    data : BenchmarkData
+        The rows.
+    dimension : str
+        Which human rating.
+    predicted : sequence of float
+        One score per row, in order; NaN for unscored.
+    probabilities : sequence of mapping, optional
+        Label distributions behind the scores.
+    errors : sequence of str or None, optional
+        Why rows are unscored.
+
+    Raises
+    ------
+    ConfigurationError
+        If the benchmark has no such dimension.
+    DataError
+        If the number of scores is not the number of rows, or a rating is missing.
+    """
+    if dimension not in data.benchmark.dimensions:
+        raise ConfigurationError(
+            f"{data.benchmark.name} has no ratings of {dimension!r}",
+            hint=f"It has: {', '.join(data.benchmark.dimensions)}.",
+        )
+    if len(predicted) != len(data.rows):
+        raise DataError(f"{data.path} has {len(data.rows)} rows, but there are {len(predicted)} scores for them")
+    items = []
+    for index, (row, score) in enumerate(zip(data.rows, predicted, strict=True)):
+        item = ScoredItem(
+            group=data.group(index),
+            system=str(row.get("system_id", "")),
+            human=number_at(row["scores"], dimension, f"{data.path}, row {index + 1}"),
+            predicted=float(score),
+            length=word_count(row[data.benchmark.fields["output"]]),
+            key=data.key(index),
+        )
+        if probabilities is not None:
+            item = replace(item, probabilities=probabilities[index])
+        if errors is not None:
+            item = replace(item, error=errors[index])
+        items.append(item)
+    return items

@@ -1,0 +1,162 @@
+"""Rows that people rated: a published benchmark file, or a user's own, behind one face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
+from geval_local.analysis.ratings.responses import figure_items
+from geval_local.analysis.reading import SYSTEM_FIELDS, lookup, rated_items, read_rows
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.correlation import Level
+from geval_local.errors import ConfigurationError, DataError
+
+__all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
+
+
+class Rated(Protocol):
+    """What a meta-evaluation needs to know of rated rows."""
+
+    @property
+    def path(self) -> str:
+        """Where the rows came from."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows, unchanged."""
+        ...
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Levels at which these ratings can be correlated, the one to report first."""
+        ...
+
+    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
+        """Join figures as a result file holds them, one per row, to the ratings of a dimension."""
+        ...
+
+
+@dataclass(frozen=True)
+class PublishedRatings:
+    """A benchmark file."""
+
+    data: BenchmarkData
+
+    @property
+    def path(self) -> str:
+        """Where the rows came from."""
+        return self.data.path
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows, unchanged."""
+        return self.data.rows
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The paper's level, then the others that the file allows."""
+        return _levels(
+            self.data.benchmark.level,
+            grouped=self.data.benchmark.group_field is not None,
+            systems=all(row.get("system_id") for row in self.data.rows),
+        )
+
+    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
+        """Join figures to the ratings of a dimension."""
+        return figure_items(self.data, dimension, figures)
+
+
+@dataclass(frozen=True)
+class OwnRatings:
+    """A user's own file.
+
+    Attributes
+    ----------
+    path : str
+        Where the rows came from.
+    rows : tuple of dict
+        The rows, unchanged.
+    human : dict of str to str
+        Metric -> field of its human rating.
+    group_by, system : str or None
+        As for `geval_local.analysis.reading.read_results`.
+    """
+
+    path: str
+    rows: tuple[Mapping[str, Any], ...]
+    human: Mapping[str, str]
+    group_by: str | None = None
+    system: str | None = None
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """``summary`` first where the rows are grouped, else ``pooled``."""
+        writers = (self.system,) if self.system is not None else SYSTEM_FIELDS
+        systems = all(any(lookup(row, name) is not None for name in writers) for row in self.rows)
+        first: Level = "pooled" if self.group_by is None else "summary"
+        return _levels(first, grouped=self.group_by is not None, systems=systems)
+
+    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
+        """Join figures to the ratings of a dimension, which is the name of a metric here."""
+        return rated_items(
+            self.rows, figures, self.path, human=self.human[dimension], group_by=self.group_by, system=self.system
+        )
+
+
+def read_published(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
+    """Read a benchmark file, or the first `limit_groups` of its documents.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `read_benchmark`, and for a limit below 1.
+    """
+    data = read_benchmark(path, name)
+    chosen = _first_groups([data.group(index) for index in range(len(data.rows))], limit_groups)
+    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)))
+
+
+def read_own(
+    path: str | Path,
+    human: Mapping[str, str],
+    *,
+    group_by: str | None = None,
+    system: str | None = None,
+    limit_groups: int | None = None,
+) -> OwnRatings:
+    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, where nothing groups them).
+
+    Raises
+    ------
+    ConfigurationError
+        For a limit below 1.
+    DataError
+        If the file cannot be read, or a row lacks the field to group by.
+    """
+    rows = read_rows(path)
+    groups = []
+    for number, row in enumerate(rows, start=1):
+        group = number if group_by is None else lookup(row, group_by)
+        if group is None:
+            raise DataError(f"{path}, row {number}: the field {group_by!r} to group by is missing")
+        groups.append(str(group))
+    chosen = _first_groups(groups, limit_groups)
+    return OwnRatings(str(path), tuple(rows[index] for index in chosen), human, group_by, system)
+
+
+def _first_groups(groups: Sequence[str], limit: int | None) -> list[int]:
+    if limit is None:
+        return list(range(len(groups)))
+    if limit < 1:
+        raise ConfigurationError(f"the limit of groups must be at least 1, not {limit}")
+    kept = set(list(dict.fromkeys(groups))[:limit])
+    return [index for index, group in enumerate(groups) if group in kept]
+
+
+def _levels(first: Level, *, grouped: bool, systems: bool) -> tuple[Level, ...]:
+    others: list[Level] = [*(["summary"] if grouped else []), "pooled", *(["system"] if systems else [])]  # type: ignore[list-item]
+    return (first, *(level for level in others if level != first))

@@ -1,0 +1,199 @@
+"""Other people's outputs: G-Eval's result files with raw responses, and predictions in UniEval's format.
+
+The parser is the original's: a response counts if it starts, after at most one space, with a number. What differs is
+the treatment of the rest. The original's scripts count a response without a number as 0, which is below every
+scale that starts at 1; here it is counted and left out, unless parity with the original is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items, read_benchmark
+from geval_local.analysis.reading import figures_of, number_at
+from geval_local.analysis.records import ScoredItem
+from geval_local.errors import DataError
+from geval_local.scale import Scale
+
+__all__ = [
+    "ParsedResponses",
+    "figure_items",
+    "geval_items",
+    "parse_response",
+    "read_responses",
+    "run_items",
+    "unieval_items",
+]
+
+OutOfScale = Literal["exclude", "clip", "keep"]
+
+_LEADING_NUMBER = re.compile(r"^ ?([\d\.]+)")
+
+
+@dataclass(frozen=True)
+class ParsedResponses:
+    """What a file of raw responses came to.
+
+    Attributes
+    ----------
+    values : tuple of float
+        Mean rating per row, NaN where no response of the row counts.
+    responses : int
+        Responses in the file.
+    unparseable : int
+        Responses that do not start with a number.
+    out_of_scale : int
+        Responses whose number lies outside the scale; 0 when no scale was given.
+    counted : int
+        Responses that went into the means.
+    errors : tuple of (str or None)
+        Why a row has no value.
+    """
+
+    values: tuple[float, ...]
+    responses: int
+    unparseable: int
+    out_of_scale: int
+    counted: int
+    errors: tuple[str | None, ...]
+
+
+def parse_response(response: str) -> float | None:
+    """Read the number that a response starts with; None if it does not start with one."""
+    match = _LEADING_NUMBER.match(response)
+    if match is None:
+        return None
+    try:
+        return float(match[1])
+    except ValueError:  # "1.2.3", "..."
+        return None
+
+
+def read_responses(
+    rows: Sequence[Sequence[str]],
+    *,
+    scale: Scale | None = None,
+    out_of_scale: OutOfScale = "exclude",
+    geval_parity: bool = False,
+) -> ParsedResponses:
+    """Average the raw responses of each row.
+
+    Parameters
+    ----------
+    rows : sequence of sequence of str
+        All responses of each row.
+    scale : Scale, optional
+        What a response may say. Numbers between its labels ("2.5") count; numbers beyond its ends are `out_of_scale`.
+    out_of_scale : {"exclude", "clip", "keep"}
+        Leave such a response out, move it to the nearer end, or take it as it is. They are counted in any case.
+    geval_parity : bool
+        The original's rule: unparseable responses are 0 and no number is out of scale.
+    """
+    unparseable = outside = counted = 0
+    values: list[float] = []
+    errors: list[str | None] = []
+    for responses in rows:
+        numbers: list[float] = []
+        for response in responses:
+            number = parse_response(response)
+            if number is None:
+                unparseable += 1
+                if geval_parity:
+                    numbers.append(0.0)
+                continue
+            if scale is not None and not scale.low <= number <= scale.high:
+                outside += 1
+                if not geval_parity and out_of_scale == "exclude":
+                    continue
+                if not geval_parity and out_of_scale == "clip":
+                    number = min(max(number, scale.low), scale.high)
+            numbers.append(number)
+        counted += len(numbers)
+        values.append(sum(numbers) / len(numbers) if numbers else math.nan)
+        errors.append(None if numbers else "no response holds a rating")
+    return ParsedResponses(
+        tuple(values), sum(len(responses) for responses in rows), unparseable, outside, counted, tuple(errors)
+    )
+
+
+def geval_items(
+    path: str | Path,
+    name: str,
+    dimension: str,
+    *,
+    scale: Scale | None = None,
+    out_of_scale: OutOfScale = "exclude",
+    geval_parity: bool = False,
+) -> tuple[list[ScoredItem], ParsedResponses]:
+    """Read a result file of G-Eval's scripts: a benchmark's rows with ``all_responses``.
+
+    Such files lack the rows whose request failed. Items are keyed by system and document where the benchmark has both,
+    so they still pair with scores of the whole file.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the benchmark, the dimension or a row is not as it must be, with the row's number from 1.
+    """
+    data = read_benchmark(path, name)
+    for number, row in enumerate(data.rows, start=1):
+        responses = row.get("all_responses")
+        if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
+            raise DataError(
+                f"{path}, row {number}: 'all_responses' is not a list of texts",
+                hint="A result file of G-Eval holds the raw responses of each row.",
+            )
+    parsed = read_responses(
+        [row["all_responses"] for row in data.rows], scale=scale, out_of_scale=out_of_scale, geval_parity=geval_parity
+    )
+    return benchmark_items(data, dimension, parsed.values, errors=parsed.errors), parsed
+
+
+def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
+    """Join figures as a result file holds them, one per row, to a benchmark's rows.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `benchmark_items`, and if a score is no number.
+    """
+    return benchmark_items(
+        data,
+        dimension,
+        [number_at(found, "score", f"{data.path}, row {number}") for number, found in enumerate(figures, start=1)],
+        probabilities=[found.get("probabilities") or None for found in figures],
+        errors=[found.get("error") for found in figures],
+    )
+
+
+def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredItem]:
+    """Read the scores of a run over a benchmark file: its result file holds the benchmark's columns and ``geval``.
+
+    Raises
+    ------
+    DataError
+        If a row has no score of the metric, with its number from 1.
+    """
+    return figure_items(data, dimension, figures_of(data.rows, metric, data.path))
+
+
+def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_scores") -> list[ScoredItem]:
+    """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format.
+
+    Raises
+    ------
+    DataError
+        If a row has no prediction of the dimension, with its number from 1.
+    """
+    values = []
+    for number, row in enumerate(data.rows, start=1):
+        value = number_at(row, f"{field}.{dimension}", f"{data.path}, row {number}")
+        if math.isnan(value):
+            raise DataError(f"{data.path}, row {number}: no prediction of {dimension!r} in {field!r}")
+        values.append(value)
+    return benchmark_items(data, dimension, values)

@@ -1,0 +1,1 @@
+"""Correlations, resampling and tests."""

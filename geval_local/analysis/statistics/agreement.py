@@ -1,0 +1,102 @@
+"""How far judges, or runs of one judge, agree with each other: no human rating involved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.statistics.levels import coefficients
+
+__all__ = ["Agreement", "agree", "krippendorff_alpha"]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of two score lists.
+
+    Attributes
+    ----------
+    n : int
+        Items that both scored.
+    only_first, only_second : int
+        Items that one of them scored alone.
+    pearson, spearman, kendall : float
+        Pooled coefficients (tau-b); NaN where one side is constant.
+    mean_difference : float
+        Mean of ``first - second``, in units of the scale: whether one of them is the milder.
+    mean_absolute_difference, largest_difference : float
+        In units of the scale.
+    alpha : float
+        Krippendorff's alpha for interval data: 1 is identity, 0 is what chance gives. Unlike a correlation it falls
+        when one judge is milder than the other.
+    """
+
+    n: int
+    only_first: int
+    only_second: int
+    pearson: float
+    spearman: float
+    kendall: float
+    mean_difference: float
+    mean_absolute_difference: float
+    largest_difference: float
+    alpha: float
+
+
+def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreement:
+    """Measure how far two score lists agree on the items that both scored.
+
+    Raises
+    ------
+    DataError
+        If keys repeat, or the lists have no scored item in common.
+    """
+    left, right = pair(first, second, same_human=False)
+    a = np.array([item.predicted for item in left])
+    b = np.array([item.predicted for item in right])
+    pearson, spearman, kendall = coefficients(a, b).tolist()
+    scored = [sum(math.isfinite(item.predicted) for item in items) for items in (first, second)]
+    return Agreement(
+        n=len(left),
+        only_first=scored[0] - len(left),
+        only_second=scored[1] - len(left),
+        pearson=pearson,
+        spearman=spearman,
+        kendall=kendall,
+        mean_difference=float((a - b).mean()),
+        mean_absolute_difference=float(np.abs(a - b).mean()),
+        largest_difference=float(np.abs(a - b).max()),
+        alpha=krippendorff_alpha([a, b]),
+    )
+
+
+def krippendorff_alpha(ratings: ArrayLike) -> float:
+    """Krippendorff's alpha with the interval difference function.
+
+    Parameters
+    ----------
+    ratings : array_like, shape (raters, items)
+        NaN where a rater did not rate an item. Items with fewer than two ratings do not count.
+
+    Returns
+    -------
+    float
+        1 - observed / expected disagreement; NaN if all counted ratings are equal or there are none.
+    """
+    table = np.atleast_2d(np.asarray(ratings, dtype=np.float64))
+    table = table[:, np.isfinite(table).sum(axis=0) >= 2]
+    if table.size == 0:
+        return math.nan
+    raters = np.isfinite(table).sum(axis=0)
+    # sum over ordered pairs of (x - y)^2 = 2 n sum (x - mean)^2, within an item and over all ratings.
+    observed = float((2 * raters * np.nanvar(table, axis=0) * raters / (raters - 1)).sum())
+    values = table[np.isfinite(table)]
+    if np.unique(values).size < 2:
+        return math.nan
+    expected = 2 * values.size * float(values.var()) * values.size / (values.size - 1)
+    return 1.0 - observed / expected

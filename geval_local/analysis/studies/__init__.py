@@ -1,0 +1,1 @@
+"""Questions asked of scored records: bias, calibration, juries, ablations."""

@@ -1,0 +1,153 @@
+"""Several judges as a jury: the mean of their label distributions, weighted if asked, and where they disagree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.statistics.distributions import expectations, probability_matrix
+from geval_local.analysis.statistics.levels import coefficients
+from geval_local.analysis.statistics.resampling import group_folds
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.scale import Scale
+
+__all__ = ["Jury", "convene", "jensen_shannon"]
+
+Weighting = Literal["equal", "peers", "human"]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Jury:
+    """The judges' joint scores.
+
+    Attributes
+    ----------
+    items : tuple of ScoredItem
+        The items that all judges scored, with the mean distribution and its expectation.
+    weights : dict of str to float
+        Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
+    disagreement : tuple of float
+        Jensen-Shannon divergence of the judges' distributions per item, in nats: 0 where they are the same, at most
+        the entropy of the weights.
+    left_out : int
+        Items of the first judge that some judge did not score.
+    """
+
+    items: tuple[ScoredItem, ...]
+    weights: dict[str, float]
+    disagreement: tuple[float, ...]
+    left_out: int
+
+
+def jensen_shannon(p: Floats, weights: Floats) -> Floats:
+    """Generalised Jensen-Shannon divergence, ``H(mean) - mean of H``, in nats.
+
+    Parameters
+    ----------
+    p : ndarray, shape (judges, items, labels)
+        Label probabilities.
+    weights : ndarray, shape (judges,) or (judges, items)
+        Summing to 1 over the judges.
+    """
+    weights = weights[:, None] if weights.ndim == 1 else weights
+    mixture = (weights[:, :, None] * p).sum(axis=0)
+    return np.asarray(np.maximum(0.0, _entropy(mixture) - (weights * _entropy(p)).sum(axis=0)))
+
+
+def convene(
+    judges: Mapping[str, Sequence[ScoredItem]],
+    scale: Scale,
+    *,
+    weighting: Weighting = "equal",
+    folds: int = 5,
+    seed: int = 0,
+) -> Jury:
+    """Average the judges' label distributions, item by item.
+
+    Parameters
+    ----------
+    judges : mapping of str to sequence of ScoredItem
+        Name -> scores with label probabilities on one scale.
+    scale : Scale
+        The metric's scale.
+    weighting : {"equal", "peers", "human"}
+        ``peers``: in proportion to a judge's mean Spearman correlation with the other judges. ``human``: with the human
+        ratings of the *other* folds of groups, so that no item helps to weigh its own judges. Negative ones count 0.
+    folds, seed : int
+        Of ``human`` weighting.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are fewer than two judges, or too few groups to hold any out.
+    DataError
+        If the judges share no scored item, an item has no probabilities, or no judge agrees with anybody.
+    """
+    if len(judges) < 2:
+        raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
+    if weighting not in ("equal", "peers", "human"):
+        raise ConfigurationError(f"unknown weighting {weighting!r}", hint="Choose equal, peers or human.")
+    names = list(judges)
+    shared = list(judges[names[0]])
+    for name in names[1:]:
+        shared = pair(shared, judges[name])[0]
+    aligned = [pair(shared, judges[name])[1] for name in names]
+    p = np.stack([probability_matrix(items, scale) for items in aligned])
+    weights = _weights(p, aligned[0], scale, weighting, folds, seed)
+    mixture = (weights[:, :, None] * p).sum(axis=0)
+    items = tuple(
+        replace(item, predicted=float(value), probabilities=dict(zip(scale.labels, row.tolist(), strict=True)))
+        for item, row, value in zip(aligned[0], mixture, expectations(mixture, scale), strict=True)
+    )
+    return Jury(
+        items,
+        dict(zip(names, weights.mean(axis=1).tolist(), strict=True)),
+        tuple(jensen_shannon(p, weights).tolist()),
+        len(judges[names[0]]) - len(items),
+    )
+
+
+def _weights(
+    p: Floats, items: Sequence[ScoredItem], scale: Scale, weighting: Weighting, folds: int, seed: int
+) -> Floats:
+    """Weights of shape (judges, items)."""
+    count = len(p)
+    scores = np.stack([expectations(rows, scale) for rows in p])
+    result = np.full(scores.shape, 1 / count)
+    if weighting == "peers":
+        others = [[_spearman(a, b) for j, b in enumerate(scores) if j != i] for i, a in enumerate(scores)]
+        result[:] = _normalised(np.array([np.mean(own) for own in others]))[:, None]
+    if weighting == "human":
+        human = np.array([item.human for item in items])
+        fold = group_folds([item.group for item in items], folds, seed)
+        for held_out in np.unique(fold):
+            rest = (fold != held_out) & np.isfinite(human)
+            agreement = np.array([_spearman(human[rest], own[rest]) for own in scores])
+            result[:, fold == held_out] = _normalised(agreement)[:, None]
+    return result
+
+
+def _spearman(a: Floats, b: Floats) -> float:
+    value = float(coefficients(a, b)[1])
+    return value if math.isfinite(value) else 0.0
+
+
+def _normalised(agreement: Floats) -> Floats:
+    positive = np.maximum(agreement, 0.0)
+    if positive.sum() == 0:
+        raise DataError(
+            "no judge agrees with the others or with people, so agreement cannot weigh them",
+            hint="Use equal weights, or look at the agreement table first.",
+        )
+    return np.asarray(positive / positive.sum())
+
+
+def _entropy(p: Floats) -> Floats:
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1))

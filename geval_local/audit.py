@@ -1,0 +1,246 @@
+"""Audits: how a judge's tokenizer sees a metric's form and labels, and how the judge itself answers an example.
+
+The first half needs the tokenizer only; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.audit_examples import example_samples
+from geval_local.engine.interface import Engine
+from geval_local.errors import JudgeError, UnscorableError
+from geval_local.io.samples import Sample
+from geval_local.prompt import render_form
+from geval_local.scale import Distribution
+from geval_local.tokens.label_forms import DroppedForm
+from geval_local.tokens.requests import Request, RequestMaker
+
+if TYPE_CHECKING:
+    from geval_local.models.load import LoadedModel
+
+__all__ = ["JudgeAudit", "LabelForm", "PromptAudit", "audit_judge", "audit_prompt"]
+
+
+@dataclass(frozen=True)
+class LabelForm:
+    """One usable surface form of a label.
+
+    Attributes
+    ----------
+    label : str
+        The label.
+    value : float
+        Its value on the scale.
+    text : str
+        What stands behind the form.
+    token_ids : tuple of int
+        The tokens that it adds to the form.
+    pieces : tuple of str
+        Text of each of them.
+    """
+
+    label: str
+    value: float
+    text: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PromptAudit:
+    """One filled form as a tokenizer sees it.
+
+    Attributes
+    ----------
+    text : str
+        The rendered prompt, control tokens under their own names.
+    token_ids : tuple of int
+        Its tokens.
+    pieces : tuple of str
+        Text of each of them.
+    bos_count : int
+        How often the beginning-of-sequence token is among them.
+    dropped_tokens : int
+        Tokens cut off the field that may be shortened.
+    forms : tuple of LabelForm
+        The usable surface forms, in the order of the labels.
+    dropped : tuple of DroppedForm
+        Surface forms that re-tokenize the form.
+    collisions : tuple of (str, str)
+        Labels of which the first's tokens open the second's.
+    inner_nodes : tuple of tuple of int
+        The trie's positions that are read: tokens behind the form, empty for the form's own end.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    bos_count: int
+    dropped_tokens: int
+    forms: tuple[LabelForm, ...]
+    dropped: tuple[DroppedForm, ...]
+    collisions: tuple[tuple[str, str], ...]
+    inner_nodes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class JudgeAudit:
+    """A loaded judge on one metric.
+
+    Attributes
+    ----------
+    prompt : PromptAudit
+        The example's form.
+    example : Distribution
+        What the judge makes of it.
+    other_tokens : tuple of (str, float)
+        The likeliest next tokens outside the labels, with their probabilities.
+    lengths : tuple of int
+        Lengths in tokens of the prompts that were scored both ways.
+    batches : int
+        Into how many packs the engine put them together; as many as there are prompts would compare nothing.
+    batch_difference : float
+        Largest difference between their scores so packed and one by one, on the metric's scale.
+    parameters, memory_bytes : int
+        Of the model as loaded.
+    dtype, attention, engine : str
+        How it is run.
+    fingerprint, tokenizer_hash : str
+        What it is.
+    context : int
+        Longest prompt in tokens, the label included.
+    directory : Path
+        Where its files are.
+    """
+
+    prompt: PromptAudit
+    example: Distribution
+    other_tokens: tuple[tuple[str, float], ...]
+    lengths: tuple[int, ...]
+    batches: int
+    batch_difference: float
+    parameters: int
+    memory_bytes: int
+    dtype: str
+    attention: str
+    engine: str
+    fingerprint: str
+    tokenizer_hash: str
+    context: int
+    directory: Path
+
+
+def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
+    """See one sample's form and the labels behind it with a tokenizer's eyes.
+
+    Parameters
+    ----------
+    maker : RequestMaker
+        Of the metric and tokenizer.
+    sample : Sample
+        What fills the form.
+
+    Raises
+    ------
+    UnscorableError
+        If the sample does not fill the form, or its prompt is too long.
+    """
+    prepared = maker.prepare([sample])[0]
+    if prepared.request is None:
+        raise UnscorableError(prepared.error or "the form cannot be filled")
+    encoder, scale = maker.encoder, maker.metric.scale
+    ids, trie = prepared.request.ids, prepared.request.trie
+    prompt = render_form(maker.metric, sample.texts(maker.metric.fields))
+    # What was cut is known to the maker alone; the tokens themselves tell what is left.
+    text = str(encoder.tokenizer.decode(ids)) if prepared.dropped_tokens else encoder.readable_text(prompt)
+    bos = encoder.tokenizer.bos_token_id
+    return PromptAudit(
+        text=text,
+        token_ids=tuple(ids.tolist()),
+        pieces=tuple(encoder.decode_token(token) for token in ids.tolist()),
+        bos_count=0 if bos is None else int((ids == bos).sum()),
+        dropped_tokens=prepared.dropped_tokens,
+        forms=tuple(
+            LabelForm(
+                scale.labels[form.label],
+                scale.values[form.label],
+                form.text,
+                form.token_ids,
+                tuple(encoder.decode_token(token) for token in form.token_ids),
+            )
+            for form in trie.forms
+        ),
+        dropped=maker.reader.labels.dropped,
+        collisions=tuple((scale.labels[short], scale.labels[long]) for short, long in trie.collisions()),
+        inner_nodes=tuple(node.path for node in trie.inner_nodes),
+    )
+
+
+def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: RequestMaker) -> JudgeAudit:
+    """Audit a loaded judge on one metric.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The judge's weights.
+    engine : Engine
+        The engine that scores with them.
+    alone : Engine
+        One that computes every prompt in a forward pass of its own, to compare with.
+    maker : RequestMaker
+        Of the metric and the judge's tokenizer.
+
+    Raises
+    ------
+    JudgeError
+        If the example itself cannot be scored.
+    UnscorableError
+        If the example's prompt is longer than the judge reads.
+    """
+    samples = example_samples(maker.metric)
+    prompt = audit_prompt(maker, samples[0])
+    requests = [entry.request for entry in maker.prepare(samples) if entry.request is not None]
+    together, other = _distributions(engine, requests, maker)
+    one_by_one = _distributions(alone, requests, maker)[0]
+    return JudgeAudit(
+        prompt=prompt,
+        example=together[0],
+        other_tokens=other,
+        lengths=tuple(len(request.ids) for request in requests),
+        batches=len(engine.plan(requests)),
+        batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
+        parameters=loaded.parameters,
+        memory_bytes=loaded.memory_bytes,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        attention=loaded.attention,
+        engine=engine.name,
+        fingerprint=loaded.fingerprint,
+        tokenizer_hash=loaded.tokenizer_hash,
+        context=maker.context,
+        directory=loaded.directory,
+    )
+
+
+def _distributions(
+    engine: Engine, requests: Sequence[Request], maker: RequestMaker
+) -> tuple[list[Distribution], tuple[tuple[str, float], ...]]:
+    """Score requests in one plan; also the tokens outside the labels of the first."""
+    logprobs: dict[int, NDArray[np.float64]] = {}
+    other: tuple[tuple[str, float], ...] = ()
+    for pack, readouts in engine.execute(requests, engine.plan(requests)):
+        for index, readout in zip(pack.requests, readouts, strict=True):
+            if readout.label_logprobs is None:
+                raise JudgeError(
+                    f"an example prompt of {len(requests[index].ids)} tokens has no score: {readout.error}"
+                )
+            logprobs[index] = readout.label_logprobs
+            if index == 0:
+                other = tuple((maker.encoder.decode_token(token), p) for token, p in readout.other_tokens)
+    return [Distribution(maker.metric.scale, logprobs[index]) for index in range(len(requests))], other

@@ -1,0 +1,1 @@
+"""Reference metrics of other people, as rows beside a judge."""

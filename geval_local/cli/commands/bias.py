@@ -1,0 +1,186 @@
+"""``geval-local bias``: whom a judge favours, what length does to its scores, and what the form alone says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from geval_local.analysis.records import ScoredItem
+    from geval_local.analysis.studies.bias import Gap
+    from geval_local.analysis.studies.prior import PriorEffect
+    from geval_local.cli.scored_runs import ScoredRun
+
+__all__ = ["bias"]
+
+REST = "the others"
+
+
+@takes_loading()
+def bias(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`.")],
+    group_by: Annotated[
+        str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
+    ],
+    metric: Annotated[
+        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the file has several.")
+    ] = None,
+    human: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
+    ] = None,
+    document: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Field of the document, by which sides are paired.")
+    ] = None,
+    sides: Annotated[
+        list[str] | None,
+        typer.Option("--side", metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", "-j", metavar="NAME", help="The judge of FILE, for the form's prior."),
+    ] = None,
+    prior_correction: Annotated[
+        bool, typer.Option("--prior-correction", help="Divide the prior out and show what that changes.")
+    ] = False,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    as_json: options.Json = False,
+    models: options.ModelsFile = None,
+    *,
+    loading: Loading,
+) -> None:
+    """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping."""
+    from geval_local.analysis.reading import lookup
+    from geval_local.analysis.studies.bias import side_means
+    from geval_local.analysis.studies.length import length_bias
+    from geval_local.cli.scored_runs import ScoredRun, level_for
+
+    if prior_correction and judge is None:
+        raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
+    if sides and len(sides) != 2:
+        raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
+    run = ScoredRun(file)
+    name = run.one_metric(metric)
+    items = run.items(name, human=human, group_by=document)
+    own = [lookup(row, group_by) for row in run.rows]
+    absent = [number for number, side in enumerate(own, start=1) if side is None]
+    if absent:
+        raise DataError(f"{file}, row {absent[0]}: the field {group_by!r} to group by is missing")
+    members = [str(side) for side in own]
+    found: dict[str, Any] = {
+        "sides": side_means(items, members, resamples=resamples, seed=seed),
+        "gaps": _gaps(items, members, sides or [], split=human is not None, resamples=resamples, seed=seed),
+        "length": None,
+        "prior": None,
+    }
+    if any(item.length is not None for item in items):
+        found["length"] = length_bias(items, level_for(document), resamples=resamples, seed=seed)
+    if judge is not None:
+        choice = loading.of(judge, models)
+        found["prior"] = _prior(run, name, items, choice, document=document, resamples=resamples, seed=seed)
+    if as_json:
+        from geval_local.cli.output.console import print_json
+        from geval_local.cli.output.tables import as_record
+
+        if found["prior"] is not None and not prior_correction:
+            found["prior"] = {"prior": found["prior"].prior, "prior_score": found["prior"].prior_score}
+        print_json(as_record({"file": file, "metric": name, "group_by": group_by, **found}))
+        return
+    _show(name, group_by, found, correction=prior_correction)
+
+
+def _gaps(
+    items: Sequence[ScoredItem],
+    members: Sequence[str],
+    chosen: Sequence[str],
+    *,
+    split: bool,
+    resamples: int,
+    seed: int,
+) -> dict[str, Gap]:
+    """Two sides against each other, by human preference too; more than two each against the others."""
+    from geval_local.analysis.studies.bias import gap, gaps_by_preference, preferences
+
+    names = list(dict.fromkeys(members))
+    if len(names) < 2:
+        raise DataError(f"all rows are of one side, {names[0]!r}: there is nothing to compare")
+    found = {}
+    if not chosen and len(names) > 2:
+        for name in names:
+            two = [name if side == name else REST for side in members]
+            found[name] = gap(items, two, name, REST, resamples=resamples, seed=seed)
+        return found
+    first, second = chosen or names
+    found["all documents"] = gap(items, members, first, second, resamples=resamples, seed=seed)
+    if split:
+        preferred = preferences(items, members, first, second)
+        by_preference = gaps_by_preference(items, members, first, second, preferred, resamples=resamples, seed=seed)
+        found |= {
+            "people see no difference" if side == "equal" else f"people prefer {side}": own
+            for side, own in by_preference.items()
+        }
+    return found
+
+
+def _prior(
+    run: ScoredRun,
+    metric: str,
+    items: Sequence[ScoredItem],
+    choice: JudgeChoice,
+    *,
+    document: str | None,
+    resamples: int,
+    seed: int,
+) -> PriorEffect:
+    """Measure the prior with the very judge and form that scored the run.
+
+    Raises
+    ------
+    ConfigurationError
+        If the judge, the form or anything else is not that of the run.
+    """
+    from geval_local.analysis.studies.prior import prior_effect
+    from geval_local.cli.content_free import content_free_prior
+    from geval_local.cli.output.console import note
+    from geval_local.cli.scored_runs import level_for
+    from geval_local.signature import LIBRARIES, signature_differences, told_differences
+
+    origin = run.origin(metric)
+    note("loading the judge ...", "dim")
+    judge = choice.load()
+    differ = signature_differences(origin.signature, str(judge.signature(origin.definition)))
+    serious = {key: pair for key, pair in differ.items() if key not in (*LIBRARIES, "estimator")}
+    if serious:
+        told = told_differences(serious)
+        raise ConfigurationError(
+            f"the prior belongs to the judge and the form that scored {run.path}: {told}",
+            hint="Name that judge, loaded in the same way.",
+        )
+    prior = content_free_prior(judge, origin.definition)
+    level = level_for(document)
+    return prior_effect(items, prior, origin.definition.scale, level, resamples=resamples, seed=seed)
+
+
+def _show(metric: str, group_by: str, found: dict[str, Any], *, correction: bool) -> None:
+    from geval_local.analysis.score_tables import length_table, prior_label_table, prior_table
+    from geval_local.analysis.tables import gap_table, side_table
+    from geval_local.cli.output.console import note
+    from geval_local.cli.output.tables import show_table
+
+    show_table(side_table(found["sides"]), f"{metric}: mean score by {group_by}, with 95 % bootstrap intervals")
+    show_table(gap_table(found["gaps"]), "gaps and their tests", fold=("gap", "test", "documents", "left out"))
+    if REST in {gap.second for gap in found["gaps"].values()}:
+        note(f"note: {len(found['gaps'])} tests, p-values not corrected for their number", "yellow")
+    if found["length"] is not None:
+        show_table(length_table(found["length"]), "correlation with the length of the output")
+    if found["prior"] is not None:
+        show_table(prior_label_table(found["prior"]), "the form's prior: label probabilities without any content")
+        if correction:
+            show_table(prior_table(found["prior"]), "what dividing the prior out does")

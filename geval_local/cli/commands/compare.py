@@ -1,0 +1,192 @@
+"""``geval-local compare``: two runs side by side, after what differs between them has been said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from geval_local.cli import options
+from geval_local.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from geval_local.analysis.statistics.significance import Comparison
+    from geval_local.analysis.studies.comparison import Difference
+    from geval_local.cli.scored_runs import ScoredRun
+
+__all__ = ["compare"]
+
+ANY = "any"
+#: What always differs together with a key.
+IMPLIED = {"judge": ("judge", "tokenizer"), "versions": ("transformers", "torch", "version")}
+#: Characters of an output that are shown.
+BEGINNING = 60
+
+
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A result file of `score`.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one over the same rows.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
+    ] = None,
+    across: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="What may differ: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
+        ),
+    ] = None,
+    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    page: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Also write both runs side by side as one .html page.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare two runs on the rows that both scored.
+
+    Refused when the signatures differ in more than what --across names.
+    """
+    from geval_local.analysis.statistics.significance import compare as test
+    from geval_local.analysis.studies.comparison import differences
+    from geval_local.cli.scored_runs import ScoredRun, level_for
+
+    first, second = ScoredRun(run_a), ScoredRun(run_b)
+    names = [first.one_metric(name) for name in metric] if metric else first.metrics
+    names = [second.one_metric(name) for name in names if metric or name in second.metrics]
+    if not names:
+        raise ConfigurationError(
+            f"{run_a} and {run_b} share no metric",
+            hint=f"The one holds {', '.join(first.metrics)}, the other {', '.join(second.metrics)}.",
+        )
+    differ = _differences(first, second, names, across or [])
+    found: dict[str, Difference] = {}
+    tests: dict[str, Comparison] = {}
+    for name in names:
+        one, other = (run.items(name, human=human, group_by=group_by) for run in (first, second))
+        found[name] = differences(one, other, count=count, resamples=resamples, seed=seed)
+        if human is not None:
+            tests[name] = test(one, other, level_for(group_by), resamples=resamples, seed=seed)
+    if page is not None:
+        _write_page(first, second, page, human, group_by, resamples)
+    if as_json:
+        from geval_local.cli.output.console import print_json
+        from geval_local.cli.output.tables import as_record
+
+        record = {"a": run_a, "b": run_b, "differ": differ, "metrics": found, "against_human": tests}
+        print_json(as_record(record))
+        return
+    _show(first, second, differ, found, tests)
+
+
+def _write_page(
+    first: ScoredRun, second: ScoredRun, page: Path, human: str | None, group_by: str | None, resamples: int
+) -> None:
+    from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
+    from geval_local.cli.output.console import note
+    from geval_local.report.comparison_page import write_comparison
+
+    written = write_comparison(
+        first.path,
+        second.path,
+        page,
+        metrics=notes_of(first),
+        human=human,
+        group_by=group_by,
+        signatures=(signatures_of(first), signatures_of(second)),
+        manifests=(facts_of(first), facts_of(second)),
+        resamples=resamples,
+    )
+    note(f"wrote {written}; open it in any browser")
+
+
+def _differences(
+    first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str]
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """List what differs, per metric, and refuse what nobody asked for.
+
+    Raises
+    ------
+    ConfigurationError
+        If something differs that `across` does not name, or it names something that no signature has.
+    """
+    from dataclasses import fields
+
+    from geval_local.signature import Signature, signature_differences, told_differences
+
+    known = [*(field.name for field in fields(Signature)), "versions", "input", ANY]
+    unknown = [key for key in across if key not in known]
+    if unknown:
+        raise ConfigurationError(f"--across {unknown[0]}: no such key", hint=f"Keys: {', '.join(known)}.")
+    differ = {}
+    for name in names:
+        if ANY in across and not all(run.is_described(name) for run in (first, second)):
+            continue
+        differ[name] = signature_differences(first.origin(name).signature, second.origin(name).signature)
+    changed = _changed_outputs(first, second)
+    if changed:
+        for own in [differ.setdefault(name, {}) for name in names]:
+            own["input"] = (f"{changed} outputs", "other texts under the same id or row number")
+    allowed = {part for key in across for part in IMPLIED.get(key, (key,))}
+    refused = {key: pair for own in differ.values() for key, pair in own.items() if key not in allowed}
+    if refused and ANY not in across:
+        told = told_differences(refused, "{} | {}")
+        needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
+        raise ConfigurationError(
+            f"{first.path} and {second.path} are not comparable: {told}",
+            hint=f"If that is the comparison you want, say so: {' '.join(f'--across {key}' for key in needed)}",
+        )
+    return differ
+
+
+def _changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
+    """Count the rows that bear the same key and hold another text."""
+    from geval_local.analysis.reading import row_keys
+
+    texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
+    return sum(text != texts[1][key] for key, text in texts[0].items() if key in texts[1])
+
+
+def _show(
+    first: ScoredRun,
+    second: ScoredRun,
+    differ: Mapping[str, Mapping[str, tuple[str, str]]],
+    found: Mapping[str, Any],
+    tests: Mapping[str, Any],
+) -> None:
+    from geval_local.analysis.reading import row_keys
+    from geval_local.analysis.score_tables import difference_table, largest_table
+    from geval_local.analysis.tables import comparison_table
+    from geval_local.cli.output.console import result_console
+    from geval_local.cli.output.tables import show_table
+
+    console = result_console()
+    for letter, run in (("A", first), ("B", second)):
+        judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
+        console.print(f"{letter}  {run.path}, {len(run.rows)} rows, {judge}", markup=False, soft_wrap=True)
+    lines = dict.fromkeys(
+        f"differs in {key}: {one} | {other}" for own in differ.values() for key, (one, other) in own.items()
+    )
+    for line in lines or ["differs in nothing that a signature tells"]:
+        console.print(line, markup=False, soft_wrap=True)
+    show_table(difference_table(found), "A and B on the rows that both scored", fold=("A / B alone",))
+    if tests:
+        show_table(
+            comparison_table(tests), "which agrees better with people?", fold=("on", "Williams", "items / groups")
+        )
+    outputs = dict(zip(row_keys(first.rows), first.outputs(), strict=True))
+    for name, own in found.items():
+        rows = [(key, a, b, _beginning(outputs.get(key))) for key, a, b in own.largest]
+        if rows:
+            show_table(largest_table(rows), f"largest disagreements: {name}")
+
+
+def _beginning(text: str | None) -> str:
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= BEGINNING else f"{flat[: BEGINNING - 3]}..."

@@ -1,0 +1,194 @@
+"""``geval-local judges``: which there are, what they are like, and how to get them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.errors import JudgeError
+
+if TYPE_CHECKING:
+    from geval_local.audit import JudgeAudit
+    from geval_local.models.entry import JudgeEntry
+
+__all__ = ["app", "check", "fetch", "list_judges"]
+
+app = typer.Typer(no_args_is_help=True)
+
+DEFAULT_METRIC = "summarization/coherence"
+#: Characters of the rendered prompt's end that `check` shows.
+TAIL = 400
+
+
+@app.command("list")
+def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
+    """List the judges by name, and whether their files are on this machine."""
+    from rich import box
+    from rich.table import Table
+
+    from geval_local.models.registry import load_registry, local_directory
+
+    registry = load_registry(models)
+    present = {name: local_directory(entry) is not None for name, entry in registry.judges.items()}
+    if as_json:
+        records = [
+            entry.model_dump(mode="json") | {"default": name == registry.default, "present": present[name]}
+            for name, entry in registry.judges.items()
+        ]
+        print_json(records)
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("judge", "parameters", "memory", "context", "licence", "style", "here"):
+        table.add_column(heading, justify="right" if heading in ("parameters", "memory", "context") else "left")
+    for name, entry in registry.judges.items():
+        table.add_row(
+            name + (" (default)" if name == registry.default else ""),
+            "-" if entry.parameters is None else _short(entry.parameters),
+            "-" if entry.memory_gb is None else f"{entry.memory_gb:.1f} GB",
+            "-" if entry.context is None else str(entry.context),
+            entry.license or "-",
+            entry.style,
+            "yes" if present[name] else "no",
+        )
+    print_table(table)
+    note("memory is that of the weights alone, computed from parameters and dtype")
+    note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
+
+
+@app.command()
+@takes_loading()
+def check(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Absent: the default judge.")] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file.")
+    ] = DEFAULT_METRIC,
+    models: options.ModelsFile = None,
+    as_json: options.Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
+    from geval_local.audit import audit_judge
+    from geval_local.engine.batched import PaddedEngine
+    from geval_local.metric import Metric
+    from geval_local.models.head import Head
+    from geval_local.steps import with_pinned_steps
+    from geval_local.tokens.requests import RequestMaker
+
+    chosen = Metric.load(metric)
+    judge = loading.of(name, models).load()
+    chosen = with_pinned_steps(chosen, judge.fingerprint)
+    if chosen.needs_steps:
+        note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
+    model = judge.loaded.model
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    audit = audit_judge(judge.loaded, judge.engine, alone, RequestMaker(judge.encoder, chosen, judge.context))
+    engine_text = judge.engine_report.text
+    if as_json:
+        record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **_record(audit)}
+        print_json(record | {"engine_report": engine_text})
+    else:
+        _show(audit, judge.name, chosen, judge.encoder.style, engine_text)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `judges list`, or a hub id.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="A directory to carry to another machine.")
+    ] = None,
+    models: options.ModelsFile = None,
+) -> None:
+    """Download a judge's safetensors, configuration and tokenizer; the only verb that uses the network."""
+    from geval_local.models.fetch import fetch as download
+    from geval_local.models.registry import load_registry
+
+    directory = download(_entry_to_fetch(name, models), output)
+    typer.echo(str(directory))
+    listed = output is None and name in load_registry(models).judges
+    note(f"next: geval-local judges check {name if listed else directory}")
+
+
+def _entry_to_fetch(name: str, models: Path | None) -> JudgeEntry:
+    from geval_local.models.entry import HUB_ID, JudgeEntry
+    from geval_local.models.registry import find_judge
+
+    try:
+        return find_judge(name, models)
+    except JudgeError:
+        if not re.fullmatch(HUB_ID, name):
+            raise
+        return JudgeEntry(name=name, hub=name)
+
+
+def _short(count: float) -> str:
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {letter}"
+    return f"{count:g}"
+
+
+def _show(audit: JudgeAudit, name: str, metric: Any, style: str, engine_text: str) -> None:
+    from geval_local.cli.output.audits import show_labels
+
+    console = result_console()
+
+    def line(what: str, value: str) -> None:
+        console.print(f"{what:<24} {value}", markup=False, soft_wrap=True)
+
+    line("judge", f"{name} ({audit.directory})")
+    line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
+    line("size", f"{_short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
+    line("attention", audit.attention)
+    line("engine", engine_text)
+    line("context", f"{audit.context} tokens")
+    line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
+    line("BOS tokens", str(audit.prompt.bos_count))
+    console.rule("the example's prompt, its end", align="left")
+    console.print(("..." if len(audit.prompt.text) > TAIL else "") + audit.prompt.text[-TAIL:], markup=False)
+    console.rule()
+    show_labels(audit.prompt)
+    example = audit.example
+    line("example: score", f"{example.score:.4f} on {metric.scale.text}, std {example.std:.3f}")
+    line("example: label mass", f"{example.label_mass:.6f}")
+    if len(example.scale.labels) <= 12:
+        line("example: labels", "  ".join(f"{label}: {p:.4f}" for label, p in example.probabilities.items()))
+    if audit.other_tokens:
+        line("example: other tokens", "  ".join(f"{token!r}: {p:.4f}" for token, p in audit.other_tokens))
+    lengths = ", ".join(map(str, audit.lengths))
+    line(
+        "batched - one by one",
+        f"{audit.batch_difference:.2e} at most ({audit.batches} batches of prompts with {lengths} tokens)",
+    )
+
+
+def _record(audit: JudgeAudit) -> dict[str, Any]:
+    from geval_local.cli.output.audits import label_record
+
+    return {
+        "directory": str(audit.directory),
+        "fingerprint": audit.fingerprint,
+        "tokenizer": audit.tokenizer_hash,
+        "parameters": audit.parameters,
+        "memory_bytes": audit.memory_bytes,
+        "dtype": audit.dtype,
+        "attention": audit.attention,
+        "engine": audit.engine,
+        "context": audit.context,
+        "prompt": label_record(audit.prompt),
+        "example": {
+            "score": audit.example.score,
+            "label_mass": audit.example.label_mass,
+            "probabilities": audit.example.probabilities,
+            "other_tokens": [list(pair) for pair in audit.other_tokens],
+        },
+        "batch_difference": audit.batch_difference,
+        "batches": audit.batches,
+        "batch_lengths": list(audit.lengths),
+    }

@@ -1,0 +1,164 @@
+"""``geval-local jury``: several judges' runs over the same rows become one, the mean of their distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from geval_local.cli import options
+from geval_local.errors import ConfigurationError, OutputError
+
+if TYPE_CHECKING:
+    from geval_local.analysis.studies.jury import Jury
+    from geval_local.cli.scored_runs import ScoredRun
+
+__all__ = ["jury"]
+
+#: Keys in which the judges of a jury may differ; the metric and its scale are not among them.
+OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", "transformers", "torch", "version")
+
+
+def jury(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files over the same rows.")],
+    metric: Annotated[
+        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
+    ] = None,
+    weights: Annotated[
+        Literal["equal", "peers", "human"],
+        typer.Option(help="Alike, by agreement with the other judges, or with people on other documents."),
+    ] = "equal",
+    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
+    ] = None,
+    count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and draws.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Average several judges' label distributions, item by item, and show where they disagree."""
+    from geval_local.analysis.score_tables import disagreement_table, weight_table
+    from geval_local.analysis.statistics.correlation import correlate
+    from geval_local.analysis.studies.jury import convene
+    from geval_local.analysis.tables import correlation_table
+    from geval_local.cli.output.console import note, print_json
+    from geval_local.cli.output.tables import as_record, show_table
+    from geval_local.cli.scored_runs import ScoredRun, level_for
+
+    if weights == "human" and human is None:
+        raise ConfigurationError("--weights human needs --human FIELD")
+    scored = [ScoredRun(path) for path in runs]
+    name = scored[0].one_metric(metric)
+    named = _named(scored, name)
+    judges = {judge: run.items(run.one_metric(name), human=human, group_by=group_by) for judge, run in named.items()}
+    result = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
+    agreement = {}
+    if human is not None:
+        agreement = {
+            who: correlate(items, level_for(group_by), seed=seed)
+            for who, items in {"jury": result.items, **judges}.items()
+        }
+    if output is not None:
+        _write(output, named, name, result, weights)
+    if as_json:
+        listed = [
+            {"key": item.key, "score": item.predicted, "disagreement": own}
+            for item, own in zip(result.items, result.disagreement, strict=True)
+        ]
+        record = {"metric": name, "weights": result.weights, "left_out": result.left_out, "items": listed}
+        print_json(as_record(record | {"against_human": agreement}))
+        return
+    show_table(weight_table(result), f"{name}: a jury of {len(judges)}, weights {weights}")
+    scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
+    show_table(disagreement_table(result, scores, count), "where the judges disagree most")
+    if agreement:
+        show_table(correlation_table(agreement), "against people", fold=("level", "n", "points", "items left out"))
+    if result.left_out:
+        note(f"note: {result.left_out} items are without a verdict: some judge did not score them", "yellow")
+
+
+def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
+    """Name the runs by their judges, and see that they rate the same thing on the same scale.
+
+    Raises
+    ------
+    ConfigurationError
+        If they do not, or one has no manifest.
+    """
+    from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
+
+    named: dict[str, ScoredRun] = {}
+    first = scored[0].origin(metric).signature
+    for run in scored:
+        origin = run.origin(run.one_metric(metric))
+        differ = {
+            key: pair
+            for key, pair in signature_differences(first, origin.signature).items()
+            if key not in OWN_TO_A_JUDGE
+        }
+        if differ:
+            told = told_differences(differ, "{} | {}")
+            raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
+        judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
+        judge = judge_name(judge)
+        named[judge if judge not in named else run.path.stem] = run
+    if len(named) < len(scored):
+        raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")
+    return named
+
+
+def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
+    """Write the first run's rows with the jury's verdicts in the place of its own.
+
+    Raises
+    ------
+    OutputError
+        If the output is one of the runs, or cannot be written.
+    """
+    import math
+    from dataclasses import replace
+
+    from geval_local.analysis.reading import row_keys
+    from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
+    from geval_local.io.samples import Sample
+    from geval_local.io.writer import ResultWriter
+    from geval_local.scale import Distribution
+    from geval_local.score import Estimator, Score
+    from geval_local.signature import signature_parts
+
+    runs = list(named.values())
+    if output.resolve() in [run.path.resolve() for run in runs]:
+        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
+    origins = {judge: run.origin(metric) for judge, run in named.items()}
+    definition = origins[next(iter(named))].definition
+    verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
+    unscored = 0
+    with ExitStack() as stack:
+        writer = stack.enter_context(ResultWriter.open(output, [metric]))
+        for row, key in zip(runs[0].rows, row_keys(runs[0].rows), strict=True):
+            columns = {column: value for column, value in row.items() if column != "geval"}
+            if key in verdicts:
+                item, disagreement = verdicts[key]
+                logs = [math.log(p) if p > 0 else -math.inf for p in (item.probabilities or {}).values()]
+                score = Score.from_distribution(metric, Distribution(definition.scale, logs), estimator=Estimator())
+                # The judges' label masses belong to different vocabularies; a jury has none of its own.
+                score = replace(score, label_mass=math.nan)
+                columns["jury_disagreement"] = disagreement
+            else:
+                score = Score.unscored(metric, "some judge of the jury did not score this row")
+                unscored += 1
+            writer.write(Sample(columns), {metric: score})
+        manifest_path(output).unlink(missing_ok=True)
+    parts = [signature_parts(origin.signature) for origin in origins.values()]
+    joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
+    joined["judge"] = f"jury({joined['judge']},{weights})"
+    signature = "|".join(f"{key}:{value}" for key, value in joined.items())
+    scored = {metric: ScoredMetric(signature, definition, unscored)}
+    first = runs[0].path
+    write_manifest(
+        output, Manifest(f"jury of {', '.join(named)}", first.name, file_sha256(first), len(runs[0].rows), scored)
+    )

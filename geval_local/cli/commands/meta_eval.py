@@ -1,0 +1,194 @@
+"""``geval-local meta-eval``: whether the judge agrees with people, as far as these ratings can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from geval_local.analysis.ratings.rated import Rated
+    from geval_local.analysis.ratings.responses import ParsedResponses
+    from geval_local.analysis.studies.evaluation import Contender
+    from geval_local.cli.kept_columns import KeptColumns
+    from geval_local.cli.kept_runs import KeptRuns
+    from geval_local.metric import Metric
+
+__all__ = ["meta_eval"]
+
+
+@takes_loading()
+def meta_eval(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
+    benchmark: Annotated[
+        str | None, typer.Option(metavar="NAME", help="summeval, topical-chat or qags: what FILE is, unmodified.")
+    ] = None,
+    judge: Annotated[
+        list[str] | None, typer.Option("--judge", "-j", metavar="NAME", help="A judge; may be repeated.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric", "-m", metavar="NAME", help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt)."
+        ),
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="A result file of `score` over FILE; may be repeated. Nothing is scored."),
+    ] = None,
+    from_responses: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE."),
+    ] = None,
+    geval_parity: Annotated[
+        bool, typer.Option("--geval-parity", help="Count responses without a number as 0, as G-Eval's script does.")
+    ] = False,
+    human: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
+    ] = None,
+    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    ablations: Annotated[
+        bool, typer.Option("--ablations", help="Also without probabilities, without steps, and sampled.")
+    ] = False,
+    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
+    gptscore: Annotated[
+        bool, typer.Option("--gptscore", help="Also each judge's GPTScore: its likelihood of the outputs.")
+    ] = False,
+    reference_model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND=NAME", help="bertscore, bartscore or unieval, on weights that you have."),
+    ] = None,
+    no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
+    limit_groups: Annotated[
+        int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the scored files here, and reuse them.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
+    digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
+    as_json: options.Json = False,
+    models: options.ModelsFile = None,
+    *,
+    loading: Loading,
+) -> None:
+    """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
+
+    Without --judge, --results or --from-responses the default judge scores FILE.
+    """
+    from geval_local.analysis.ratings.published import published_table
+    from geval_local.analysis.ratings.rated import PublishedRatings, read_own, read_published
+    from geval_local.analysis.studies.evaluation import evaluate
+    from geval_local.cli import contenders as sources
+    from geval_local.cli.kept_columns import KeptColumns
+    from geval_local.cli.kept_runs import KeptRuns, check_directory
+    from geval_local.cli.meta_metrics import benchmark_metrics, own_metrics
+    from geval_local.cli.output.meta_evaluation import Report, show_report
+
+    rated: Rated
+    if benchmark is not None:
+        if human or group_by or system:
+            raise ConfigurationError("--human, --group-by and --system are for your own rows; --benchmark brings them")
+        rated = read_published(file, benchmark, limit_groups=limit_groups)
+        metrics = benchmark_metrics(rated.data.benchmark, metric or [])
+        coefficient = published_table(benchmark).coefficient
+    else:
+        if reference_model:
+            raise ConfigurationError("--reference-model needs --benchmark: it asks what the benchmark rates")
+        if from_responses:
+            raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
+        metrics, fields = own_metrics(metric or [], human or [])
+        rated = read_own(file, fields, group_by=group_by, system=system, limit_groups=limit_groups)
+        coefficient = "spearman"
+    if no_steps:
+        metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
+    if geval_parity and not from_responses:
+        raise ConfigurationError("--geval-parity is about --from-responses: here nothing is parsed")
+    check_directory(output)
+
+    found: list[Contender] = []
+    part = "" if limit_groups is None else f"first{limit_groups}"
+    runs = KeptRuns(file, rated.rows, output, part)
+    columns = KeptColumns(file, output, part)
+    names: list[str | None] = list(judge or []) if judge or results or from_responses else [None]
+    for path in results or []:
+        run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
+        found += [run, *(sources.ablations(run, metrics) if ablations else [])]
+    for name in names:
+        choice = loading.of(name, models)
+        taken = [one.name for one in found]
+        found += _judged(rated, runs, columns, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
+    dimensions = list(metrics)
+    parsed: dict[str, ParsedResponses] = {}
+    if benchmark is not None and from_responses:
+        responses, parsed = sources.from_responses(
+            from_responses, benchmark, _all_dimensions(rated, dimensions, metric), metrics=metrics, parity=geval_parity
+        )
+        found += responses
+    notes: list[str] = []
+    if isinstance(rated, PublishedRatings):
+        found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
+        for asked in reference_model or []:
+            from geval_local.cli.model_baselines import from_reference_model
+
+            found.append(
+                from_reference_model(rated, columns, asked, dimensions, models_file=models, device=loading.device)
+            )
+    if not no_baselines:
+        reference, notes = sources.baselines(rated, dimensions)
+        found += reference
+    evaluation = evaluate(found, rated.levels, coefficient, resamples=resamples, seed=seed)
+    report = Report(rated, metrics, evaluation, coefficient, benchmark, parsed, tuple(notes), digits, ablations)
+    show_report(report, as_json=as_json)
+
+
+def _judged(
+    rated: Rated,
+    runs: KeptRuns,
+    columns: KeptColumns,
+    choice: JudgeChoice,
+    metrics: dict[str, Metric],
+    taken: list[str],
+    *,
+    ablations: bool,
+    gptscore: bool,
+) -> list[Contender]:
+    """Load one judge, let it score, and let go of it before the next one is loaded."""
+    from geval_local.cli import contenders as sources
+    from geval_local.cli.output.console import note
+    from geval_local.signature import judge_name
+
+    note("loading the judge ...", "dim")
+    judge = choice.load()
+    name = judge_name(judge.name)
+    name = name if name not in taken else str(choice.name)
+    if name in taken:
+        raise ConfigurationError(f"two judges are called {name}; name each of them once")
+    no_steps = all(metric.steps == () for metric in metrics.values())
+    full = sources.from_judge(rated, runs, judge, metrics, name)
+    found = [full]
+    if ablations:
+        found += sources.ablations(full, metrics)
+        found += [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
+    if gptscore:
+        from geval_local.cli.model_baselines import gptscore as gptscore_row
+
+        found.append(gptscore_row(rated, columns, judge, metrics, name))
+    return found
+
+
+def _all_dimensions(rated: Rated, dimensions: list[str], named: list[str] | None) -> list[str]:
+    """Other people's outputs also rate dimensions without a preset; unless single metrics were asked for."""
+    from geval_local.analysis.ratings.rated import PublishedRatings
+
+    if named or not isinstance(rated, PublishedRatings):
+        return dimensions
+    return list(rated.data.benchmark.dimensions)

@@ -1,0 +1,138 @@
+"""``geval-local report``: a run as one page that opens anywhere, and what such a page is told of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from geval_local.cli.output.console import note
+from geval_local.errors import ConfigurationError, UnscorableError
+
+if TYPE_CHECKING:
+    from geval_local.analysis.tables import Table
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.report.overview import MetricNotes
+
+__all__ = ["facts_of", "notes_of", "report", "signatures_of"]
+
+#: Draws of the sampled row of the ablation, as many as the paper had.
+DRAWS = 20
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PAGE", help="The .html file to write.")],
+    human: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METRIC=]FIELD", help="Field of the human rating, of all metrics or of one; may be repeated."
+        ),
+    ] = None,
+    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+) -> None:
+    """Write a run as one self-contained HTML page: no network, no server, opens from any disk."""
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.report.run_page import write_report
+
+    scored = ScoredRun(run)
+    ratings = _ratings(human or [], scored.metrics)
+    page = write_report(
+        run,
+        output,
+        metrics=notes_of(scored),
+        human=ratings,
+        group_by=group_by,
+        signature=signatures_of(scored),
+        manifest=facts_of(scored),
+        ablation=_ablation(scored, ratings, group_by, resamples),
+        title=title,
+        resamples=resamples,
+    )
+    note(f"wrote {page}; open it in any browser")
+
+
+def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | None:
+    """Read ``FIELD`` or ``METRIC=FIELD``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a metric is not in the run, or a field for all metrics stands beside others.
+    """
+    pairs = [item.rpartition("=") for item in given]
+    if len(pairs) == 1 and not pairs[0][0]:
+        return pairs[0][2]
+    unknown = [name for name, _, _ in pairs if name not in metrics]
+    if unknown:
+        raise ConfigurationError(
+            f"--human: {unknown[0] or given[0]!r} names no metric of the run",
+            hint=f"Write --human FIELD once, or METRIC=FIELD for each of: {', '.join(metrics)}.",
+        )
+    return {name: field for name, _, field in pairs} or None
+
+
+def _ablation(
+    run: ScoredRun, ratings: str | dict[str, str] | None, group_by: str | None, resamples: int
+) -> Table | None:
+    """Estimate otherwise from the run's own distributions: the paper's ablation, as far as no judge is needed.
+
+    None where nobody rated anything, or no manifest says what the scales are.
+    """
+    from geval_local.analysis.statistics.correlation import correlate
+    from geval_local.analysis.studies.ablation import mode_items, sampled_items
+    from geval_local.analysis.tables import correlation_table
+    from geval_local.cli.scored_runs import level_for
+
+    found = {}
+    for name in run.metrics:
+        field = ratings if ratings is None or isinstance(ratings, str) else ratings.get(name)
+        if field is None or not run.is_described(name):
+            continue
+        scale = run.origin(name).definition.scale
+        items = run.items(name, human=field, group_by=group_by)
+        for estimator, estimated in (
+            ("exact expectation", items),
+            ("likeliest label (- Probs)", mode_items(items, scale)),
+            (f"mean of {DRAWS} draws", sampled_items(items, scale, DRAWS)),
+        ):
+            found[f"{name}: {estimator}"] = correlate(estimated, level_for(group_by), resamples=resamples)
+    return correlation_table(found) if found else None
+
+
+def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:
+    """Give every metric that the manifest describes its steps, its scale, and the form as the first row fills it."""
+    from geval_local.io.samples import Sample
+    from geval_local.prompt import render_form
+
+    notes: dict[str, MetricNotes] = {}
+    for name in run.metrics:
+        if not run.is_described(name):
+            continue
+        metric = run.origin(name).definition
+        notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
+        for row in run.rows:
+            try:
+                notes[name]["prompt"] = render_form(metric, Sample(row).texts(metric.fields)).text
+            except UnscorableError:
+                continue
+            break
+    return notes
+
+
+def signatures_of(run: ScoredRun) -> dict[str, str] | None:
+    """Give the signature of every metric that the manifest describes; None if it describes none."""
+    found = {name: run.origin(name).signature for name in run.metrics if run.is_described(name)}
+    return found or None
+
+
+def facts_of(run: ScoredRun) -> Mapping[str, Any] | None:
+    """Give what else the manifest says of a run; None without a manifest."""
+    manifest = run.manifest
+    if manifest is None:
+        return None
+    return {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}

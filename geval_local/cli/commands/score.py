@@ -1,0 +1,176 @@
+"""``geval-local score``: the options, checked before anything expensive happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import Loading, takes_loading
+from geval_local.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
+
+__all__ = ["score"]
+
+
+@takes_loading()
+def score(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; one sample per row.")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used to the letter.")
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
+    judge: options.JudgeNames = None,
+    models: options.ModelsFile = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/."
+        ),
+    ] = None,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl.",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Rows that are gathered to share their texts. Absent: 4096.", show_default=False
+        ),
+    ] = None,
+    retry_errors: options.RetryErrors = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
+    ] = False,
+    estimator: Annotated[
+        Literal["exact", "mode", "sample"],
+        typer.Option(help="Exact expectation, the likeliest label's value, or the mean of n draws."),
+    ] = "exact",
+    n: Annotated[int, typer.Option("--n", metavar="N", help="Draws per row, for --estimator sample.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the draws and of the mean's bootstrap interval.")] = 0,
+    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    threshold: Annotated[
+        float | None, typer.Option(metavar="X", help="The score that passes, on the metric's scale.")
+    ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Add calibrated scores, by a file of `calibrate`; may be repeated."),
+    ] = None,
+    fail_under: options.FailUnder = None,
+    max_unscored: options.MaxUnscored = None,
+    as_json: options.Json = False,
+    distributed: options.Distributed = None,
+    workers: options.Workers = None,
+    address: options.Address = None,
+    *,
+    loading: Loading,
+) -> None:
+    """Score every row of a file on one or more metrics.
+
+    Without -o only the closing table is printed. With it, finished work is kept at every moment: the same command, or
+    `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
+    """
+    from geval_local.cli.gates import EXIT_GATE, Gates
+    from geval_local.score import Estimator
+
+    gates = Gates.parse(fail_under, max_unscored)
+    _check_spread(distributed, workers, address, output)
+    chosen = _metrics(metric or [], prompt_file, scale, no_steps)
+    for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
+        _check_on_scales(name, limit_value, chosen)
+    choices = [loading.of(name, models) for name in (judge if judge else (None,))]
+    if dry_run:
+        from geval_local.cli.output.forms import show_forms
+
+        show_forms(file, chosen, choices[0], as_json=as_json)
+        return
+
+    from geval_local.cli.calibrated import load_calibrations
+    from geval_local.cli.output.run_summary import show_result
+    from geval_local.cli.scoring import score_file
+    from geval_local.cli.task import Task, find_target
+
+    task = Task(
+        file=file,
+        metrics=chosen,
+        metric_names=metric or [],
+        judges=choices,
+        estimator=Estimator(estimator, n, seed),
+        gates=gates,
+        target=find_target(output, export or []),
+        limit=limit,
+        threshold=threshold,
+        window=window,
+        use_cache=not no_cache and distributed is None,
+        retry_errors=retry_errors,
+        calibrations=load_calibrations(calibration or [], chosen),
+        calibration_files=calibration or [],
+        distributed=distributed,
+        workers=workers,
+        address=address,
+    )
+    result = score_file(task)
+    show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
+    if result.failures:
+        raise typer.Exit(EXIT_GATE)
+
+
+def _check_spread(distributed: str | None, workers: int | None, address: str | None, output: str | None) -> None:
+    if distributed is None:
+        for name, value in (("--workers", workers), ("--address", address)):
+            if value is not None:
+                raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
+    elif output is None:
+        raise ConfigurationError("--distributed needs a place for its parts", hint="Add -o runs/NAME/.")
+
+
+def _metrics(names: list[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:
+    from geval_local.metric import Metric
+    from geval_local.prompt import metric_from_prompt_file
+
+    if prompt_file is None:
+        if scale is not None:
+            raise ConfigurationError("--scale belongs to --prompt-file; a metric brings its own scale")
+        if not names:
+            raise ConfigurationError(
+                "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
+            )
+        metrics = [Metric.load(name) for name in names]
+    elif names or scale is None or no_steps:
+        raise ConfigurationError(
+            "--prompt-file is a metric by itself: it goes with --scale, and with neither --metric nor --no-steps",
+            hint=f"geval-local score FILE --prompt-file {prompt_file} --scale 1-5",
+        )
+    else:
+        metrics = [metric_from_prompt_file(prompt_file, scale)]
+    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
+    if doubled:
+        raise ConfigurationError(
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` in one of the YAML files."
+        )
+    return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
+
+
+def _check_on_scales(option: str, value: float | None, metrics: list[Metric]) -> None:
+    """Refuse a limit that no score of the metric can miss, or none can reach: it was meant on another scale."""
+    for metric in metrics:
+        if value is not None and not metric.scale.low <= value <= metric.scale.high:
+            raise ConfigurationError(
+                f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
+                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
+            )

@@ -1,0 +1,135 @@
+"""``geval-local steps``: let a judge write a metric's evaluation steps, once, and keep them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.output.console import note, print_json
+from geval_local.errors import ConfigurationError, OutputError
+
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
+
+__all__ = ["steps"]
+
+
+@takes_loading(without=("batch_tokens", "engine"))
+def steps(
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.")],
+    judge: options.JudgeName = None,
+    models: options.ModelsFile = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the whole metric with its steps to a new YAML file."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write them anew even if there are some, and show the difference.")
+    ] = False,
+    as_json: options.Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
+
+    Into the YAML file itself with their provenance, or, for a preset, into this machine's pinned steps, where scoring
+    finds them. Steps that are there already stay unless --force is given.
+    """
+    from geval_local.metric import Metric
+
+    given = Metric.load(metric)
+    if given.template is not None:
+        raise ConfigurationError(f"{given.name} is a prompt used to the letter; its steps are part of its text")
+    if output is not None:
+        _check_output(output)
+    file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
+    if file is not None and given.steps is not None and not force:
+        complete, place = given, f"{file} has them already; --force writes them anew"
+    else:
+        choice = loading.of(judge, models)
+        if file is None:
+            complete, place = _pin(given, choice, force)
+        else:
+            complete, place = _write_into(file if output is None else None, given, choice)
+    if output is not None:
+        from geval_local.cli.steps_file import replace_file
+
+        replace_file(output, complete.to_yaml())
+        place = f"the metric with its steps is in {output}"
+    _show(complete, as_json=as_json)
+    note(place)
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix not in (".yaml", ".yml"):
+        raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")
+    if output.exists():
+        raise OutputError(f"{output} is there already", hint="Choose another name.")
+    if not output.parent.is_dir():
+        raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
+
+
+def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
+    """Write and pin a preset's steps, unless this judge has pinned some."""
+    from geval_local.cli.steps_file import replace_file
+    from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
+
+    judge = choice.load()
+    bare = given.with_steps(None)
+    path = pinned_path(bare, judge.fingerprint)
+    old = read_pinned(bare, judge.fingerprint)
+    if old is None:
+        return pinned_steps(judge, bare)[0], f"pinned in {path}"
+    if not force:
+        return old, f"pinned in {path} already; --force writes them anew"
+    complete = write_steps(judge, bare)
+    _show_difference(old, complete)
+    replace_file(path, complete.to_yaml())
+    return complete, f"pinned in {path}"
+
+
+def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[Metric, str]:
+    """Write the steps of a metric file, into the file itself where one is given."""
+    from geval_local.cli.steps_file import replace_file, with_steps_in_text
+    from geval_local.steps import write_steps
+
+    complete = write_steps(choice.load(), given)
+    _show_difference(given, complete)
+    if file is not None:
+        text = file.read_bytes().decode("utf-8")
+        replace_file(file, with_steps_in_text(text, complete, str(file)))
+    return complete, f"written into {file}"
+
+
+def _show_difference(old: Metric, new: Metric) -> None:
+    """Print what changed from one list of steps to the other, as a unified diff on stderr."""
+    import difflib
+
+    if not old.steps:
+        return
+    lines = list(difflib.unified_diff(_numbered(old), _numbered(new), "old steps", "new steps", lineterm=""))
+    note("\n".join(lines) if lines else "the new steps are the same as the old ones")
+
+
+def _numbered(metric: Metric) -> list[str]:
+    return [f"{number}. {step}" for number, step in enumerate(metric.steps or (), start=1)]
+
+
+def _show(metric: Metric, *, as_json: bool) -> None:
+    if not as_json:
+        typer.echo("\n".join(_numbered(metric)) or "(the metric is to be used without steps)")
+        return
+    provenance = metric.steps_provenance
+    print_json(
+        {
+            "metric": metric.name,
+            "steps": list(metric.steps or ()),
+            "provenance": None if provenance is None else provenance.model_dump(),
+        }
+    )

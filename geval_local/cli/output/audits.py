@@ -1,0 +1,87 @@
+"""Tables of an audit: tokens of a form, surface forms of the labels, what was dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from geval_local.cli.output.console import print_table, result_console
+
+if TYPE_CHECKING:
+    from geval_local.audit import PromptAudit
+
+__all__ = ["label_record", "show_labels", "show_tokens"]
+
+#: Tokens shown from either end of a long form.
+TOKENS_SHOWN = 24
+#: Lines of a table of labels, beyond which its middle is left out.
+FORMS_SHOWN = 60
+
+
+def show_tokens(audit: PromptAudit) -> None:
+    """Print a form's tokens as ``id piece`` pairs, the middle of a long one left out."""
+    pairs = [f"{token} {piece!r}" for token, piece in zip(audit.token_ids, audit.pieces, strict=True)]
+    left_out = len(pairs) - 2 * TOKENS_SHOWN
+    if left_out > 0:
+        pairs = [*pairs[:TOKENS_SHOWN], f"... {left_out} more ...", *pairs[-TOKENS_SHOWN:]]
+    console = result_console()
+    dropped = f", {audit.dropped_tokens} cut off" if audit.dropped_tokens else ""
+    console.print(f"tokens: {len(audit.token_ids)}, {audit.bos_count} of them BOS{dropped}", markup=False)
+    console.print("  " + "  ".join(pairs), markup=False)
+
+
+def show_labels(audit: PromptAudit) -> None:
+    """Print the label trie: surface forms with their tokens, collisions, dropped forms, the positions that are read."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("label", "value", "surface form", "token ids", "pieces"):
+        table.add_column(heading, overflow="fold")
+    rows = [
+        (
+            form.label,
+            f"{form.value:g}",
+            repr(form.text),
+            " ".join(map(str, form.token_ids)),
+            " ".join(map(repr, form.pieces)),
+        )
+        for form in audit.forms
+    ]
+    left_out = len(rows) - FORMS_SHOWN
+    if left_out > 0:
+        half = FORMS_SHOWN // 2
+        rows = [*rows[:half], (f"... {left_out} more ...", "", "", "", ""), *rows[-half:]]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    print_table(table)
+    console = result_console()
+    extra = len(audit.inner_nodes) - 1
+    console.print(f"positions read: {len(audit.inner_nodes)} ({extra} tokens behind the form)", markup=False)
+    for path in audit.inner_nodes[1 : 1 + TOKENS_SHOWN]:
+        console.print(f"  behind the tokens {' '.join(map(str, path))}", markup=False)
+    if extra > TOKENS_SHOWN:
+        console.print(f"  ... {extra - TOKENS_SHOWN} more ...", markup=False)
+    pairs = ", ".join(f"{short} opens {long}" for short, long in audit.collisions[:TOKENS_SHOWN])
+    more = f" and {len(audit.collisions) - TOKENS_SHOWN} more" if len(audit.collisions) > TOKENS_SHOWN else ""
+    console.print(f"prefix collisions: {pairs or 'none'}{more}", markup=False, soft_wrap=True)
+    console.print("dropped surface forms:" + ("" if audit.dropped else " none"), markup=False)
+    for form in audit.dropped:
+        console.print(f"  {form.label!r} as {form.text!r}: {form.reason}", markup=False, soft_wrap=True)
+
+
+def label_record(audit: PromptAudit) -> dict[str, Any]:
+    """Give an audit of a form as plain JSON values."""
+    return {
+        "text": audit.text,
+        "token_ids": list(audit.token_ids),
+        "bos_count": audit.bos_count,
+        "dropped_tokens": audit.dropped_tokens,
+        "surface_forms": [
+            {"label": form.label, "value": form.value, "text": form.text, "token_ids": list(form.token_ids)}
+            for form in audit.forms
+        ],
+        "dropped_forms": [{"label": form.label, "text": form.text, "reason": form.reason} for form in audit.dropped],
+        "collisions": [list(pair) for pair in audit.collisions],
+        "inner_nodes": [list(path) for path in audit.inner_nodes],
+    }

@@ -1,0 +1,166 @@
+"""What ``meta-eval`` prints: the paper's table, then everything behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from geval_local.analysis.ratings.published import published_table
+from geval_local.analysis.ratings.rated import PublishedRatings, Rated
+from geval_local.analysis.ratings.responses import ParsedResponses
+from geval_local.analysis.score_tables import response_table
+from geval_local.analysis.statistics.correlation import Correlation
+from geval_local.analysis.statistics.levels import COEFFICIENTS
+from geval_local.analysis.studies.evaluation import Evaluation
+from geval_local.analysis.studies.sampling import SamplingCost, sampling_cost
+from geval_local.analysis.tables import (
+    agreement_table,
+    benchmark_table,
+    comparison_table,
+    correlation_table,
+    sampling_table,
+)
+from geval_local.cli.output.console import note, print_json
+from geval_local.cli.output.tables import as_record, show_table
+from geval_local.errors import DataError
+from geval_local.metric import Metric
+
+__all__ = ["Report", "show_report"]
+
+#: Columns that most often say the same in all rows.
+FOLDED = ("level", "n", "points", "groups skipped", "items left out", "items / groups", "on", "Williams", "one alone")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A meta-evaluation, ready to be shown.
+
+    Attributes
+    ----------
+    rated : Rated
+        The rows and the ratings.
+    metrics : dict of str to Metric
+        By dimension.
+    evaluation : Evaluation
+        The figures.
+    coefficient : str
+        What is compared.
+    benchmark : str or None
+        Name of the benchmark.
+    parsed : dict of str to ParsedResponses
+        How raw responses were read.
+    notes : tuple of str
+        What is missing, and why.
+    digits : int
+        Decimals.
+    ablations : bool
+        Whether to show what sampling costs.
+    """
+
+    rated: Rated
+    metrics: Mapping[str, Metric]
+    evaluation: Evaluation
+    coefficient: str
+    benchmark: str | None
+    parsed: Mapping[str, ParsedResponses]
+    notes: Sequence[str]
+    digits: int
+    ablations: bool
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Print a meta-evaluation to stdout, and what is missing from it to stderr."""
+    costs = _sampling(report) if report.ablations else {}
+    if as_json:
+        print_json(_record(report, costs))
+    else:
+        _show(report, costs)
+    for text in (*report.notes, *report.evaluation.notes):
+        note(f"note: {text}", "yellow")
+
+
+def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
+    evaluation, levels = report.evaluation, report.rated.levels
+    coefficients: Sequence[str] = COEFFICIENTS
+    if isinstance(report.rated, PublishedRatings):
+        coefficients = report.rated.data.benchmark.columns
+        paper = published_table(report.rated.data.benchmark.name)
+        table = benchmark_table(evaluation.correlations[levels[0]], paper, digits=report.digits)
+        show_table(table, f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published")
+    for level in levels:
+        rows = _by_dimension(evaluation.correlations[level], report)
+        shown = coefficients if level == levels[0] else COEFFICIENTS
+        if rows:
+            title = f"{level} level, with 95 % bootstrap intervals over groups"
+            show_table(correlation_table(rows, shown, digits=report.digits), title, fold=FOLDED, sections=True)
+    if report.parsed:
+        show_table(response_table(report.parsed), "raw responses")
+    if evaluation.comparisons:
+        show_table(
+            comparison_table(evaluation.comparisons),
+            f"is the difference real? ({report.coefficient})",
+            fold=FOLDED,
+            sections=True,
+        )
+    if evaluation.agreements:
+        show_table(agreement_table(evaluation.agreements), "agreement with each other", fold=FOLDED, sections=True)
+    for name, cost in costs.items():
+        show_table(sampling_table(cost), f"what sampling costs: {name}, {levels[0]} level")
+
+
+def _by_dimension(results: Mapping[str, Mapping[str, Correlation]], report: Report) -> dict[str, Correlation]:
+    """Order rows by dimension, so that everybody who rates one stands together."""
+    names = dict.fromkeys(dimension for own in results.values() for dimension in own)
+    return {
+        f"{dimension}: {contender}": own[dimension]
+        for dimension in names
+        for contender, own in results.items()
+        if dimension in own
+    }
+
+
+def _sampling(report: Report) -> dict[str, list[SamplingCost]]:
+    costs = {}
+    for contender in report.evaluation.contenders:
+        if contender.kind != "judge":
+            continue
+        for dimension, items in contender.items.items():
+            try:
+                costs[f"{contender.name}, {dimension}"] = sampling_cost(
+                    items, report.metrics[dimension].scale, report.rated.levels[0]
+                )
+            except DataError:
+                continue  # no probabilities: said already where the ablations are missing
+    return costs
+
+
+def _record(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> dict[str, Any]:
+    evaluation = report.evaluation
+    record = {
+        "file": report.rated.path,
+        "benchmark": report.benchmark,
+        "rows": len(report.rated.rows),
+        "metrics": {dimension: metric.name for dimension, metric in report.metrics.items()},
+        "coefficient": report.coefficient,
+        "levels": list(report.rated.levels),
+        "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in evaluation.contenders},
+        "correlations": evaluation.correlations,
+        "comparisons": evaluation.comparisons,
+        "agreements": evaluation.agreements,
+        "sampling": costs,
+        "responses": {
+            name: {
+                "rows": len(p.values),
+                "responses": p.responses,
+                "unparseable": p.unparseable,
+                "out_of_scale": p.out_of_scale,
+                "counted": p.counted,
+            }
+            for name, p in report.parsed.items()
+        },
+        "published": None if report.benchmark is None else published_table(report.benchmark),
+        "notes": [*report.notes, *evaluation.notes],
+    }
+    written: dict[str, Any] = as_record(record)
+    return written

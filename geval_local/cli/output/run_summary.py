@@ -1,0 +1,190 @@
+"""The end of a scoring run: the table, the unscored rows with their reasons, the signatures, and what to run next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from geval_local import __version__
+from geval_local.cli.output.console import note, print_json, print_table, result_console
+
+if TYPE_CHECKING:
+    from geval_local.cli.scoring import Result
+    from geval_local.cli.task import Task
+    from geval_local.summary import Summary
+
+__all__ = ["show_result"]
+
+#: Kinds of reasons that are shown for each metric; `--json` has them all.
+REASONS_SHOWN = 8
+#: Most labels of a scale whose probabilities fit on a line.
+LABELS_SHOWN = 7
+
+
+def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> None:
+    """Print a run's figures to stdout, and its gates to stderr.
+
+    Parameters
+    ----------
+    result : Result
+        The figures.
+    task : Task
+        What was asked for.
+    as_json : bool
+        One JSON object instead of the table.
+    command : str
+        The command line of this run.
+    """
+    if as_json:
+        print_json(_record(result, task))
+    else:
+        _show_first_rows(result)
+        _show_table(result)
+        _show_unscored(result)
+        console = result_console()
+        for signature in result.signatures:
+            console.print(f"signature {signature}", soft_wrap=True, markup=False)
+        _show_next(result, task, command)
+    for summary in result.summaries:
+        if summary.low_mass_share > 0:
+            note(
+                f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
+                f"{summary.low_mass:g}: there the judge meant to write something else than a label",
+                "yellow",
+            )
+        if summary.shortened:
+            note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
+    for failure in result.failures:
+        note(f"gate failed: {failure}", "bold red")
+
+
+def _show_first_rows(result: Result) -> None:
+    """Show the first rows with their label probabilities: what a score is made of, at a glance."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for place, summary in enumerate(result.summaries):
+        scored = [(sample, scores[place]) for sample, scores in result.first_rows if scores[place].is_scored]
+        labels = list(scored[0][1].probabilities or {}) if scored else []
+        if not 0 < len(labels) <= LABELS_SHOWN:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column(f"first rows: {summary.metric}", overflow="ellipsis", no_wrap=True, max_width=40)
+        for heading in ("score", *(f"p({label})" for label in labels)):
+            table.add_column(Text(heading), justify="right", no_wrap=True)
+        for sample, score in scored:
+            name = sample.fields.get("id") or f"row {sample.row}"
+            shares = (f"{p:.3f}" for p in (score.probabilities or {}).values())
+            table.add_row(*map(Text, (str(name), f"{score.value:.3f}", *shares)))
+        print_table(table)
+
+
+def _show_table(result: Result) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # Narrow enough for a terminal of 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("metric", overflow="fold")
+    low_mass = result.summaries[0].low_mass
+    for heading in ("scored", "mean [95 % CI]", "std", "mass", "min", f"<{low_mass:g}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    has_threshold = any(summary.threshold is not None for summary in result.summaries)
+    if has_threshold:
+        table.add_column("passed", justify="right", no_wrap=True)
+    for summary in result.summaries:
+        cells = [*_cells(summary), *([_passed(summary)] if has_threshold else [])]
+        table.add_row(*map(Text, cells))
+    print_table(table)
+    forms = result.rows * len(result.summaries)
+    rate = f"{forms / result.seconds:.1f} scores/s" if result.seconds > 0 else ""
+    loading = f"after {result.load_seconds:.1f} s of loading"
+    note(f"{forms} scores by {result.judge} in {result.seconds:.1f} s ({rate}), {loading}")
+    _show_savings(result)
+    note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
+
+
+def _show_savings(result: Result) -> None:
+    """Say what sharing and the cache have saved."""
+    prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
+    saved = f"{1 - planned / prompts:.1%} saved by shared texts" if planned < prompts else "with padding"
+    if prompts:
+        note(f"{prompts} prompt tokens, {planned} through the model ({saved})", "dim")
+    if cached := result.totals.get("from_cache", 0):
+        note(f"{cached} scores are those of earlier runs, from the cache (--no-cache scores them again)")
+
+
+def _cells(summary: Summary) -> list[str]:
+    interval = "" if math.isnan(summary.low) else f" [{summary.low:.2f}, {summary.high:.2f}]"
+    return [
+        summary.metric,
+        f"{summary.scored}/{summary.rows}",
+        f"{_figure(summary.mean, 3)}{interval}",
+        _figure(summary.std, 2),
+        _figure(summary.label_mass, 3),
+        _figure(summary.label_mass_min, 3),
+        "-" if math.isnan(summary.low_mass_share) else f"{summary.low_mass_share:.1%}",
+    ]
+
+
+def _figure(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _passed(summary: Summary) -> str:
+    return "-" if summary.passed_share is None else f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
+
+
+def _show_unscored(result: Result) -> None:
+    console = result_console()
+    for summary in result.summaries:
+        if not summary.reasons:
+            continue
+        console.print(f"unscored in {summary.metric}:", markup=False)
+        for reason in summary.reasons[:REASONS_SHOWN]:
+            more = ", ..." if reason.count > len(reason.rows) else ""
+            rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
+            console.print(f"  {reason.count} x {reason.text} ({rows})", soft_wrap=True, markup=False)
+        if len(summary.reasons) > REASONS_SHOWN:
+            console.print(f"  and {len(summary.reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
+
+
+def _show_next(result: Result, task: Task, command: str) -> None:
+    note("next:")
+    if task.output is None:
+        note(f"  keep every row's figures     {command} -o scores.jsonl")
+    else:
+        note(f"  look at them in a browser    geval-local report {shlex.quote(str(task.output))} -o report.html")
+    judge = f" {shlex.quote(result.judges[0])}"
+    if task.judge.models_file is not None:
+        judge += f" --models {shlex.quote(str(task.judge.models_file))}"
+    note(f"  audit the judge              geval-local judges check{judge}{_metric_option(task)}")
+    note("  compare with another judge   geval-local judges list, then the same command with --judge NAME")
+
+
+def _metric_option(task: Task) -> str:
+    return f" --metric {shlex.quote(task.metric_names[0])}" if task.metric_names else ""
+
+
+def _record(result: Result, task: Task) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "input": str(task.file),
+        "output": None if task.output is None else str(task.output),
+        "judge": result.judge,
+        "files": [str(file) for file in result.files],
+        **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
+        "estimator": task.estimator.text,
+        "rows": result.rows,
+        "load_seconds": round(result.load_seconds, 3),
+        "seconds": round(result.seconds, 3),
+        "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
+        "metrics": {
+            summary.metric: summary.to_dict() | {"signature": signature}
+            for summary, signature in zip(result.summaries, result.signatures, strict=True)
+        },
+        "failed_gates": result.failures,
+    }

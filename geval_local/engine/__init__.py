@@ -1,0 +1,1 @@
+"""Requests in, label log-probabilities out: the engines, and the probe that chooses between them."""

@@ -1,0 +1,174 @@
+"""The baseline engine: right-padded batches without a mask, longest first, under a token budget.
+
+In a causal decoder nothing looks to its right, so padding behind a prompt cannot reach it: no mask and no position ids
+are needed, and recurrent layers are exact too. This engine serves every architecture; it is the fallback and the oracle
+of the prefix-sharing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable, read_positions
+from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.memory import is_out_of_memory
+from geval_local.models.rope import length_groups, rope_reset
+from geval_local.tokens.requests import Request
+
+__all__ = ["PaddedEngine", "Row", "rows_of"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prompt followed by one reading path.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+        Its tokens.
+    reads : tuple of (int, Position)
+        Places in it, each with what is to be read there.
+    """
+
+    tokens: tuple[int, ...]
+    reads: tuple[tuple[int, Position], ...]
+
+    @property
+    def requests(self) -> set[int]:
+        """Requests that read in it."""
+        return {position.request for _, position in self.reads}
+
+
+class PaddedEngine:
+    """Right-padded batches.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM in evaluation mode.
+    head : Head
+        Its read-out head.
+    batch_tokens : int
+        Most tokens per forward pass, padding included. A single longer prompt still goes through alone.
+    """
+
+    name = "padded"
+    independent_packs = True
+
+    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096) -> None:
+        self._trunk = trunk_of(model)
+        self._device = input_device(model)
+        self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
+        self._head = head
+        self.batch_tokens = batch_tokens
+        self.limit = batch_tokens
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """Group requests of similar length, longest first, so that memory trouble shows at once."""
+        sizes = [(len(request.ids) + request.trie.depth, len(request.trie.reading_paths)) for request in requests]
+        order = sorted(range(len(requests)), key=lambda index: (-sizes[index][0], index))
+        packs: list[Pack] = []
+        members: list[int] = []
+        rows = width = 0
+        for index in order:
+            length, paths = sizes[index]
+            if members and (
+                (rows + paths) * width > self.batch_tokens or self._group(length) != self._group(sizes[members[-1]][0])
+            ):
+                packs.append(Pack(tuple(members), rows * width))
+                members, rows = [], 0
+            if not members:
+                width = length
+            members.append(index)
+            rows += paths
+        if members:
+            packs.append(Pack(tuple(members), rows * width))
+        return packs
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """Compute packs in order; a prompt that does not fit into memory even alone comes back with an error."""
+        for pack in packs:
+            table = ReadoutTable(requests)
+            failed: dict[int, str] = {}
+            rows = [row for index in pack.requests for row in rows_of(index, requests[index])]
+            self._compute(rows, requests, table, failed)
+            yield (
+                pack,
+                [
+                    Readout(None, error=failed[index]) if index in failed else table.take(index)
+                    for index in pack.requests
+                ],
+            )
+
+    def forget(self) -> None:
+        """Do nothing: batches leave nothing behind."""
+
+    def _compute(
+        self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
+    ) -> None:
+        todo = [rows]
+        while todo:
+            batch = todo.pop()
+            width = max(len(row.tokens) for row in batch)
+            if len(batch) > 1 and len(batch) * width > self.limit:
+                half = (len(batch) + 1) // 2
+                todo += [batch[half:], batch[:half]]
+                continue
+            results = self._read(batch, width, requests)
+            # The retry starts outside the except block: the traceback would pin the activations.
+            if results is None and len(batch) > 1:
+                self.limit = max(width, len(batch) * width // 2)
+                todo.append(batch)
+            elif results is None:
+                index = batch[0].reads[0][1].request
+                failed[index] = f"out of memory: a prompt of {len(requests[index].ids)} tokens does not fit even alone"
+            else:
+                for result in results:
+                    table.add(*result)
+
+    def _read(self, rows: Sequence[Row], width: int, requests: Sequence[Request]) -> list[PositionReadout] | None:
+        """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
+        positions = [position for row in rows for _, position in row.reads]
+        try:
+            return read_positions(self._head, self._hidden_states(rows, width), positions, requests)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    @torch.inference_mode()
+    def _hidden_states(self, rows: Sequence[Row], width: int) -> torch.Tensor:
+        """Compute the final hidden states at the rows' read-out positions, in order."""
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        for number, row in enumerate(rows):
+            tokens[number, : len(row.tokens)] = row.tokens
+        where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
+        self._reset_rope()
+        hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
+        index = torch.tensor(where, device=hidden.device)
+        return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
+
+
+def rows_of(index: int, request: Request) -> list[Row]:
+    """Make one row per reading path; every inner node is read once, in the first row that passes through it.
+
+    A request's rows have one length, so that they stay on one side of a rotary switch however they are batched.
+    """
+    nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
+    rows: list[Row] = []
+    last = len(request.ids) - 1
+    for path in request.trie.reading_paths:
+        reads = []
+        for depth in range(len(path) + 1):
+            number = nodes.pop(path[:depth], None)
+            if number is not None:
+                reads.append((last + depth, Position(index, number)))
+        padding = [0] * (request.trie.depth - len(path))
+        rows.append(Row((*request.ids.tolist(), *path, *padding), tuple(reads)))
+    return rows

@@ -1,0 +1,206 @@
+"""What every engine takes and gives: requests in, label log-probabilities out, pack by pack.
+
+An engine knows nothing of metrics, texts or tokenizers. Its plan is a pure function of the requests, so an interrupted
+run that plans again executes the same packs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from geval_local.models.head import Head
+from geval_local.tokens.requests import Request
+
+__all__ = [
+    "Engine",
+    "Pack",
+    "PendingPositions",
+    "Position",
+    "PositionReadout",
+    "Readout",
+    "ReadoutTable",
+    "read_positions",
+]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What the model says about one form.
+
+    Attributes
+    ----------
+    label_logprobs : ndarray of float64, shape (labels,), or None
+        ``log P(l | form)``; None if the form could not be computed.
+    other_tokens : tuple of (int, float)
+        The likeliest next tokens that open no label, with their probabilities, likeliest first.
+    error : str or None
+        Why there are no log-probabilities.
+    """
+
+    label_logprobs: NDArray[np.float64] | None
+    other_tokens: tuple[tuple[int, float], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """One read-out position: an inner node of one request's label trie."""
+
+    request: int
+    node: int
+
+
+#: A position, the log-probabilities of its children's tokens, and the likeliest tokens that are none of them.
+PositionReadout: TypeAlias = tuple[Position, NDArray[np.float64], tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A unit of work: the requests that it completes, and how many tokens it computes.
+
+    Attributes
+    ----------
+    requests : tuple of int
+        Indices into the planned requests.
+    tokens : int
+        Tokens that go through the model, padding included.
+    """
+
+    requests: tuple[int, ...]
+    tokens: int
+
+
+class Engine(Protocol):
+    """A way of getting label log-probabilities out of a model.
+
+    Attributes
+    ----------
+    name : str
+        What reports call it.
+    independent_packs : bool
+        Whether a pack gives the same bits whatever was executed before it since `forget`.
+    batch_tokens : int
+        The token budget that packs are planned with.
+    limit : int
+        Most tokens that a forward pass takes at present: `batch_tokens`, or less since memory ran out.
+    """
+
+    name: str
+    independent_packs: bool
+    batch_tokens: int
+    limit: int
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """Cut the work into packs: a pure function of the requests and the engine's token budget."""
+        ...
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """Compute packs of a plan in order; each comes with one read-out per request that it names."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what earlier work left behind, so that not even the last bit of later figures depends on it.
+
+        Keys and values that are the same to the last bit whatever came before may stay.
+        """
+        ...
+
+
+def read_positions(
+    head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
+) -> list[PositionReadout]:
+    """Read the labels' tokens at a batch of positions.
+
+    Parameters
+    ----------
+    head : Head
+        The model's head.
+    hidden : Tensor, shape (positions, hidden)
+        Final hidden states at the positions.
+    positions : sequence of Position
+        What each row of `hidden` is.
+    requests : sequence of Request
+        The planned requests.
+
+    Returns
+    -------
+    list of PositionReadout
+        One for every position.
+    """
+    return PendingPositions(head, hidden, positions, requests).wait()
+
+
+class PendingPositions:
+    """Positions that are being read; parameters as those of `read_positions`."""
+
+    def __init__(
+        self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
+    ) -> None:
+        self._positions = positions
+        self._wanted = [requests[position.request].trie.inner_nodes[position.node].tokens for position in positions]
+        tokens = np.zeros((len(positions), max(map(len, self._wanted))), dtype=np.int64)
+        for row, row_tokens in enumerate(self._wanted):
+            tokens[row, : len(row_tokens)] = row_tokens
+        self._read = head.start_edge_logprobs(hidden, tokens)
+
+    def wait(self) -> list[PositionReadout]:
+        """Wait for the device; one read-out for every position."""
+        read = self._read.wait()
+        found: list[PositionReadout] = []
+        # Plain numbers: picking them out of arrays one by one takes longer.
+        likeliest = zip(read.top_tokens.tolist(), read.top_probs.tolist(), strict=True)
+        for row, (position, wanted, top) in enumerate(zip(self._positions, self._wanted, likeliest, strict=True)):
+            other = tuple((token, prob) for token, prob in zip(*top, strict=True) if token not in wanted)
+            found.append((position, read.logprobs[row, : len(wanted)], other))
+        return found
+
+
+@dataclass
+class _Partial:
+    edges: NDArray[np.float64]
+    missing: int
+    other: tuple[tuple[int, float], ...] = field(default=())
+
+
+class ReadoutTable:
+    """Puts read positions together into read-outs, also when a request's positions come in different packs.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+        The planned requests.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._partial: dict[int, _Partial] = {}
+
+    def add(self, position: Position, logprobs: NDArray[np.float64], other: tuple[tuple[int, float], ...]) -> None:
+        """Take in the children's log-probabilities of one position."""
+        trie = self._requests[position.request].trie
+        partial = self._partial.get(position.request)
+        if partial is None:
+            partial = _Partial(np.empty(trie.edges), len(trie.inner_nodes))
+            self._partial[position.request] = partial
+        partial.edges[trie.edge_slices[position.node]] = logprobs
+        partial.missing -= 1
+        if position.node == 0:
+            partial.other = other
+
+    def take(self, request: int) -> Readout:
+        """Give out the finished read-out of a request."""
+        partial = self._partial.pop(request)
+        if partial.missing:
+            raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")
+        if np.isnan(partial.edges).any():
+            return Readout(None, error="the model's logits are not numbers (NaN) for this prompt")
+        logprobs = self._requests[request].trie.label_logprobs(partial.edges)
+        if np.isneginf(logprobs).all():
+            return Readout(None, error="the model gives no label of the scale any probability")
+        return Readout(logprobs, partial.other)

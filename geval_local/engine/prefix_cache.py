@@ -1,0 +1,226 @@
+"""The engine between the other two: a shared prefix goes through the model once, its cache is copied to what follows.
+
+For models whose layers take no attention function from outside, but whose own cache may be continued: recurrent and
+hybrid ones, ALiBi. A prefix goes through alone; its cache is repeated for a right-padded batch of continuations,
+without a mask. Whether a model's cache is exact in this use is not known from its looks, so the gate probes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from transformers import Cache, PreTrainedModel
+
+from geval_local.engine.batched import PaddedEngine, Row, rows_of
+from geval_local.engine.interface import Pack, PositionReadout, Readout, ReadoutTable, read_positions
+from geval_local.engine.prefix_batches import batches
+from geval_local.errors import UnsupportedModelError
+from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.memory import is_out_of_memory
+from geval_local.models.rope import length_groups, rope_reset
+from geval_local.tokens.requests import Ids, Request, common_prefix
+
+__all__ = ["CachePack", "PrefixCacheEngine"]
+
+
+@dataclass(frozen=True)
+class CachePack(Pack):
+    """Continuations of one prefix.
+
+    Attributes
+    ----------
+    prefix : ndarray of int32
+        What all rows begin with.
+    cuts : tuple of int
+        Lengths, growing, at which the cache of a prefix of `prefix` is kept for later packs; the last is its own.
+    rows : tuple of Row
+        The whole rows, prefix included, longest first.
+    """
+
+    prefix: Ids = field(repr=False, compare=False)
+    cuts: tuple[int, ...]
+    rows: tuple[Row, ...] = field(repr=False)
+
+
+class PrefixCacheEngine:
+    """Right-padded batches behind copies of a shared prefix's cache.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM in evaluation mode.
+    head : Head
+        Its read-out head.
+    batch_tokens : int
+        Most tokens per forward pass, padding included. A single longer continuation still goes through alone.
+    padded : PaddedEngine
+        Takes prompts beyond the switch of a rotary embedding that changes with length, and those that ran out of
+        memory here.
+
+    Attributes
+    ----------
+    computed_tokens : int
+        Tokens that went through the model here so far, padding included.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model takes no cache.
+    """
+
+    name = "cache"
+    #: What a pack finds held depends on the packs before it.
+    independent_packs = False
+
+    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, padded: PaddedEngine) -> None:
+        self._trunk = trunk_of(model)
+        names = inspect.signature(self._trunk.forward).parameters
+        keyword = next((name for name in ("past_key_values", "cache_params") if name in names), None)
+        if keyword is None:
+            raise UnsupportedModelError(f"{type(model).__name__} takes no cache")
+        self._keyword = keyword
+        self._device = input_device(model)
+        self._group = length_groups(model.config)
+        self._reset_rope = rope_reset(self._trunk)
+        self._head = head
+        self._padded = padded
+        self._held: list[tuple[Ids, Cache]] = []
+        self.batch_tokens = batch_tokens
+        self.limit = batch_tokens
+        self.computed_tokens = 0
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """Find shared prefixes, and batch what follows each, depth first."""
+        groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
+        merged: dict[tuple[int, ...], Row] = {}
+        missing = dict.fromkeys(range(len(requests)), 0)
+        for index, request in enumerate(requests):
+            for row in rows_of(index, request) if groups[index] == 0 else ():
+                twin = merged.get(row.tokens)
+                merged[row.tokens] = row if twin is None else Row(row.tokens, twin.reads + row.reads)
+        ordered = [merged[tokens] for tokens in sorted(merged)]
+        for row in ordered:
+            for index in row.requests:
+                missing[index] += 1
+        packs: list[Pack] = []
+        before = np.zeros(0, dtype=np.int32)
+        for cuts, rows in batches(ordered, self.batch_tokens):
+            prefix = np.array(rows[0].tokens[: cuts[-1] if cuts else 0], dtype=np.int32)
+            kept = max((cut for cut in cuts if cut <= common_prefix(before, prefix)), default=0)
+            finished = []
+            for index in (index for row in rows for index in row.requests):
+                missing[index] -= 1
+                if missing[index] == 0:
+                    finished.append(index)
+            width = max(len(row.tokens) for row in rows) - len(prefix)
+            packs.append(CachePack(tuple(finished), len(rows) * width + len(prefix) - kept, prefix, cuts, tuple(rows)))
+            before = prefix
+        apart = [index for index, group in enumerate(groups) if group != 0]
+        packs += [
+            Pack(tuple(apart[local] for local in pack.requests), pack.tokens)
+            for pack in self._padded.plan([requests[index] for index in apart])
+        ]
+        return packs
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """Compute packs in order; what does not fit into memory behind a cache is tried again without one."""
+        table = ReadoutTable(requests)
+        failed: set[int] = set()
+        for pack in packs:
+            if not isinstance(pack, CachePack):
+                yield from self._padded.execute(requests, [pack])
+                continue
+            self._compute(pack, requests, table, failed)
+            again = [index for index in pack.requests if index in failed]
+            if again:
+                self.forget()
+            found = {
+                index: readout
+                for index in again
+                for _, readouts in self._padded.execute(requests, [Pack((index,), 0)])
+                for readout in readouts
+            }
+            yield pack, [found[index] if index in found else table.take(index) for index in pack.requests]
+
+    def forget(self) -> None:
+        """Drop the caches of the last prefixes, from which later work would go on."""
+        self._held = []
+
+    def _compute(self, pack: CachePack, requests: Sequence[Request], table: ReadoutTable, failed: set[int]) -> None:
+        todo = [list(pack.rows)]
+        while todo:
+            batch = todo.pop()
+            size = len(batch) * (len(batch[0].tokens) - len(pack.prefix))
+            results = None
+            if len(batch) == 1 or size <= self.limit:
+                results = self._read(pack, batch, requests)
+                # What follows stands outside of the except block: the traceback would pin the activations.
+                if results is None and len(batch) > 1:
+                    self.limit = max(1, min(self.limit, size) // 2)
+            if results is not None:
+                for result in results:
+                    table.add(*result)
+            elif len(batch) > 1:
+                half = (len(batch) + 1) // 2
+                todo += [batch[half:], batch[:half]]
+            else:
+                failed.update(batch[0].requests)
+
+    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> list[PositionReadout] | None:
+        """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
+        positions = [position for row in rows for _, position in row.reads]
+        try:
+            return read_positions(self._head, self._hidden_states(pack, rows), positions, requests)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    @torch.inference_mode()
+    def _hidden_states(self, pack: CachePack, rows: Sequence[Row]) -> torch.Tensor:
+        """Compute the final hidden states at the rows' read-out positions, in order."""
+        start = len(pack.prefix)
+        tokens = np.zeros((len(rows), max(len(row.tokens) for row in rows) - start), dtype=np.int32)
+        for number, row in enumerate(rows):
+            tokens[number, : len(row.tokens) - start] = row.tokens[start:]
+        cache = None
+        if start:
+            # A forward pass writes into the cache that it is given, also in place.
+            cache = copy.deepcopy(self._cache(pack))
+            cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=self._device))  # type: ignore[arg-type]
+        hidden = self._forward(tokens, cache, keep=cache is not None)[0]
+        where = [(number, place - start) for number, row in enumerate(rows) for place, _ in row.reads]
+        index = torch.tensor(where, device=hidden.device)
+        return hidden[index[:, 0], index[:, 1]]
+
+    def _cache(self, pack: CachePack) -> Cache:
+        """Give the cache of a pack's prefix, computing from the longest one that is held."""
+        while self._held and common_prefix(self._held[-1][0], pack.prefix) < len(self._held[-1][0]):
+            self._held.pop()
+        for cut in pack.cuts:
+            start = len(self._held[-1][0]) if self._held else 0
+            cache = copy.deepcopy(self._held[-1][1]) if self._held and start < cut else None
+            while start < cut:
+                chunk = pack.prefix[start : min(cut, start + self.batch_tokens)]
+                cache = self._forward(chunk[None], cache, keep=True)[1]
+                start += len(chunk)
+            if cache is not None:
+                self._held.append((pack.prefix[:cut], cache))
+        return self._held[-1][1]
+
+    def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
+        """Send tokens through the trunk, behind a cache if there is one; `keep` the cache that comes of it."""
+        options = {} if cache is None else {self._keyword: cache}
+        inputs = torch.from_numpy(tokens.astype(np.int64)).to(self._device)
+        self._reset_rope()
+        output = self._trunk(input_ids=inputs, use_cache=keep, return_dict=True, **options)
+        self.computed_tokens += tokens.size
+        kept = getattr(output, self._keyword, None)
+        if keep and not isinstance(kept, Cache):
+            raise UnsupportedModelError("the model's cache is of a kind of its own")
+        return output[0], kept if keep else None

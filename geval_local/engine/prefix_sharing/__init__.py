@@ -1,0 +1,1 @@
+"""The prefix-sharing engine: every distinct prompt token goes through the model once."""

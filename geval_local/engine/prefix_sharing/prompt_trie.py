@@ -1,0 +1,154 @@
+"""A trie of token sequences, laid out as one stream.
+
+Pure numpy; nothing here knows a model. Sorted sequences are laid out one behind the other, each without the prefix that
+it shares with the one before::
+
+    [a b c d]        stream     a b c d e x y f
+    [a b c e]        position   0 1 2 3 3 2 3 1
+    [a b x y]        chain      0 0 0 0 1 2 2 3
+    [a f]
+
+That is the trie in depth-first preorder: a *chain* is what one sequence adds, and it hangs on the path of an earlier
+chain. Token j is visible to token i exactly when j <= i and i lies in the subtree of j, and that subtree is a stretch
+of the stream that ends at `Stream.visible_until`. So a stretch of the stream, wherever it is cut, needs nothing from
+before it but what is on the root path of its first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.tokens.requests import Ids, common_prefix
+
+__all__ = ["Index", "Stream", "build_stream"]
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A trie in preorder.
+
+    Attributes
+    ----------
+    tokens : ndarray of int32, shape (tokens,)
+        Every distinct token of the trie, once.
+    positions : ndarray of int64, shape (tokens,)
+        Depth of each token: its position in every sequence that it belongs to.
+    chain_starts, chain_depths, chain_parents : ndarray of int64, shape (chains,)
+        Where each chain begins in the stream, the position of its first token, and the chain it hangs on (-1: none).
+    segment_starts, segment_ends : ndarray of int64, shape (segments,)
+        The stream cut wherever the subtree's end changes: tokens from ``segment_starts[s]`` on are visible up to, but
+        not including, ``segment_ends[s]``.
+    """
+
+    tokens: Ids
+    positions: Index
+    chain_starts: Index
+    chain_depths: Index
+    chain_parents: Index
+    segment_starts: Index
+    segment_ends: Index
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def visible_until(self, token: int) -> int:
+        """Find the first place behind `token` in the stream that does not see it."""
+        return int(self.segment_ends[np.searchsorted(self.segment_starts, token, "right") - 1])
+
+    def root_path(self, token: int) -> Index:
+        """List the stream indices of what `token` sees before itself; for ``len(self)``, of the whole last sequence."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        if token == len(self):
+            chain, upper = len(self.chain_starts) - 1, int(self.positions[-1]) + 1
+        else:
+            chain, upper = self.chain_of(token), int(self.positions[token])
+        path = np.empty(upper, dtype=np.int64)
+        while upper > 0:
+            depth = int(self.chain_depths[chain])
+            path[depth:upper] = self.chain_starts[chain] + np.arange(upper - depth)
+            upper, chain = min(upper, depth), int(self.chain_parents[chain])
+        return path
+
+    def chain_of(self, token: int) -> int:
+        """Find the number of the chain that `token` belongs to."""
+        return int(np.searchsorted(self.chain_starts, token, "right")) - 1
+
+    def chain_stop(self, token: int) -> int:
+        """Find where the chain of `token` ends in the stream."""
+        chain = self.chain_of(token) + 1
+        return int(self.chain_starts[chain]) if chain < len(self.chain_starts) else len(self)
+
+
+@dataclass
+class _Open:
+    """A chain on the current root path; of it the positions up to `limit` are still visible."""
+
+    chain: int
+    start: int
+    depth: int
+    limit: int
+
+
+def build_stream(sequences: Sequence[Ids], places: Sequence[Sequence[int]]) -> tuple[Stream, list[list[int]]]:
+    """Merge token sequences into a trie and lay it out.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray of int32
+        At least one token each; any order, duplicates welcome.
+    places : sequence of sequence of int
+        For every sequence, positions in it that are to be found again.
+
+    Returns
+    -------
+    stream : Stream
+    indices : list of list of int
+        For every sequence, the stream indices of its `places`.
+    """
+    # Big-endian bytes compare as the tokens do, and memcmp is faster than comparing tuples of them.
+    keys = [sequence.astype(">u4").tobytes() for sequence in sequences]
+    order = sorted(range(len(sequences)), key=keys.__getitem__)
+    current = np.zeros(max(map(len, sequences), default=0), dtype=np.int64)
+    indices: list[list[int]] = [[] for _ in sequences]
+    tokens: list[Ids] = []
+    chains: list[tuple[int, int, int]] = []
+    segments: list[tuple[int, int]] = []
+    stack: list[_Open] = []
+    previous = np.zeros(0, dtype=np.int32)
+    size = 0
+    for number in order:
+        sequence = sequences[number]
+        shared = common_prefix(previous, sequence)
+        added = len(sequence) - shared
+        if added:
+            _close(stack, shared, size, segments)
+            stack.append(_Open(len(chains), size, shared, len(sequence)))
+            chains.append((size, shared, stack[-2].chain if len(stack) > 1 else -1))
+            tokens.append(sequence[shared:])
+            current[shared : len(sequence)] = size + np.arange(added)
+            size += added
+        indices[number] = [int(current[place]) for place in places[number]]
+        previous = sequence
+    _close(stack, 0, size, segments)
+    starts, depths, parents = (np.array(chains, dtype=np.int64).reshape(-1, 3)).T
+    positions = np.arange(size) - np.repeat(starts - depths, np.diff(np.append(starts, size)))
+    segment_starts, segment_ends = np.array(sorted(segments), dtype=np.int64).reshape(-1, 2).T
+    all_tokens = np.concatenate(tokens) if tokens else previous
+    return Stream(all_tokens, positions, starts, depths, parents, segment_starts, segment_ends), indices
+
+
+def _close(stack: list[_Open], depth: int, place: int, segments: list[tuple[int, int]]) -> None:
+    """End the visibility of everything on the root path from position `depth` on, at `place` in the stream."""
+    while stack and stack[-1].depth >= depth:
+        segments.append((stack.pop().start, place))
+    if stack and stack[-1].limit > depth:
+        top = stack[-1]
+        segments.append((top.start + depth - top.depth, place))
+        top.limit = depth

@@ -1,0 +1,108 @@
+"""Prompts on which an engine shows whether it is exact, and how far it may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.interface import Engine
+from geval_local.errors import UnsupportedModelError
+from geval_local.models.head import Head
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
+from geval_local.tokens.requests import Request
+
+__all__ = ["HALF", "TOLERANCE", "distance_from_alone", "probe_length", "probe_requests"]
+
+HALF = (torch.bfloat16, torch.float16)
+#: Largest difference of a label's log-probability (nats) that is rounding and nothing else: of any label in float64
+#: (parts of some models are computed in float32 there) and float32, of a typical prompt's mean in half precision.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
+#: A probe may cost this many floating-point operations, so that loading stays a matter of seconds.
+_PROBE_OPERATIONS = {"cpu": 4e11}
+_PROBE_OPERATIONS_ELSEWHERE = 4e14
+_SHORT_PROBE = 48
+_PROBE_LABELS = 12
+
+
+def probe_length(model: PreTrainedModel, span: int | None) -> int:
+    """Length of the longest probe prompt: beyond a span, such as a sliding window, where that is affordable."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+    if span is None:
+        return min(_SHORT_PROBE, limit - 2)
+    operations = _PROBE_OPERATIONS.get(model.device.type, _PROBE_OPERATIONS_ELSEWHERE)
+    # Every prompt alone and all together: about five times the longest prompt.
+    affordable = int(operations / (5 * 2 * max(model.num_parameters(), 1)))
+    wanted = span + span // 2 + _SHORT_PROBE
+    return min(wanted if wanted <= affordable else _SHORT_PROBE, limit - 2)
+
+
+def probe_requests(length: int, vocabulary: int) -> list[Request]:
+    """Prompts that share prefixes in every way.
+
+    Branches, a prompt that is a prefix of another, label tries, and short prompts that differ in the last token alone.
+    """
+    generator = np.random.default_rng(0)
+    # The upper half of a vocabulary is where stand-ins for images and the like are found.
+    high = max(2, vocabulary // 2)
+    ids: NDArray[np.int32] = generator.integers(0, high, size=2 * length, dtype=np.int32)
+    stem, other = ids[:length], ids[length:]
+    prompts = [
+        stem,
+        stem[: length // 2],
+        np.concatenate([stem[: length // 2], other[: length // 3]]),
+        np.concatenate([stem[: length // 2], other[: length // 6], stem[: length // 6]]),
+    ]
+    lone = ids[-min(_SHORT_PROBE, length) :]
+    labels = generator.permutation(high)[: min(_PROBE_LABELS, high)].tolist()
+    forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(labels)]
+    flat = LabelTrie(forms, len(forms))
+    forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
+    trie = LabelTrie(forms, len(forms))
+    return [
+        *(Request(prompt.astype(np.int32), trie) for prompt in prompts),
+        *(Request(np.append(lone[:-1], token).astype(np.int32), flat) for token in labels[:2]),
+    ]
+
+
+def distance_from_alone(
+    engine: Engine, model: PreTrainedModel, head: Head, requests: Sequence[Request]
+) -> tuple[float, float]:
+    """Measure how far an engine's label log-probabilities are from those of one prompt at a time.
+
+    Returns
+    -------
+    difference : float
+        In nats: the largest one; in half precision that of a typical prompt.
+    tolerance : float
+        What may be, see `TOLERANCE`.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a prompt cannot be read.
+    """
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    differences = [
+        np.abs(found - expected)
+        for found, expected in zip(_label_logprobs(engine, requests), _label_logprobs(alone, requests), strict=True)
+    ]
+    if model.dtype in HALF:
+        # A single prompt may differ by much: rounding sends a token to another expert, say.
+        return float(np.median([difference.mean() for difference in differences])), TOLERANCE[model.dtype]
+    return float(np.max([difference.max() for difference in differences])), TOLERANCE[model.dtype]
+
+
+def _label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
+    found: dict[int, NDArray[np.float64]] = {}
+    for pack, readouts in engine.execute(requests, engine.plan(requests)):
+        for index, readout in zip(pack.requests, readouts, strict=True):
+            if readout.label_logprobs is None:
+                raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
+            # Labels without any probability are the same everywhere.
+            found[index] = np.maximum(readout.label_logprobs, -1e3)
+    return [found[index] for index in range(len(requests))]

@@ -1,0 +1,173 @@
+"""Results as Parquet. Imported only when a Parquet file is to be written, because it needs pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from geval_local.io.text_formats import FIGURES, ResultRow, as_text, plain
+
+__all__ = ["ParquetSink"]
+
+#: A row group is closed at this many rows or this many characters of text, whichever comes first.
+GROUP_ROWS = 4096
+GROUP_CHARACTERS = 16_000_000
+
+_OTHER_TOKEN = pa.struct([("token", pa.string()), ("probability", pa.float64())])
+_TYPES = {
+    "probabilities": pa.map_(pa.string(), pa.float64()),
+    "mode": pa.string(),
+    "passed": pa.bool_(),
+    "other_tokens": pa.list_(_OTHER_TOKEN),
+    "prompt_tokens": pa.int64(),
+    "dropped_tokens": pa.int64(),
+    "error": pa.string(),
+}
+FIGURES_TYPE = pa.struct([(figure, _TYPES.get(figure, pa.float64())) for figure in FIGURES])
+# Columns of the spool by origin, so that an input column and a metric may bear the same name.
+_INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
+
+
+class ParquetSink:
+    """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
+
+    A Parquet file has one type per column, and rows may disagree about it in the last row only. So row groups wait in a
+    nameless file in the target's directory until the types are known: numbers widen, objects get the union of their
+    keys, and a column whose values have no common type becomes text (strings as they are, everything else as JSON).
+    Memory holds one row group.
+    """
+
+    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path) -> None:
+        self._file = file
+        self._metrics = tuple(metrics)
+        self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - closed by `discard`
+        self._groups: list[int] = []
+        self._types: dict[str, Any] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._characters = 0
+
+    def write(self, row: ResultRow) -> None:
+        """Append a row to the current group."""
+        cells = {_INPUT + as_text(name): value for name, value in row.columns.items()}
+        cells |= {_EARLIER + as_text(metric): value for metric, value in row.earlier.items()}
+        cells |= {_NEW + metric: _figures_row(value) for metric, value in row.figures.items()}
+        self._rows.append(cells)
+        self._characters += sum(len(value) for value in row.columns.values() if isinstance(value, str))
+        if len(self._rows) >= GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
+            self._close_group()
+
+    def finish(self) -> None:
+        """Settle the types and write the file."""
+        self._close_group()
+        self._types |= {_NEW + metric: FIGURES_TYPE for metric in self._metrics}
+        self._settle_types()
+        inputs = [name for name in self._types if name.startswith(_INPUT)]
+        results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
+        geval = pa.struct([(_bare(name), self._types[name]) for name in results])
+        schema = pa.schema([*((_bare(name), self._types[name]) for name in inputs), ("geval", geval)])
+        with pq.ParquetWriter(self._file, schema) as writer:
+            for group in self._read_groups():
+                fitted = {name: _fit(group, name, self._types[name]) for name in self._types}
+                figures = pa.StructArray.from_arrays([fitted[name] for name in results], fields=list(geval))
+                arrays = [*(fitted[name] for name in inputs), figures]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+
+    def discard(self) -> None:
+        """Drop the spool."""
+        with contextlib.suppress(OSError):  # what a full disk did not take goes with the file
+            self._spool.close()
+
+    def _close_group(self) -> None:
+        if not self._rows:
+            return
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        arrays = [_array([row.get(name) for row in self._rows], name) for name in names]
+        group = pa.record_batch(arrays, names=names)
+        self._groups.append(self._spool.tell())
+        with pa.ipc.new_stream(self._spool, group.schema) as stream:
+            stream.write_batch(group)
+        for name, array in zip(names, arrays, strict=True):
+            self._types[name] = _common_type(self._types.get(name, pa.null()), array.type)
+        self._rows.clear()
+        self._characters = 0
+
+    def _read_groups(self) -> Iterator[Any]:
+        for offset in self._groups:
+            self._spool.seek(offset)
+            with pa.ipc.open_stream(self._spool) as stream:
+                yield stream.read_next_batch()
+
+    def _settle_types(self) -> None:
+        for name, wanted in self._types.items():
+            if pa.types.is_null(wanted):
+                self._types[name] = pa.string()
+        for group in self._read_groups():
+            for name, column in zip(group.schema.names, group.columns, strict=True):
+                try:
+                    column.cast(self._types[name])
+                except pa.ArrowException:  # an integer that a float cannot hold exactly, or a cast that is not there
+                    self._types[name] = pa.string()
+
+
+def _figures_row(figures: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = plain(figures)
+    if row.get("probabilities") is not None:
+        row["probabilities"] = list(row["probabilities"].items())
+    if row.get("other_tokens") is not None:
+        row["other_tokens"] = [{"token": token, "probability": p} for token, p in row["other_tokens"]]
+    return row
+
+
+def _array(values: list[Any], name: str) -> Any:
+    """Let Arrow infer a column's type; without a common one the column is text."""
+    if name.startswith(_NEW):
+        return pa.array(values, FIGURES_TYPE)
+    try:
+        array = pa.array(values)
+        if not _holds_empty_struct(array.type):
+            return array
+    except UnicodeEncodeError:
+        return _array([plain(value) for value in values], name)
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
+        pass
+    return _text_array(values)
+
+
+def _text_array(values: list[Any]) -> Any:
+    return pa.array([None if value is None else as_text(value) for value in values], pa.string())
+
+
+def _holds_empty_struct(kind: Any) -> bool:
+    """Whether a type holds an object without keys, which Parquet cannot store."""
+    children = [kind.field(index).type for index in range(kind.num_fields)]
+    return (pa.types.is_struct(kind) and not children) or any(map(_holds_empty_struct, children))
+
+
+def _common_type(one: Any, other: Any) -> Any:
+    schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return pa.string()
+
+
+def _fit(group: Any, name: str, kind: Any) -> Any:
+    """Bring a group's column to the file's type; a column that the group lacks is null."""
+    if name not in group.schema.names:
+        return pa.nulls(group.num_rows, kind)
+    column = group.column(name)
+    if column.type == kind:
+        return column
+    if kind == pa.string():  # not Arrow's own cast, which would write numbers and dates in another way than JSON
+        return _text_array(column.to_pylist())
+    return column.cast(kind)
+
+
+def _bare(name: str) -> str:
+    return name.partition(":")[2]

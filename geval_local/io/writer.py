@@ -1,0 +1,212 @@
+"""Results on disk: rows in input order, input columns kept, one object of figures per metric, all of it or nothing.
+
+A file appears under its name only when it is complete: it is written beside the target and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from geval_local.errors import OutputError
+from geval_local.io.samples import Sample
+from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
+from geval_local.score import Score
+
+__all__ = ["ResultWriter"]
+
+
+def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path) -> Sink:
+    try:
+        from geval_local.io.parquet import ParquetSink
+    except ImportError:
+        raise OutputError(
+            "writing Parquet needs pyarrow, the `parquet` extra",
+            hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
+        ) from None
+    return ParquetSink(file, metrics, directory)
+
+
+_SINKS: Mapping[str, Callable[[BinaryIO, Sequence[str], Path], Sink]] = {
+    ".jsonl": lambda file, metrics, directory: JsonlSink(file),
+    ".csv": lambda file, metrics, directory: CsvSink(file, metrics),
+    ".parquet": _parquet_sink,
+}
+
+
+#: Written at a time; see `geval_local.io.readers.READ_BYTES`.
+_WRITE_BYTES = 1 << 20
+
+
+class ResultWriter:
+    r"""Write scored samples, one row for every sample, in the order of the calls; use it as a context manager.
+
+    JSONL: the input columns and ``geval``, an object ``{metric: figures}`` with the figures of `Score.to_dict`. CSV: a
+    column ``metric.figure`` for every figure, see `CsvSink`. Parquet: a struct column ``geval`` with one struct per
+    metric, see `ParquetSink`.
+
+    - An unscored sample has its reason under ``error`` and no other figures. A row that could not be read has what
+      could be kept of it, its ``row`` number, and the reason.
+    - Results of other metrics in an input that was scored before are kept; those of the same metrics are replaced. An
+      input column ``geval`` that is something else is kept under the name ``geval_input``.
+    - What JSON cannot hold: NaN and infinities in input columns become null; lone surrogates (text that was not UTF-8,
+      whose row is marked as bad) become visible escapes such as ``\udce9``.
+
+    Raises
+    ------
+    OutputError
+        From `open` if the target cannot be written, and from the other methods if writing fails, say for a full disk.
+        Then, as after any exception inside the ``with`` block, nothing is left behind and an older file of the same
+        name is untouched.
+
+    Examples
+    --------
+    >>> with ResultWriter.open("scores.jsonl", ["coherence"]) as writer:  # doctest: +SKIP
+    ...     writer.write(sample, {"coherence": score})
+    """
+
+    def __init__(self, path: Path, temporary: Path, file: BinaryIO, sink: Sink, metrics: Sequence[str]) -> None:
+        self.path = path
+        self._temporary = temporary
+        self._file = file
+        self._sink = sink
+        self._metrics = tuple(metrics)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], metrics: Sequence[str]) -> ResultWriter:
+        """Check that `path` can be written, before any work is done for it, and start the file.
+
+        Parameters
+        ----------
+        path : str or path
+            The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) tells the format.
+        metrics : sequence of str
+            Names of the metrics, in the order of the output.
+
+        Raises
+        ------
+        OutputError
+            For an unknown extension, a target that is a directory or read-only, a missing or unwritable directory, or
+            Parquet without pyarrow.
+        """
+        given, path = path, cls.check(path)
+        make_sink = _SINKS[path.suffix.lower()]
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            file = temporary.open("xb", buffering=_WRITE_BYTES)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {given}: {error.strerror}",
+                hint=f"Choose a directory that you may write to, not {path.parent}.",
+            ) from error
+        try:
+            return cls(path, temporary, file, make_sink(file, metrics, path.parent), metrics)
+        except BaseException:
+            file.close()
+            temporary.unlink()
+            raise
+
+    @staticmethod
+    def check(path: str | os.PathLike[str]) -> Path:
+        """Check that a file of this name could be written, without writing anything.
+
+        Returns
+        -------
+        Path
+            The absolute path.
+
+        Raises
+        ------
+        OutputError
+            As `open`, as far as that can be told without a try.
+        """
+        given, path = path, Path(path).resolve()
+        if path.suffix.lower() not in _SINKS:
+            raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_SINKS)}.")
+        if path.is_dir():
+            raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
+        if not path.parent.is_dir():
+            raise OutputError(
+                f"cannot write {given}: there is no directory {path.parent}", hint=f"Create it: mkdir -p {path.parent}"
+            )
+        if path.exists() and not os.access(path, os.W_OK):
+            raise OutputError(f"cannot write {given}: the file is read-only", hint="Choose another name.")
+        return path
+
+    def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:
+        """Append one row.
+
+        Parameters
+        ----------
+        sample : Sample
+            The input row.
+        scores : mapping of str to Score
+            Metric -> its score; for a sample with an `error`, metrics may be left out.
+
+        Raises
+        ------
+        OutputError
+            If the row cannot be written.
+        KeyError
+            If the score of a metric is missing.
+        """
+        figures = {
+            metric: Score.unscored(metric, sample.error).to_dict()
+            if sample.error is not None and metric not in scores
+            else scores[metric].to_dict()
+            for metric in self._metrics
+        }
+        columns = dict(sample.fields)
+        if sample.error is not None and sample.row:
+            columns.setdefault("row", sample.row)
+        earlier = _take_earlier_results(columns, self._metrics)
+        try:
+            self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None))
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._complete()
+        except OSError as problem:
+            raise self._failure(problem) from problem
+        finally:
+            self._sink.discard()
+            with contextlib.suppress(OSError):  # what a full disk did not take goes with the file
+                self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _complete(self) -> None:
+        self._sink.finish()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self.path)
+
+    def _failure(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write {self.path}: {error.strerror or error}",
+            hint=f"Is the disk full? Make room in {self.path.parent} and run again; nothing was left under that name.",
+        )
+
+
+def _take_earlier_results(columns: dict[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
+    """Move the results of other metrics out of the columns of an input that was scored before."""
+    if "geval" not in columns:
+        return {}
+    value = columns.pop("geval")
+    if isinstance(value, Mapping) and all(isinstance(figures, Mapping) for figures in value.values()):
+        return {metric: figures for metric, figures in value.items() if metric not in metrics}
+    columns[free_name("geval_input", columns)] = value
+    return {}

@@ -1,0 +1,1 @@
+"""Models on this machine: which there are, how they are loaded and checked, and their read-out head."""

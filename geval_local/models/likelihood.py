@@ -1,0 +1,109 @@
+"""Likelihood: how probable a model finds a text behind its context, token by token; for GPTScore.
+
+Right-padded batches without a mask, as in `engine.batched`, because every position of the text is read and not only
+its end. The head runs in float32, over the full vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.memory import is_out_of_memory
+from geval_local.models.rope import length_groups
+
+__all__ = ["Continuation", "mean_logprobs"]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A text behind its context, tokenized together.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, shape (tokens,)
+        Context and text.
+    start : int
+        Where the text's own tokens begin; at least 1, and before the end.
+    """
+
+    ids: NDArray[np.int32]
+    start: int
+
+
+def mean_logprobs(
+    model: PreTrainedModel,
+    head: Head,
+    continuations: Sequence[Continuation],
+    *,
+    batch_tokens: int,
+    advance: Callable[[int], object] = lambda count: None,
+) -> list[float]:
+    """Average the log-probabilities of each text's tokens, given everything before them.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM in evaluation mode.
+    head : Head
+        Its read-out head.
+    continuations : sequence of Continuation
+        What to read.
+    batch_tokens : int
+        Most tokens per forward pass, padding included; halved when memory runs out.
+    advance : callable
+        Called with the number of texts finished.
+
+    Returns
+    -------
+    list of float
+        In nats per token, at most 0; NaN for a text that does not fit into memory even alone.
+    """
+    trunk, device, group = trunk_of(model), input_device(model), length_groups(model.config)
+    result = [math.nan] * len(continuations)
+    # Longest first, so that memory trouble shows at once.
+    waiting = sorted(range(len(continuations)), key=lambda index: (-len(continuations[index].ids), index))
+    while waiting:
+        width = len(continuations[waiting[0]].ids)
+        count = max(1, batch_tokens // width)
+        batch = [i for i in waiting[:count] if group(len(continuations[i].ids)) == group(width)]
+        read = _read(trunk, head, [continuations[index] for index in batch], device)
+        # The retry starts outside the except block: the traceback would pin the activations.
+        if read is None and len(batch) > 1:
+            batch_tokens = max(width, len(batch) * width // 2)
+            continue
+        for index, value in zip(batch, read or [math.nan], strict=True):
+            result[index] = value
+        waiting = waiting[len(batch) :]
+        advance(len(batch))
+    return result
+
+
+@torch.inference_mode()
+def _read(
+    trunk: torch.nn.Module, head: Head, batch: Sequence[Continuation], device: torch.device
+) -> list[float] | None:
+    """Compute one batch; None if memory ran out."""
+    tokens = np.zeros((len(batch), max(len(one.ids) for one in batch)), dtype=np.int64)
+    for row, one in enumerate(batch):
+        tokens[row, : len(one.ids)] = one.ids
+    # A token is predicted at the position before its own.
+    rows = np.concatenate([np.full(len(one.ids) - one.start, row) for row, one in enumerate(batch)])
+    places = np.concatenate([np.arange(one.start - 1, len(one.ids) - 1) for one in batch])
+    try:
+        hidden = trunk(input_ids=torch.from_numpy(tokens).to(device), use_cache=False)[0]
+        chosen = hidden[torch.from_numpy(rows).to(hidden.device), torch.from_numpy(places).to(hidden.device)]
+        logprobs = head.edge_logprobs(chosen, tokens[rows, places + 1][:, None]).logprobs[:, 0]
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    sums = np.bincount(rows, weights=logprobs, minlength=len(batch))
+    return [float(value) for value in sums / np.bincount(rows, minlength=len(batch))]

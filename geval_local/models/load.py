@@ -1,0 +1,230 @@
+"""Weights and tokenizer from local files: safetensors only, nothing initialised at random, never a socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
+from geval_local.models.checks import check_architecture, check_weight_files
+from geval_local.models.entry import JudgeEntry
+from geval_local.models.fingerprint import fingerprint, tokenizer_hash
+from geval_local.models.gaps import check_gaps, check_placement
+from geval_local.models.options import LoadOptions, loading_arguments
+from geval_local.models.quiet import first_line, quiet
+from geval_local.models.registry import fetch_directory, local_directory
+
+__all__ = ["LoadOptions", "LoadedModel", "check_style", "load_model", "load_tokenizer", "resolve_directory"]
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to score, with what identifies it.
+
+    Attributes
+    ----------
+    model : PreTrainedModel
+        In evaluation mode, without gradients.
+    tokenizer : PreTrainedTokenizerBase
+        With a fast backend.
+    entry : JudgeEntry
+        The entry it was loaded from.
+    directory : Path
+        Where its files are.
+    fingerprint : str
+        Content hash of the weights, see `fingerprint.fingerprint`.
+    tokenizer_hash : str
+        Content hash of tokenizer and template.
+    dtype : torch.dtype
+        Of the computation.
+    attention : str
+        Attention implementation in use.
+    parameters : int
+        Number of weights, tied ones counted once.
+    memory_bytes : int
+        Memory of weights and buffers, bytes.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    entry: JudgeEntry
+    directory: Path
+    fingerprint: str
+    tokenizer_hash: str
+    dtype: torch.dtype
+    attention: str
+    parameters: int
+    memory_bytes: int
+
+
+def resolve_directory(entry: JudgeEntry) -> Path:
+    """Find the directory of a judge's files on this machine.
+
+    Raises
+    ------
+    WeightsError
+        If they are not here; the message says how to fetch and carry them.
+    """
+    directory = local_directory(entry)
+    if directory is not None:
+        return directory
+    if entry.path is not None:
+        raise WeightsError(
+            f"judge {entry.name!r}: {entry.path} holds no config.json, so there is no model there",
+            hint="Correct the path in the models file, or put the model's directory there.",
+        )
+    raise WeightsError(
+        f"the weights of judge {entry.name!r} ({entry.hub}) are not on this machine", hint=_fetch_hint(entry)
+    )
+
+
+def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load a judge's tokenizer alone, without its weights.
+
+    Raises
+    ------
+    WeightsError
+        If the judge is not on this machine.
+    TokenizerError
+        If there is no tokenizer, none with a fast backend, or no chat template although the style needs one.
+    """
+    directory = resolve_directory(entry)
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+            )
+        except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for one and the same thing
+            raise TokenizerError(
+                f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
+                hint="The directory needs tokenizer.json and tokenizer_config.json; fetch them with the weights.",
+            ) from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise TokenizerError(
+            f"judge {entry.name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast backend, so the characters "
+            "behind each token are unknown",
+            hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
+        )
+    if len(tokenizer.get_vocab()) == 0:
+        raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
+    check_style(entry, tokenizer)
+    return tokenizer
+
+
+def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the tokenizer brings what the entry's prompt style needs.
+
+    Raises
+    ------
+    TokenizerError
+        If the style is a chat style, or thinking is to be closed, and there is no chat template.
+    """
+    if tokenizer.chat_template or (entry.style == "completion" and entry.thinking == "none"):
+        return
+    setting = f"style {entry.style!r}" if entry.style != "completion" else "thinking 'closed'"
+    raise TokenizerError(
+        f"judge {entry.name!r}: {setting} needs a chat template, and its tokenizer has none",
+        hint="Set `style: completion` (and `thinking: none`) for it in a models file of your own, or add "
+        "chat_template.jinja to its directory.",
+    )
+
+
+def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:
+    """Load a judge from local files.
+
+    Parameters
+    ----------
+    entry : JudgeEntry
+        From `registry.find_judge`.
+    options : LoadOptions, optional
+        Device, dtype, attention and so on.
+
+    Raises
+    ------
+    WeightsError
+        If weights are missing, incomplete, damaged, not safetensors, or do not fill every parameter of the model.
+    UnsupportedModelError
+        If the model is no decoder with a next-token distribution, or needs code of its own without permission.
+    TokenizerError
+        See `load_tokenizer`.
+    JudgeError
+        If the model does not fit, or a device map has memory for no part of it.
+    ConfigurationError
+        If an option cannot be met on this machine.
+    """
+    options = options or LoadOptions()
+    directory = resolve_directory(entry)
+    check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
+    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
+    arguments = loading_arguments(options, entry.dtype)
+    with quiet():
+        try:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(directory),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=options.trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below with the names of the parameters
+                **arguments,
+            )
+        except SafetensorError as error:
+            raise WeightsError(
+                f"judge {entry.name!r}: a safetensors file in {directory} is damaged or cut short: {error}",
+                hint=_fetch_hint(entry),
+            ) from error
+        except (OSError, RuntimeError, ValueError, ImportError, KeyError, AttributeError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise JudgeError(
+                    f"judge {entry.name!r} does not fit into the memory of the device: {first_line(error)}",
+                    hint="Use --device-map auto, --quantization 4bit, a smaller dtype or a smaller judge.",
+                ) from error
+            raise JudgeError(f"judge {entry.name!r} cannot be loaded from {directory}: {first_line(error)}") from error
+    model, report = loaded
+    check_gaps(entry, directory, report)
+    check_placement(entry, model)
+    _keep_soft_capping(entry, model, options)
+    model.eval()
+    model.requires_grad_(False)
+    if arguments["dtype"] is torch.float64:
+        model.set_experts_implementation("eager")  # the grouped product of mixture models knows no float64
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        entry=entry,
+        directory=directory,
+        fingerprint=fingerprint(directory),
+        tokenizer_hash=tokenizer_hash(tokenizer, directory),
+        dtype=arguments["dtype"],
+        attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
+        parameters=model.num_parameters(),
+        memory_bytes=model.get_memory_footprint(),
+    )
+
+
+def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
+    """Leave sdpa where attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap there."""
+    config = model.config.get_text_config()
+    if getattr(config, "attn_logit_softcapping", None) is None or config._attn_implementation != "sdpa":
+        return
+    if options.attention is not None:
+        raise ConfigurationError(
+            f"judge {entry.name!r} caps its attention scores, which the attention implementation 'sdpa' cannot",
+            hint="Leave the attention implementation out, or take `eager`.",
+        )
+    model.set_attn_implementation("eager")
+
+
+def _fetch_hint(entry: JudgeEntry) -> str:
+    if entry.hub is None:
+        return f"Copy the model's directory to {entry.path} again, completely."
+    return (
+        f"Fetch them with `geval-local judges fetch {entry.name}`. For a machine without a network, run that on "
+        f"another, carry the directory it writes, and put it at {fetch_directory(entry)} or give it as --judge DIR."
+    )

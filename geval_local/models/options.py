@@ -1,0 +1,111 @@
+"""How a model is brought into memory: device, dtype, attention, quantization, as transformers' own arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import transformers
+
+from geval_local.errors import ConfigurationError
+from geval_local.models.quiet import first_line
+
+__all__ = ["DTYPES", "LoadOptions", "loading_arguments"]
+
+#: The dtypes that a judge may run in.
+DTYPES: Mapping[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is brought into memory; what is None follows the judge's entry or the machine.
+
+    Attributes
+    ----------
+    device : str, optional
+        Torch device such as ``cpu`` or ``cuda:1``; CUDA where there is one, else the CPU.
+    device_map : str, optional
+        Accelerate's placement over several devices (``auto``, ``balanced``, ...); excludes `device`.
+    dtype : str, optional
+        ``float64``, ``float32``, ``bfloat16`` or ``float16``.
+    attention : str, optional
+        Attention implementation of transformers: ``eager``, ``sdpa``, ``flash_attention_2``, ...
+    quantization : {"8bit", "4bit"}, optional
+        Quantized while loading, through bitsandbytes.
+    trust_remote_code : bool
+        Whether Python files from the model's directory may run.
+    offload_folder : str, optional
+        Where accelerate puts weights that fit in no memory.
+    """
+
+    device: str | None = None
+    device_map: str | None = None
+    dtype: str | None = None
+    attention: str | None = None
+    quantization: Literal["8bit", "4bit"] | None = None
+    trust_remote_code: bool = False
+    offload_folder: str | None = None
+
+
+def loading_arguments(options: LoadOptions, default_dtype: str) -> dict[str, Any]:
+    """Turn options into keyword arguments of ``from_pretrained``.
+
+    Parameters
+    ----------
+    options : LoadOptions
+        What was asked for.
+    default_dtype : str
+        The dtype of the judge's entry.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is unknown, contradicts another, or cannot be met on this machine.
+    """
+    name = options.dtype or default_dtype
+    if name not in DTYPES:
+        raise ConfigurationError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+    arguments = {"dtype": DTYPES[name], **_placement(options), **_quantization(options, DTYPES[name])}
+    if options.attention is not None:
+        arguments["attn_implementation"] = options.attention
+    return arguments
+
+
+def _placement(options: LoadOptions) -> dict[str, Any]:
+    if options.device_map is not None:
+        if options.device is not None:
+            raise ConfigurationError("device and device_map exclude each other: the map places the weights by itself")
+        folder = {} if options.offload_folder is None else {"offload_folder": options.offload_folder}
+        return {"device_map": options.device_map, **folder}
+    try:
+        device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigurationError(
+            f"the device {options.device!r} cannot be used here: {first_line(error)}",
+            hint="Leave the device out to use a GPU where there is one and the CPU otherwise.",
+        ) from error
+    return {"device_map": {"": device}}
+
+
+def _quantization(options: LoadOptions, dtype: torch.dtype) -> dict[str, Any]:
+    if options.quantization is None:
+        return {}
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigurationError(
+            f"{options.quantization} quantization needs the package bitsandbytes, which is not installed",
+            hint="Install it with `pip install bitsandbytes`, or load the judge without quantization.",
+        )
+    config: Any = transformers.BitsAndBytesConfig
+    if options.quantization == "8bit":
+        return {"quantization_config": config(load_in_8bit=True)}
+    settings = config(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    return {"quantization_config": settings}

@@ -1,0 +1,216 @@
+"""Which judges there are: models.yaml, the user's own file, plain directories and the local Hugging Face cache.
+
+Knows names, places and prompt styles, not weights; imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import JudgeError
+from geval_local.models.entry import BYTES_PER_PARAMETER, HUB_ID, JudgeEntry, read_models
+from geval_local.paths import home_directory
+
+__all__ = [
+    "JudgeEntry",
+    "Registry",
+    "directory_entry",
+    "fetch_directory",
+    "find_fetchable",
+    "find_judge",
+    "load_registry",
+    "local_directory",
+]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Judges by name, and the one that is meant when none is named."""
+
+    default: str
+    judges: Mapping[str, JudgeEntry]
+
+
+def load_registry(models_file: str | Path | None = None) -> Registry:
+    """Read the packaged models.yaml and lay the user's own file over it.
+
+    Parameters
+    ----------
+    models_file : str or Path, optional
+        The user's file; ``$GEVAL_LOCAL_MODELS`` when absent. Its entries go before packaged ones of the same name, and
+        so does its ``default``.
+
+    Raises
+    ------
+    JudgeError
+        If a file cannot be read, is not valid YAML, holds an unknown key or a value that does not fit; with lines.
+    """
+    packaged = _PACKAGE / "models.yaml"
+    if not packaged.is_file():
+        packaged = _PACKAGE.parent / "models.yaml"  # a source checkout; the wheel carries the file inside the package
+    default, judges = read_models(packaged, base=_PACKAGE)
+    user_file = models_file or os.environ.get("GEVAL_LOCAL_MODELS")
+    if user_file:
+        path = Path(user_file).expanduser()
+        user_default, user_judges = read_models(path, base=path.resolve().parent)
+        default, judges = user_default or default, {**judges, **user_judges}
+    if default is None or default not in judges:
+        raise JudgeError(f"{user_file or packaged}: the default judge {default!r} is not among the judges")
+    return Registry(default, judges)
+
+
+def find_judge(name: str | Path | None = None, models_file: str | Path | None = None) -> JudgeEntry:
+    """Find a judge by name, directory or hub id.
+
+    Parameters
+    ----------
+    name : str or Path, optional
+        An entry of the user's file or of the packaged one, else a directory that holds ``config.json``, else a hub id
+        ``organisation/model`` that is in the local Hugging Face cache. None: the default judge.
+    models_file : str or Path, optional
+        See `load_registry`.
+
+    Raises
+    ------
+    JudgeError
+        If nothing of that name is known here; the message offers near names.
+    """
+    registry = load_registry(models_file)
+    wanted = registry.default if name is None else str(name)
+    if wanted not in registry.judges and Path(wanted).expanduser().is_dir():
+        return directory_entry(Path(wanted).expanduser().resolve(), name=wanted)
+    entry = _named(registry, wanted)
+    if entry is None and re.fullmatch(HUB_ID, wanted):
+        directory = local_directory(JudgeEntry(name=wanted, hub=wanted))
+        if directory is not None:
+            entry = directory_entry(directory, name=wanted).model_copy(update={"path": None, "hub": wanted})
+    if entry is None:
+        raise _unknown(registry, wanted)
+    return entry
+
+
+def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
+    """Find what ``judges fetch`` is to bring: a judge by name, or any hub id, known or not.
+
+    Raises
+    ------
+    JudgeError
+        If `name` is neither.
+    """
+    registry = load_registry(models_file)
+    entry = _named(registry, name)
+    if entry is None and re.fullmatch(HUB_ID, name):
+        entry = JudgeEntry(name=name, hub=name)
+    if entry is None:
+        raise _unknown(registry, name)
+    return entry
+
+
+def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
+    """Look a judge up by its name; a hub id means the known judge of that id, with its style."""
+    by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
+    return registry.judges.get(wanted) or next(by_hub, None)
+
+
+def _unknown(registry: Registry, wanted: str) -> JudgeError:
+    near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
+    return JudgeError(
+        f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
+        hint="List the judges with `geval-local judges list`, give the directory of a model, or name it in a file of "
+        "your own (--models FILE). A hub id works once `geval-local judges fetch ID` has brought it here.",
+    )
+
+
+def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
+    """Describe a plain model directory by what its own files say.
+
+    The style is ``chat`` when the directory brings a chat template and ``completion`` otherwise; a template that knows
+    ``enable_thinking`` gets its thinking block closed.
+
+    Raises
+    ------
+    JudgeError
+        If the directory holds no readable ``config.json``.
+    """
+    config = _read_json(directory / "config.json")
+    if config is None:
+        raise JudgeError(
+            f"{directory} holds no readable config.json, so it is not a model directory",
+            hint="Give the directory that `save_pretrained` or `geval-local judges fetch` wrote.",
+        )
+    text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
+    stored = text_config.get("dtype") or text_config.get("torch_dtype")
+    context = next((text_config[key] for key in _CONTEXT_KEYS if isinstance(text_config.get(key), int)), None)
+    template = _chat_template(directory)
+    return JudgeEntry.model_validate(
+        {
+            "name": name or str(directory),
+            "path": directory,
+            "dtype": stored if stored in BYTES_PER_PARAMETER else "float32",
+            "style": "chat" if template else "completion",
+            "thinking": "closed" if "enable_thinking" in template else "none",
+            "context": context,
+            "note": "style and context as the directory's own files say",
+        }
+    )
+
+
+def fetch_directory(entry: JudgeEntry) -> Path:
+    """Name the directory that ``judges fetch`` writes when none is given, and where loading looks first."""
+    folder = entry.name.replace("/", "--") + (f"@{entry.revision.replace('/', '--')}" if entry.revision else "")
+    return home_directory() / "judges" / folder
+
+
+def local_directory(entry: JudgeEntry) -> Path | None:
+    """Find a judge's files on this machine, without any look at the network.
+
+    Returns
+    -------
+    Path or None
+        The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache;
+        None when there is none of them. The files in it may still be incomplete.
+    """
+    if entry.path is not None:
+        return entry.path if (entry.path / "config.json").is_file() else None
+    fetched = fetch_directory(entry)
+    if (fetched / "config.json").is_file():
+        return fetched
+    return _cached_snapshot(str(entry.hub), entry.revision)
+
+
+def _cached_snapshot(hub: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _chat_template(directory: Path) -> str:
+    """Read the template as text; several named ones are joined, since only their presence and keys matter here."""
+    try:
+        return (directory / "chat_template.jinja").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        pass
+    for file in ("tokenizer_config.json", "chat_template.json"):
+        template = (_read_json(directory / file) or {}).get("chat_template")
+        if template:
+            return template if isinstance(template, str) else json.dumps(template)
+    return ""
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,177 @@
+"""The page of two runs side by side."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.statistics.agreement import agree
+from geval_local.analysis.statistics.significance import compare
+from geval_local.analysis.tables import Table, agreement_table, comparison_table
+from geval_local.errors import DataError
+from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.io.text_formats import as_text
+from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
+from geval_local.report.page import check_target, render, write_page
+from geval_local.report.pairing import Pairing, pair_runs
+from geval_local.report.payload import TextColumns, metric_payload, named_columns
+from geval_local.report.people import HumanFields, human_field, scored_items
+from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
+
+__all__ = ["write_comparison"]
+
+Both = tuple[list[ScoredItem], list[ScoredItem]]
+
+
+def write_comparison(
+    run_a: ResultsInput,
+    run_b: ResultsInput,
+    path: str | os.PathLike[str],
+    *,
+    names: tuple[str, str] | None = None,
+    metrics: Mapping[str, MetricNotes] | None = None,
+    human: HumanFields | None = None,
+    group_by: str | None = None,
+    signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
+    manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
+    title: str | None = None,
+    low_mass: float = 0.9,
+    resamples: int = 1000,
+) -> Path:
+    """Write two runs side by side as one self-contained HTML page.
+
+    Items are paired by ``id`` where all rows of both runs have distinct ones, else by their place in the run. What
+    differs between the signatures is said at the top, and so is how many pairs do not share their texts.
+
+    Parameters
+    ----------
+    run_a, run_b : path, or sequence of mapping
+        Result files of ``geval-local score``, or their rows.
+    path : path
+        The page. An existing file is replaced.
+    names : tuple of two str, optional
+        What to call the runs; by default the files' names.
+    metrics, human, group_by, title, low_mass, resamples
+        As for `write_report`; `human` and `group_by` are read from both runs.
+    signatures, manifests : tuple of two, optional
+        As for `write_report`, one per run.
+
+    Returns
+    -------
+    Path
+        The page's absolute path.
+
+    Raises
+    ------
+    DataError
+        If the runs cannot be used, have no metric in common, or no item that both scored on a shared metric.
+    ConfigurationError
+        As for `write_report`.
+    """
+    target = check_target(path, run_a, run_b)
+    runs = (load_results(run_a), load_results(run_b))
+    shared = tuple(metric for metric in runs[0].metrics if metric in runs[1].metrics)
+    if not shared:
+        have = "; ".join(f"{run.name}: {', '.join(run.metrics)}" for run in runs)
+        raise DataError("the two runs have no metric in common", hint=f"They have: {have}.")
+    names = names or _names(runs)
+    pairing, keys = pair_runs(*runs)
+    items = {metric: _items(runs, keys, metric, human_field(human, metric), group_by) for metric in shared}
+    signed = [
+        {metric: text for metric, text in signatures_by_metric(given, run.metrics).items() if metric in shared}
+        for given, run in zip(signatures, runs, strict=True)
+    ]
+    page = render(
+        "compare.html.j2",
+        _data(names, pairing, items, human, metrics or {}, low_mass),
+        title=title or f"{names[0]} and {names[1]}",
+        names=names,
+        signed=signed,
+        differing=differences(*signed),
+        unsigned=[metric for metric in shared if not all(metric in one for one in signed)],
+        alone=[
+            (name, [metric for metric in run.metrics if metric not in shared])
+            for name, run in zip(names, runs, strict=True)
+        ],
+        pairing=pairing,
+        agreement=agreement_table({metric: agree(*both) for metric, both in items.items()}),
+        against_people=_against_people(items, human, group_by, resamples),
+        overviews=[
+            (name, overview_table(found), found)
+            for name, found in zip(names, (summaries(run, low_mass=low_mass) for run in runs), strict=True)
+        ],
+        texts=notes_of(Results(runs[0].name, shared, ()), metrics, {}),
+        facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
+    )
+    return write_page(target, page)
+
+
+def _names(runs: Sequence[Results]) -> tuple[str, str]:
+    first, second = (run.name for run in runs)
+    return (first, second) if first != second else (f"A: {first}", f"B: {second}")
+
+
+def _items(
+    runs: Sequence[Results], keys: Sequence[Sequence[str]], metric: str, field: str | None, group_by: str | None
+) -> Both:
+    first, second = (scored_items(run, names, metric, field, group_by) for run, names in zip(runs, keys, strict=True))
+    return first, second
+
+
+def _against_people(
+    items: Mapping[str, Both], human: HumanFields | None, group_by: str | None, resamples: int
+) -> Table | None:
+    """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
+    found = {
+        metric: compare(*both, "pooled" if group_by is None else "summary", resamples=resamples)
+        for metric, both in items.items()
+        if human_field(human, metric) is not None and all(usable(one)[0] for one in both)
+    }
+    return comparison_table(found) if found else None
+
+
+def _data(
+    names: tuple[str, str],
+    pairing: Pairing,
+    items: Mapping[str, Both],
+    human: HumanFields | None,
+    notes: Mapping[str, MetricNotes],
+    low_mass: float,
+) -> dict[str, Any]:
+    texts = TextColumns()
+    columns = pairing.columns()
+    for name, values in columns:
+        texts.add(name, values)
+    metrics = []
+    for metric, (first, second) in items.items():
+        ratings = {item.key: item.human for item in [*second, *first]}
+        rated = human_field(human, metric) is not None
+        runs = [
+            [None if record is None else record.scores[metric] for record in side]
+            for side in zip(*pairing.records, strict=True)
+        ]
+        metrics.append(
+            metric_payload(
+                metric,
+                runs,
+                [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
+                spec=notes.get(metric, {}).get("scale"),
+                low_mass=low_mass,
+            )
+            | {"groups": []}
+        )
+    return {
+        "mode": "compare",
+        "runs": [as_text(name) for name in names],
+        "texts": texts.texts,
+        "columns": texts.columns,
+        **named_columns([name for name, _ in columns]),
+        "group": -1,
+        "keys": [as_text(key) for key in pairing.keys],
+        "rows": [next(record.number for record in pair if record is not None) for pair in pairing.records],
+        "metrics": metrics,
+    }

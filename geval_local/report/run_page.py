@@ -1,0 +1,217 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.tables import Table, correlation_table
+from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.io.text_formats import as_text
+from geval_local.report.overview import (
+    MetricNotes,
+    facts,
+    group_names,
+    judges,
+    notes_of,
+    overview_table,
+    summaries,
+)
+from geval_local.report.page import check_target, render, write_page
+from geval_local.report.payload import TextColumns, metric_payload, named_columns
+from geval_local.report.people import (
+    GroupCorrelation,
+    HumanFields,
+    agreement,
+    group_correlations,
+    human_field,
+    scored_items,
+)
+from geval_local.report.signatures import SignatureInput, signatures_by_metric
+
+__all__ = ["People", "write_report"]
+
+#: Groups that the page lists by name; the histogram has all of them.
+GROUPS_LISTED = 200
+
+
+@dataclass(frozen=True)
+class People:
+    """Agreement with human ratings on one metric.
+
+    Attributes
+    ----------
+    metric, field : str
+        The metric, and the field with the ratings.
+    index : int
+        The metric's place among those of the page.
+    ratings : tuple of float
+        One per item; NaN where there is none.
+    table : Table or None
+        Correlations per level; None if no item has both a rating and a score.
+    groups : tuple of GroupCorrelation
+        Correlations per group, lowest first.
+    listed : int
+        How many groups are listed by name.
+    """
+
+    metric: str
+    field: str
+    index: int
+    ratings: tuple[float, ...]
+    table: Table | None
+    groups: tuple[GroupCorrelation, ...]
+    listed: int = GROUPS_LISTED
+
+
+def write_report(
+    results: ResultsInput,
+    path: str | os.PathLike[str],
+    *,
+    metrics: Mapping[str, MetricNotes] | None = None,
+    human: HumanFields | None = None,
+    group_by: str | None = None,
+    signature: SignatureInput | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    ablation: Table | Sequence[Table] | None = None,
+    title: str | None = None,
+    low_mass: float = 0.9,
+    resamples: int = 1000,
+) -> Path:
+    """Write a run as one self-contained HTML page.
+
+    Parameters
+    ----------
+    results : path, or sequence of mapping
+        A result file of ``geval-local score``, or its rows.
+    path : path
+        The page. An existing file is replaced.
+    metrics : mapping of str to MetricNotes, optional
+        Metric -> its rendered prompt, its evaluation steps, and its scale.
+    human : str or mapping of str to str, optional
+        Field with the human ratings (a dotted path will do), for all metrics or per metric.
+    group_by : str, optional
+        Field of the document, for correlations within groups and for resampling.
+    signature : Signature, str, or mapping of str to either, optional
+        Of all metrics, or per metric.
+    manifest : mapping, optional
+        Whatever else is known of the run (judge, duration, command), shown as it is.
+    ablation : Table or sequence of Table, optional
+        Shown with the agreement.
+    title : str, optional
+        Heading; by default the file's name.
+    low_mass : float
+        Label mass below which an item counts as low, 0-1.
+    resamples : int
+        Bootstrap draws for the intervals of correlations; 0 for none.
+
+    Returns
+    -------
+    Path
+        The page's absolute path.
+
+    Raises
+    ------
+    DataError
+        If the results or the ratings cannot be used, with the row.
+    ConfigurationError
+        If a note or signature belongs to no metric, a scale cannot be read, or (`OutputError`) the page cannot be
+        written.
+    """
+    target = check_target(path, results)
+    run = load_results(results)
+    notes, manifest = metrics or {}, manifest or {}
+    signatures = signatures_by_metric(signature, run.metrics)
+    texts = notes_of(run, notes, signatures)
+    people = _people(run, human, group_by, resamples)
+    overall = summaries(run, low_mass=low_mass)
+    page = render(
+        "report.html.j2",
+        _data(run, notes, people, group_by, low_mass),
+        title=title or run.name,
+        file=run.name,
+        count=len(run.records),
+        judge=judges(signatures, manifest),
+        overview=overview_table(overall),
+        summaries=overall,
+        people=people,
+        ablation=() if ablation is None else (ablation,) if isinstance(ablation, Table) else tuple(ablation),
+        texts=texts,
+        facts=facts(manifest),
+    )
+    return write_page(target, page)
+
+
+def _people(run: Results, human: HumanFields | None, group_by: str | None, resamples: int) -> list[People]:
+    found = []
+    for index, metric in enumerate(run.metrics):
+        field = human_field(human, metric)
+        if field is None:
+            continue
+        items = scored_items(run, run.row_keys(), metric, field, group_by)
+        levels = agreement(items, resamples=resamples)
+        found.append(
+            People(
+                metric,
+                field,
+                index,
+                tuple(item.human for item in items),
+                _without_level(correlation_table(levels)) if levels else None,
+                tuple(group_correlations(items)) if group_by is not None else (),
+            )
+        )
+    return found
+
+
+def _without_level(table: Table) -> Table:
+    """Drop the column that says again what names the row."""
+    drop = table.headers.index("level")
+    headers, *rows = ((*cells[:drop], *cells[drop + 1 :]) for cells in (table.headers, *table.rows))
+    return Table(headers, tuple(rows), table.notes)
+
+
+def _data(
+    run: Results,
+    notes: Mapping[str, MetricNotes],
+    people: Sequence[People],
+    group_by: str | None,
+    low_mass: float,
+) -> dict[str, Any]:
+    texts = TextColumns()
+    names = list(dict.fromkeys(name for record in run.records for name in record.columns))
+    for name in names:
+        texts.add(name, [record.columns.get(name) for record in run.records])
+    groups = group_names(run.records, group_by)
+    if groups is not None and group_by not in names:  # a dotted path
+        texts.add(str(group_by), groups)
+        names.append(str(group_by))
+    by_metric = {one.metric: one for one in people}
+    return {
+        "mode": "report",
+        "runs": [as_text(run.name)],
+        "texts": texts.texts,
+        "columns": texts.columns,
+        **named_columns(names),
+        "group": -1 if group_by is None else names.index(group_by),
+        "keys": [as_text(key) for key in run.row_keys()],
+        "rows": [record.number for record in run.records],
+        "metrics": [
+            metric_payload(
+                metric,
+                [[record.scores[metric] for record in run.records]],
+                by_metric[metric].ratings if metric in by_metric else (),
+                spec=notes.get(metric, {}).get("scale"),
+                low_mass=low_mass,
+            )
+            | {"groups": _spearman(by_metric.get(metric))}
+            for metric in run.metrics
+        ],
+    }
+
+
+def _spearman(people: People | None) -> list[float]:
+    groups = people.groups if people else ()
+    return [round(group.spearman, 6) for group in groups if group.spearman == group.spearman]

@@ -1,0 +1,95 @@
+"""Evaluation steps in a distributed run: a worker writes them, this machine pins them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from geval_local.errors import GevalError, JudgeError
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt
+from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.ray.cluster import cluster_share
+from geval_local.steps import pinned_steps
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["steps_by_worker"]
+
+
+def steps_by_worker(
+    load: Callable[[JudgeRecord], Judge], record: JudgeRecord, metrics: Sequence[Metric], workers: int | None
+) -> list[Metric]:
+    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the judge; must be picklable.
+    record : JudgeRecord
+        The judge.
+    metrics : sequence of Metric
+        Those that need steps, and others.
+    workers : int or None
+        See `geval_local.runs.ray.cluster.share_out`.
+
+    Raises
+    ------
+    JudgeError
+        If the judge cannot be loaded, or writes no steps.
+    """
+    import ray
+
+    share = cluster_share(workers, record)
+    actor = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_Writer).remote(load, record)
+    try:
+        writer = _RemoteJudge(record.name, actor)
+        return [pinned_steps(writer, metric)[0] for metric in metrics]
+    except ray.exceptions.RayError as error:
+        raise JudgeError(f"the worker of {record.name} failed: {str(error).strip()}") from error
+    finally:
+        ray.kill(actor)  # its GPU is wanted
+
+
+class _Writer:
+    """The judge, on a worker; what the package raises goes back as a value."""
+
+    def __init__(self, load: Callable[[JudgeRecord], Judge], record: JudgeRecord) -> None:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        self._load = load
+        self._record = record
+
+    def about(self) -> tuple[str, bool] | GevalError:
+        try:
+            self._judge = self._load(self._record)
+            return self._judge.fingerprint, self._judge.is_chat
+        except GevalError as error:
+            return error
+
+    def write(self, prompt: Prompt, most: int) -> str | GevalError:
+        try:
+            return self._judge.continue_text(prompt, max_new_tokens=most)
+        except GevalError as error:
+            return error
+
+
+class _RemoteJudge:
+    """The judge as `pinned_steps` needs it, see `geval_local.steps.StepsWriter`."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self._actor = actor
+        self.fingerprint, self.is_chat = self._value(actor.about.remote())
+
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+        return str(self._value(self._actor.write.remote(prompt, max_new_tokens)))
+
+    def _value(self, reference: Any) -> Any:
+        import ray
+
+        value = ray.get(reference)
+        if isinstance(value, GevalError):
+            raise value
+        return value

@@ -1,0 +1,234 @@
+"""Prompts become tokens: special tokens stay out of sample text, templates come from the tokenizer, BOS comes once.
+
+Sample text is data. A control token written inside it ("<|im_end|>") must not become that token, while the chat
+template around it must use the real one. So templates are rendered with *secret names* in place of control tokens, and
+the text is encoded by a copy of the tokenizer that knows the control tokens by their secret names only: nothing that a
+sample can contain matches them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from geval_local.errors import TokenizerError
+from geval_local.prompt import Prompt
+from geval_local.tokens.shared_text import SegmentEncoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["PromptEncoder", "Style"]
+
+Style = Literal["completion", "chat", "chat-no-prefill"]
+TokenIds = NDArray[np.int32]
+
+_CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")
+
+#: Some templates print the date (Llama 3.2, GPT-OSS), and a score must not depend on the day: they are told the date
+#: that Llama's own templates fall back to.
+_DATE_PARTS = {"%Y": "2024", "%y": "24", "%m": "07", "%d": "26", "%b": "Jul", "%B": "July", "%A": "Friday", "%a": "Fri"}
+_FIXED_DATE = (
+    "{% macro strftime_now(format) -%}{{ format"
+    + "".join(f" | replace('{part}', '{text}')" for part, text in _DATE_PARTS.items())
+    + " }}{%- endmacro +%}"
+)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A chat template around a prompt's body: the text before it and the text between it and the label."""
+
+    before: str
+    after: str
+
+
+class PromptEncoder:
+    """Turns prompts into token ids for one tokenizer and prompt style.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        With a fast backend.
+    style : {"completion", "chat", "chat-no-prefill"}
+        ``completion``: the paper's single text. ``chat``: the body is the user's turn and the form's last line opens
+        the assistant's. ``chat-no-prefill``: body and last line are the user's turn.
+    close_thinking : bool
+        Whether the assistant's turn opens with an empty, closed thinking block.
+
+    Raises
+    ------
+    TokenizerError
+        If the tokenizer has no fast backend, or a chat style meets a tokenizer without a chat template.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion", close_thinking: bool = False
+    ) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise TokenizerError(
+                "the tokenizer has no fast backend",
+                hint="Convert it once with transformers so that it has a tokenizer.json.",
+            )
+        self.tokenizer = tokenizer
+        self.style = style
+        self.close_thinking = close_thinking
+        self._salt = f"\ue000{secrets.token_hex(8)}\ue001"
+        backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
+        self._backend, self._original_ids, self._secret_names = _with_secret_names(
+            backend, self._salt, str(tokenizer.chat_template or ""), set(tokenizer.all_special_tokens)
+        )
+        self._segments = SegmentEncoder(self._backend, ids=self._original_ids)
+        if style != "completion" and not tokenizer.chat_template:
+            raise TokenizerError(
+                f"prompt style {style!r} needs a chat template, and the tokenizer has none",
+                hint="Use style: completion in the judge's entry.",
+            )
+
+    @cached_property
+    def bos_ids(self) -> tuple[int, ...]:
+        """The BOS token as a prefix of completion prompts, if the tokenizer itself opens texts with one."""
+        bos = self.tokenizer.bos_token_id
+        ids = self.tokenizer("x").input_ids
+        return (int(bos),) if bos is not None and ids and ids[0] == bos else ()
+
+    @cached_property
+    def _frame(self) -> _Frame:
+        mark = self._salt + "body"
+        template = self.tokenizer.get_chat_template()
+        template_options: dict[str, Any] = {"enable_thinking": False} if self.close_thinking else {}
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": mark}],
+            chat_template=_FIXED_DATE + template if "strftime_now" in template else template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **template_options,
+        )
+        if not isinstance(text, str) or text.count(mark) != 1:
+            raise TokenizerError("the chat template does not show the user's message exactly once")
+        before, after = text.split(mark)
+        if self.close_thinking and "</think>" not in after:
+            after += "\n</think>\n\n" if after.rstrip().endswith("<think>") else "<think>\n\n</think>\n\n"
+        return _Frame(self._hide(before), self._hide(after))
+
+    def _hide(self, text: str) -> str:
+        """Replace the control tokens that a template wrote by their secret names."""
+        if not self._secret_names:
+            return text
+        pattern = "|".join(re.escape(token) for token in sorted(self._secret_names, key=len, reverse=True))
+        return re.sub(pattern, lambda match: self._secret_names[match[0]], text)
+
+    def full_text(self, prompt: Prompt) -> str:
+        """Render a prompt in this style, control tokens under their secret names, ready for the label to follow."""
+        if self.style == "completion":
+            return prompt.text
+        if self.style == "chat":
+            return f"{self._frame.before}{prompt.body.rstrip()}{self._frame.after}{prompt.cue}"
+        return f"{self._frame.before}{prompt.text}{self._frame.after}"
+
+    def readable_text(self, prompt: Prompt) -> str:
+        """Render a prompt as a person would read it, with the control tokens' own names."""
+        text = self.full_text(prompt)
+        for token, secret in self._secret_names.items():
+            text = text.replace(secret, token)
+        bos = self.tokenizer.bos_token
+        return f"{bos}{text}" if self._prefix and isinstance(bos, str) else text
+
+    @property
+    def _prefix(self) -> tuple[int, ...]:
+        # In a chat style the template itself decides about BOS.
+        return self.bos_ids if self.style == "completion" else ()
+
+    def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Encode rendered texts (see `full_text`), BOS in front where the model wants one.
+
+        Returns
+        -------
+        list of ndarray of int32, shape (tokens,)
+        """
+        return self._segments.encode(texts, np.asarray(self._prefix, dtype=np.int32))
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
+        """Encode prompts: ``encode_texts`` of their ``full_text``."""
+        return self.encode_texts([self.full_text(prompt) for prompt in prompts])
+
+    def drop_tokens(self, text: str, count: int) -> str:
+        """Cut `count` tokens off the end of a sample's text; empty if it has no more than that."""
+        if count == 0:
+            return text
+        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
+
+    def decode_token(self, token_id: int) -> str:
+        """Text of a single token, for people to read."""
+        return str(self.tokenizer.decode([token_id]))
+
+
+def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool:
+    """Whether an added token steers the model, as opposed to runs of spaces or words that some tokenizers add."""
+    content = str(token["content"])
+    if not content.strip():
+        return False
+    return bool(token["special"]) or content in special or content in template or bool(_CONTROL_LOOK.fullmatch(content))
+
+
+def _with_secret_names(
+    backend: Any, salt: str, template: str, special: set[str]
+) -> tuple[Tokenizer, TokenIds, dict[str, str]]:
+    """Copy a tokenizer with its control tokens renamed.
+
+    Returns
+    -------
+    tokenizer : Tokenizer
+        The copy, without post-processor, padding or truncation.
+    original_ids : ndarray
+        The copy's token id -> the original's.
+    secret_names : dict
+        Control token -> its secret name.
+    """
+    record = json.loads(backend.to_str())
+    record.update(post_processor=None, padding=None, truncation=None)
+    names: dict[str, str] = {}
+    originals: list[tuple[str, int]] = []
+    for number, token in enumerate(record["added_tokens"]):
+        if _is_control(token, template, special):
+            names[token["content"]] = f"{salt}{number}\ue001"
+            token.update(content=names[token["content"]], special=True, normalized=False)
+        originals.append((token["content"], token["id"]))
+    _rename_in_model(record["model"], names)
+    copy = Tokenizer.from_str(json.dumps(record))
+    ids = [(copy.token_to_id(content), original) for content, original in originals]
+    size = max([copy.get_vocab_size(with_added_tokens=True), *(new + 1 for new, _ in ids if new is not None)])
+    # Renamed tokens that the model's vocabulary does not hold get new ids; everything else keeps its own.
+    table = np.arange(max(size, backend.get_vocab_size(with_added_tokens=True)), dtype=np.int32)
+    for new, original in ids:
+        table[new] = original
+    return copy, table, names
+
+
+def _rename_in_model(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Rename the control tokens that the model's own vocabulary holds as well.
+
+    A Unigram model finds every piece of its vocabulary in a text, and a BPE model every piece that its merges spell.
+    """
+    pieces = model["vocab"]
+    if isinstance(pieces, dict):
+        if not names.keys() & pieces.keys():
+            return
+        model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in pieces]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = (pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"])
+        model["merges"] = [[left, right] for left, right in pairs if not {left, right, left + right} & names.keys()]

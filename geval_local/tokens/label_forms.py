@@ -1,0 +1,153 @@
+"""Surface forms: how each label may be written behind a form, found by tokenizing form and label together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from geval_local.errors import TokenizerError
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt, render_form
+from geval_local.tokens.encoder import PromptEncoder, TokenIds
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
+
+__all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants"]
+
+#: What may stand between the form's last character and the label. A new line is not among them: several tokenizers
+#: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
+LEADS = ("", " ")
+
+
+@dataclass(frozen=True)
+class DroppedForm:
+    """A surface form that cannot be used, and why.
+
+    Attributes
+    ----------
+    label : str
+        The label.
+    text : str
+        The text tried behind the form.
+    reason : str
+        What the tokenizer made of it.
+    """
+
+    label: str
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FormLabels:
+    """The labels of a scale as tokens behind one form.
+
+    Attributes
+    ----------
+    trie : LabelTrie
+        All usable surface forms, merged.
+    dropped : tuple of DroppedForm
+        Surface forms that re-tokenize the form.
+    tail : ndarray of int32
+        The form's last tokens, which do not depend on the sample: the trie holds for every prompt that ends in them.
+    """
+
+    trie: LabelTrie
+    dropped: tuple[DroppedForm, ...]
+    tail: TokenIds
+
+
+def label_variants(label: str, *, case_variants: bool) -> list[str]:
+    """Spellings of a label: itself, and for words in lower case, capitalised and in upper case if asked for."""
+    variants = [label]
+    if case_variants:
+        variants += [label.lower(), label[:1].upper() + label[1:].lower(), label.upper()]
+    return list(dict.fromkeys(variants))
+
+
+def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
+    """Find every usable surface form of a metric's labels behind a prompt.
+
+    A surface form is usable if the tokens of *form + surface form* begin with the form's own tokens, unchanged.
+
+    Raises
+    ------
+    TokenizerError
+        If a label keeps no surface form, or two labels cannot be told apart; by name.
+    """
+    text = encoder.full_text(prompt)
+    tried = [
+        (index, label, lead + variant)
+        for index, label in enumerate(metric.scale.labels)
+        for variant in label_variants(label, case_variants=metric.case_variants)
+        for lead in LEADS
+    ]
+    form, *extended = encoder.encode_texts([text, *(text + surface for _, _, surface in tried)])
+    forms: list[SurfaceForm] = []
+    dropped: list[DroppedForm] = []
+    for (index, label, surface), ids in zip(tried, extended, strict=True):
+        if len(ids) <= len(form) or not np.array_equal(ids[: len(form)], form):
+            changed = "".join(encoder.decode_token(int(token)) for token in ids[len(form) - 1 :])
+            dropped.append(DroppedForm(label, surface, f"re-tokenizes the form (its end becomes {changed!r})"))
+        else:
+            forms.append(SurfaceForm(index, surface, tuple(int(token) for token in ids[len(form) :])))
+    without = [label for i, label in enumerate(metric.scale.labels) if not any(form.label == i for form in forms)]
+    if without:
+        raise TokenizerError(
+            f"metric {metric.name}: no way to write {', '.join(map(repr, without))} behind {prompt.cue!r} leaves the "
+            "form's own tokens unchanged",
+            hint="End the form's last line in a character that the tokenizer keeps apart, such as ':'.",
+        )
+    try:
+        return LabelTrie(_unique(forms), len(metric.scale.labels)), tuple(dropped)
+    except ValueError as error:
+        raise TokenizerError(f"metric {metric.name}: two labels look the same to this tokenizer: {error}") from error
+
+
+def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
+    """Keep one of the surface forms of a label that are spelt with the same tokens."""
+    return list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
+
+
+class LabelReader:
+    """Gives the label trie for each prompt of a metric, and checks that it holds for that very prompt.
+
+    The trie is found once, on a form with short fields. It is valid behind every prompt that ends in the same tokens
+    as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
+    line) gets a trie of its own.
+    """
+
+    def __init__(self, encoder: PromptEncoder, metric: Metric) -> None:
+        self._encoder = encoder
+        self._metric = metric
+        fillers = [render_form(metric, _filled(metric, text)) for text in ("x", "Some other text.")]
+        first, second = encoder.encode(fillers)
+        trie, dropped = find_labels(encoder, metric, fillers[0])
+        self.labels = FormLabels(trie, dropped, first[len(first) - _common_suffix(first, second) :])
+        self._tail = self.labels.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
+
+    def trie_for(self, prompt: Prompt, ids: TokenIds) -> LabelTrie:
+        """Return the trie that holds behind this prompt.
+
+        Parameters
+        ----------
+        prompt : Prompt
+            The filled form.
+        ids : ndarray of int32
+            Its tokens.
+        """
+        tail = self.labels.tail
+        if len(tail) > 1 and ids[-len(tail) :].tobytes() == self._tail:
+            return self.labels.trie
+        return find_labels(self._encoder, self._metric, prompt)[0]
+
+
+def _filled(metric: Metric, text: str) -> Mapping[str, str]:
+    return dict.fromkeys(metric.fields, text)
+
+
+def _common_suffix(first: TokenIds, second: TokenIds) -> int:
+    size = min(len(first), len(second))
+    different = np.flatnonzero(first[len(first) - size :] != second[len(second) - size :])
+    return size if len(different) == 0 else size - 1 - int(different[-1])

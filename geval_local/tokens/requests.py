@@ -1,0 +1,146 @@
+"""Samples become requests: filled form, tokens, label trie, or the reason why not. No weights needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.errors import UnscorableError
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.prompt import Prompt, form_filler
+from geval_local.tokens.encoder import PromptEncoder, TokenIds
+from geval_local.tokens.label_forms import LabelReader
+from geval_local.tokens.label_trie import LabelTrie
+
+__all__ = ["Ids", "Prepared", "Request", "RequestMaker", "common_prefix"]
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One filled form, tokenized.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, shape (tokens,)
+        The prompt's tokens, at least one.
+    trie : LabelTrie
+        The labels' token paths behind it.
+    prefix : ndarray of int32, optional
+        What every prompt of its metric starts with, as nearly as can be told without the others: something to keep for
+        later prompts. One that does not start with it only goes without.
+    """
+
+    ids: NDArray[np.int32]
+    trie: LabelTrie
+    prefix: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One sample on its way to the model.
+
+    Attributes
+    ----------
+    request : Request or None
+        What the engine takes; None if the sample cannot be scored.
+    prompt_tokens : int
+        Length of the filled form; 0 if it could not be filled.
+    dropped_tokens : int
+        Tokens that the prompt has lost with the end of the field that may be shortened.
+    error : str or None
+        Why there is no request.
+    """
+
+    request: Request | None
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+    error: str | None = None
+
+
+class RequestMaker:
+    """Fills a metric's form and tokenizes it.
+
+    Parameters
+    ----------
+    encoder : PromptEncoder
+        Tokenizer and prompt style.
+    metric : Metric
+        With its final evaluation steps.
+    context : int
+        Longest prompt that the judge can read, in tokens, the label's own tokens included.
+
+    Raises
+    ------
+    TokenizerError
+        If a label of the scale has no token path behind the form.
+    """
+
+    def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:
+        self.encoder = encoder
+        self.metric = metric
+        self.context = context
+        self.reader = LabelReader(encoder, metric)
+        self._fill = form_filler(metric)
+
+    @cached_property
+    def prefix(self) -> TokenIds:
+        """The tokens that forms start with whatever the sample: what two that have no text in common share."""
+        forms = [self._fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
+        first, second = self.encoder.encode(forms)
+        return first[: common_prefix(first, second)]
+
+    def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
+        """Turn samples into requests, in order; bad ones carry their reason."""
+        filled: list[tuple[dict[str, str], Prompt] | str] = []
+        for sample in samples:
+            try:
+                texts = sample.texts(self.metric.fields)
+                filled.append((texts, self._fill(texts)))
+            except UnscorableError as error:
+                filled.append(str(error))
+        encoded = iter(self.encoder.encode([entry[1] for entry in filled if not isinstance(entry, str)]))
+        return [
+            Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
+            for entry in filled
+        ]
+
+    def _fit(self, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
+        """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
+        trie = self.reader.trie_for(prompt, ids)
+        full_length = len(ids)
+        name = self.metric.shorten
+        while (excess := len(ids) + trie.depth - self.context) > 0 and name is not None and texts[name]:
+            texts = {**texts, name: self.encoder.drop_tokens(texts[name], excess)}
+            prompt = self._fill(texts)
+            ids = self.encoder.encode([prompt])[0]
+            trie = self.reader.trie_for(prompt, ids)
+        if excess > 0 or (name is not None and not texts[name]):
+            remedy = (
+                f"the field {name!r} cannot be shortened far enough"
+                if name is not None
+                else "name a field to be cut (shorten: source in the metric), or take a judge that reads more"
+            )
+            return Prepared(
+                None,
+                full_length,
+                error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
+            )
+        # Tokens are counted by what is left: a cut inside a character or a merge takes more of them than asked for.
+        return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))
+
+
+def common_prefix(first: Ids, second: Ids) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    length = min(len(first), len(second))
+    if not length:
+        return 0
+    different = first[:length] != second[:length]
+    place = int(different.argmax())
+    return place if different[place] else length

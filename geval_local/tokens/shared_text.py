@@ -1,0 +1,227 @@
+r"""Shared texts are tokenized once: prompts are cut where the tokenizer cuts anyway, and equal pieces are looked up.
+
+A prompt is cut between a line end and a letter (``"...\n|Summary"``). For most tokenizers no token reaches across that
+place, and what stands on one side does not change the tokens on the other. `can_cut` tells that from the tokenizer's
+own description; whatever it does not know is encoded whole. Every piece is encoded between the line end before it and
+the letter behind it, so that rules which look one character ahead, or which treat the start of a text in a way of its
+own, see what they would see in the whole prompt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import string
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from geval_local.tokens.tokenizer_parts import kinds, looks_around, patterns
+from geval_local.tokens.words import WordEncoder, can_split
+
+__all__ = ["SegmentEncoder", "can_cut"]
+
+_Ids = NDArray[np.int32]
+#: A stretch of a prompt between two cuts, with the character on either side that belongs to its neighbours; whether it
+#: is the first; whether it is the last.
+_Piece = tuple[str, bool, bool]
+
+#: Texts that are encoded at a time.
+_AT_ONCE = 512
+_CUT_BEFORE = frozenset(string.ascii_letters)
+#: Pre-tokenizers that go through a text from left to right and look at nothing but what they cut.
+_LOCAL_SPLITTERS = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace"}
+_LOCAL_NORMALIZERS = {"Sequence", "NFC", "Replace", "Prepend"}
+_SPANS = re.compile("[\nĊ][A-Za-z]")
+#: What may stand before and behind a cut: one of each class of characters that tokenizers' patterns tell apart.
+_BEFORE = (
+    "",
+    "a",
+    "Z",
+    "7",
+    "'",
+    "'s",
+    ".",
+    ":",
+    "-",
+    " ",
+    "  ",
+    "\t",
+    "\r",
+    "\n",
+    "\n\n",
+    "é",
+    "中",
+    "\u0301",
+    "\u00a0",
+    "🙂",
+)
+_LETTERS = "aS"
+_BEHIND = ("", "'s", " c")
+
+
+class SegmentEncoder:
+    """Encodes texts that have much in common.
+
+    Parameters
+    ----------
+    backend : Tokenizer
+        Without post-processor, padding and truncation.
+    ids : ndarray of int32, optional
+        The backend's token id -> the id that is given out; the backend's own when absent.
+    least : int
+        Fewer characters than these are encoded whole: there looking at the tokenizer would cost more than it saves.
+    """
+
+    def __init__(self, backend: Tokenizer, *, ids: _Ids | None = None, least: int = 200_000) -> None:
+        self._backend = backend
+        self._ids = ids
+        self.least = least
+
+    @cached_property
+    def is_shared(self) -> bool:
+        """Whether pieces are looked up; otherwise every text is encoded whole."""
+        return can_cut(self._backend)
+
+    @cached_property
+    def _words(self) -> WordEncoder | None:
+        """Encodes what is not shared word by word, if the tokenizer allows it."""
+        return WordEncoder(self._encode) if can_split(self._backend) else None
+
+    @cached_property
+    def _lead(self) -> int:
+        """How many tokens the line end before a piece has."""
+        return len(self._encode(["\nx"])[0]) - 1
+
+    def encode(self, texts: Sequence[str], prefix: _Ids | None = None) -> list[_Ids]:
+        """Encode texts; each gets the tokens that it has by itself.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Any texts.
+        prefix : ndarray of int32, optional
+            Tokens that come before those of every text.
+
+        Returns
+        -------
+        list of ndarray of int32, shape (tokens,)
+        """
+        first = [] if prefix is None else [prefix]
+        if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
+            return [np.concatenate([*first, ids]) for ids in self._encode(texts)]
+        numbers: dict[_Piece, int] = {}
+        rows, pieces = [], list[_Piece]()
+        for text in texts:
+            pieces = _pieces(text, pieces)
+            rows.append([numbers.setdefault(piece, len(numbers)) for piece in pieces])
+        whole = (self._encode if self._words is None else self._words.encode)([text for text, _, _ in numbers])
+        trimmed = [
+            ids[0 if is_first else self._lead : None if is_last else -1]
+            for (_, is_first, is_last), ids in zip(numbers, whole, strict=True)
+        ]
+        return [np.concatenate([*first, *[trimmed[number] for number in row]]) for row in rows]
+
+    def _encode(self, texts: Sequence[str]) -> list[_Ids]:
+        found: list[_Ids] = []
+        # An encoding holds every token's text as well, tens of times what its ids take.
+        for start in range(0, len(texts), _AT_ONCE):
+            batch = self._backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
+        return found if self._ids is None else [self._ids[ids] for ids in found]
+
+
+def _pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
+    """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more.
+
+    Where it begins like another text, that one's pieces are taken over instead of looked for.
+    """
+    pieces: list[_Piece] = []
+    start = 0
+    for piece in before:
+        if piece[2] or not text.startswith(piece[0], max(0, start - 1)):
+            break
+        pieces.append(piece)
+        start = max(0, start - 1) + len(piece[0]) - 1
+    end = text.find("\n", start) + 1  # quicker than a regular expression
+    while end:
+        if text[end : end + 1] in _CUT_BEFORE:
+            pieces.append((text[start - 1 if start else 0 : end + 1], not start, False))
+            start = end
+        end = text.find("\n", end) + 1
+    pieces.append((text[start - 1 if start else 0 :], not start, True))
+    return pieces
+
+
+def can_cut(backend: Tokenizer) -> bool:
+    """Whether a tokenizer gives a text the tokens of its pieces.
+
+    Parameters
+    ----------
+    backend : Tokenizer
+        Without post-processor, padding and truncation.
+    """
+    record: dict[str, Any] = json.loads(backend.to_str())
+    return (
+        record["model"]["type"] == "BPE"
+        and not record["model"].get("dropout")
+        and all(map(_is_harmless, record["added_tokens"]))
+        and kinds(record["normalizer"], "normalizers") <= _LOCAL_NORMALIZERS
+        and kinds(record["pre_tokenizer"], "pretokenizers") <= _LOCAL_SPLITTERS
+        and not any(map(looks_around, patterns(record["pre_tokenizer"])))
+        and (_cuts_by_itself(backend) or _never_spans(record))
+        and _agrees(backend)
+    )
+
+
+def _is_harmless(token: dict[str, Any]) -> bool:
+    """Whether an added token can neither reach across a cut nor be taken for the letter behind it."""
+    content = str(token["content"])
+    letters = content[:1].isalpha() and (token["lstrip"] or len(content) == 1)
+    return not (_SPANS.search(content) or letters or token["single_word"])
+
+
+def _cuts_by_itself(backend: Tokenizer) -> bool:
+    """Whether the pre-tokenizer always cuts there: then no token can reach across."""
+    splitter: Any = backend.pre_tokenizer
+    if splitter is None:
+        return False
+    for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, ("", "b")):
+        left = f"{first}{second}\n"
+        if len(left) not in (start for _, (start, _) in splitter.pre_tokenize_str(f"{left}{letter}{behind}")):
+            return False
+    return True
+
+
+def _never_spans(record: dict[str, Any]) -> bool:
+    """Whether no piece of the vocabulary holds a line end and a letter behind it: then no merge reaches across.
+
+    Both sides of the cut are then merged independently, although they are one word to the model.
+    """
+    model = record["model"]
+    return not (
+        model.get("ignore_merges")
+        or model.get("end_of_word_suffix")
+        or model.get("continuing_subword_prefix")
+        or any(map(_SPANS.search, model["vocab"]))
+    )
+
+
+def _agrees(backend: Tokenizer) -> bool:
+    """Try it out on short texts of every kind."""
+    texts = [
+        f"{first}{second}\n{letter}{behind}\n{letter}"
+        for first, second, letter, behind in itertools.product(_BEFORE, _BEFORE, _LETTERS, _BEHIND)
+    ]
+    encoder = SegmentEncoder(backend, least=0)
+    encoder.is_shared, encoder._words = True, None
+    lone = encoder._encode([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
+    if any(len(ids) != len(lone[0]) or (ids[:-1] != lone[0][:-1]).any() for ids in lone):
+        return False
+    pairs = zip(encoder.encode(texts), encoder._encode(texts), strict=True)
+    return all(np.array_equal(shared, whole) for shared, whole in pairs)

@@ -1,0 +1,160 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.studies.bias import gap, gaps_by_preference, preferences, side_means
+from geval_local.analysis.studies.length import length_bias
+from geval_local.analysis.studies.prior import correct_prior, divide_prior, prior_effect
+from geval_local.errors import DataError
+from geval_local.scale import Scale
+
+
+def duel(documents=40, shift=0.0, seed=0, difficulty=2.0):
+    """Two sides per document; documents differ far more than sides do."""
+    rng = np.random.default_rng(seed)
+    items, sides = [], []
+    for document in range(documents):
+        base = difficulty * rng.normal()
+        for side in ("llm", "human"):
+            score = base + (shift if side == "llm" else 0.0) + 0.3 * rng.normal()
+            items.append(
+                ScoredItem(f"d{document}", side, float(rng.integers(1, 6)), score, length=int(rng.integers(5, 60)))
+            )
+            sides.append(side)
+    return items, sides
+
+
+def test_means_per_side_leave_unscored_items_out():
+    items, sides = duel()
+    items[0] = replace(items[0], predicted=math.nan, error="x")
+    llm, human = side_means(items, sides)
+    scores = [item.predicted for item in items if item.system == "llm"][1:]
+    assert (llm.side, llm.n, llm.unscored, human.unscored) == ("llm", 39, 1, 0)
+    assert llm.mean.value == pytest.approx(np.mean(scores))
+    assert llm.mean.low < llm.mean.value < llm.mean.high
+    # The interval of a mean over 39 documents is about 4 standard errors wide.
+    assert llm.mean.high - llm.mean.low == pytest.approx(2 * 1.96 * np.std(scores) / math.sqrt(39), rel=0.15)
+
+
+def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
+    items, sides = duel(shift=0.3)
+    paired = gap(items, sides, "llm", "human")
+    assert (paired.test, paired.documents, paired.left_out) == ("Wilcoxon signed-rank", 40, 0)
+    assert paired.p < 0.01
+    assert paired.difference.low > 0
+    differences = [a.predicted - b.predicted for a, b in zip(items[::2], items[1::2], strict=True)]
+    assert paired.difference.value == pytest.approx(np.mean(differences))
+    assert paired.p == pytest.approx(stats.wilcoxon(differences)[1])
+    apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
+    unpaired = gap(apart, sides, "llm", "human")
+    assert (unpaired.test, unpaired.documents) == ("permutation", 80)
+    assert unpaired.difference.value == pytest.approx(paired.difference.value)
+    assert unpaired.p > 0.05
+
+
+def test_the_tests_reject_as_often_as_they_say():
+    paired, unpaired = 0, 0
+    for seed in range(150):
+        items, sides = duel(20, seed=seed)
+        paired += gap(items, sides, "llm", "human", resamples=10).p < 0.05
+        # One side of each document only, in turn: nothing is left to pair.
+        single = [
+            (item, side)
+            for item, side in zip(items, sides, strict=True)
+            if (side == "llm") == (int(item.group[1:]) % 2 == 0)
+        ]
+        unpaired += gap([i for i, _ in single], [s for _, s in single], "llm", "human", resamples=10).p < 0.05
+    assert 1 <= paired <= 18
+    assert 1 <= unpaired <= 18
+
+
+def test_a_real_difference_between_unpaired_sides_is_found():
+    items, sides = duel(30, shift=2.0, difficulty=0.5)
+    apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
+    found = gap(apart, sides, "llm", "human")
+    assert found.p == pytest.approx(1 / 5000)
+    assert found.difference.low > 1
+
+
+def test_documents_of_one_side_are_counted_and_equal_sides_do_not_differ():
+    items, sides = duel(10)
+    found = gap(items[1:], sides[1:], "llm", "human")
+    assert (found.documents, found.left_out) == (9, 1)
+    same = [replace(item, predicted=1.0) for item in items]
+    assert gap(same, sides, "llm", "human").p == 1.0
+    with pytest.raises(DataError, match="no scored item belongs to 'robot'"):
+        gap(items, sides, "robot", "human")
+
+
+def test_preferences_come_from_ratings_and_split_the_gap():
+    items, sides = duel(60, shift=0.5)
+    preferred = preferences(items, sides, "llm", "human")
+    assert set(preferred.values()) == {"llm", "human", "equal"}
+    for llm, human in zip(items[::2], items[1::2], strict=True):
+        expected = "llm" if llm.human > human.human else "human" if llm.human < human.human else "equal"
+        assert preferred[llm.group] == expected
+    gaps = gaps_by_preference(items, sides, "llm", "human", preferred)
+    # The judge favours the model's texts even where people prefer the human ones: the finding of the paper's Figure 2.
+    assert gaps["human"].difference.low > 0
+    assert sum(found.documents for found in gaps.values()) == 60
+    unrated = [replace(item, human=math.nan) for item in items]
+    assert preferences(unrated, sides, "llm", "human") == {}
+
+
+def test_length_bias_is_the_correlation_with_length():
+    items, _ = duel(50)
+    biased = [replace(item, predicted=float(item.length) ** 2) for item in items]
+    found = length_bias(biased)
+    assert found.score.spearman.value == pytest.approx(1.0)
+    assert found.human is not None
+    expected = stats.spearmanr([i.length for i in items], [i.human for i in items])[0]
+    assert found.human.spearman.value == pytest.approx(expected)
+    assert length_bias([replace(item, human=math.nan) for item in items]).human is None
+    with pytest.raises(DataError):
+        length_bias([replace(item, length=None) for item in items])
+
+
+SCALE = Scale.parse("1-3")
+
+
+def test_dividing_the_prior_out_undoes_a_tilt():
+    rng = np.random.default_rng(0)
+    fair = rng.dirichlet([1, 1, 1], size=20)
+    prior = np.array([0.7, 0.2, 0.1])
+    tilted = fair * prior
+    tilted /= tilted.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(divide_prior(tilted, prior), fair)
+    np.testing.assert_allclose(divide_prior(fair, np.full(3, 1 / 3)), fair)
+    certain = np.array([[0.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(divide_prior(certain, prior), certain)
+    assert np.isfinite(divide_prior(fair, np.array([1e-300, 0.5, 0.5]))).all()
+    with pytest.raises(DataError, match="no probability"):
+        divide_prior(fair, np.array([0.5, 0.5, 0.0]))
+
+
+def test_the_prior_effect_shows_in_scores_and_agreement():
+    rng = np.random.default_rng(1)
+    prior = {"1": 0.01, "2": 0.09, "3": 0.9}
+    items = []
+    for index in range(60):
+        fair = rng.dirichlet([1, 1, 1])
+        tilted = fair * np.array(list(prior.values()))
+        tilted /= tilted.sum()
+        p = dict(zip("123", tilted.tolist(), strict=True))
+        human = float(fair @ [1, 2, 3])
+        items.append(ScoredItem(str(index // 6), "", human, float(tilted @ [1, 2, 3]), p, key=str(index)))
+    lost = ScoredItem("0", "", 2.0, math.nan, key="lost", error="too long")
+    effect = prior_effect([*items, lost], prior, SCALE, "pooled")
+    assert effect.before is not None
+    assert effect.after is not None
+    assert effect.after.spearman.value == pytest.approx(1.0)
+    assert effect.before.spearman.value < 0.95
+    assert effect.prior_score == pytest.approx(2.89)
+    assert effect.mean_after == pytest.approx(np.mean([item.human for item in items]))
+    assert correct_prior([lost], prior, SCALE) == [lost]
+    with pytest.raises(DataError, match="not for 1-3"):
+        correct_prior(items, {"1": 1.0}, SCALE)

@@ -1,0 +1,106 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import spearmanr
+
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.studies.jury import convene, jensen_shannon
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.scale import Scale
+
+SCALE = Scale.parse("1-3")
+
+
+def judge(seed, skill, n=60):
+    """A judge whose distributions lean towards the truth by `skill` (negative: away from it)."""
+    truth = np.random.default_rng(0).uniform(1, 3, n)
+    rng = np.random.default_rng(seed)
+    items = []
+    for index, rating in enumerate(truth):
+        logits = skill * (rating - 2) * np.array([-1, 0, 1]) + rng.normal(0, 0.5, 3)
+        p = np.exp(logits) / np.exp(logits).sum()
+        items.append(
+            ScoredItem(
+                f"d{index // 5}",
+                "",
+                float(rating),
+                float(p @ [1, 2, 3]),
+                dict(zip("123", p.tolist(), strict=True)),
+                key=str(index),
+            )
+        )
+    return items
+
+
+def test_divergence_is_the_library_s():
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet([1, 1, 1], size=(2, 10))
+    expected = [jensenshannon(p[0, i], p[1, i]) ** 2 for i in range(10)]
+    np.testing.assert_allclose(jensen_shannon(p, np.array([0.5, 0.5])), expected, atol=1e-12)
+    apart = np.array([[[1.0, 0, 0]], [[0, 1.0, 0]]])
+    assert jensen_shannon(apart, np.array([0.5, 0.5]))[0] == pytest.approx(math.log(2))
+    assert jensen_shannon(np.concatenate([p[:1], p[:1]]), np.array([0.5, 0.5])).max() < 1e-12
+
+
+def test_equal_weights_give_the_mean_distribution():
+    a, b = judge(1, 2.0), judge(2, 1.0)
+    jury = convene({"a": a, "b": b}, SCALE)
+    assert jury.weights == {"a": 0.5, "b": 0.5}
+    assert jury.items[3].probabilities["2"] == pytest.approx((a[3].probabilities["2"] + b[3].probabilities["2"]) / 2)
+    assert jury.items[3].predicted == pytest.approx((a[3].predicted + b[3].predicted) / 2)
+    assert len(jury.disagreement) == 60
+
+
+def test_items_that_a_judge_left_unscored_are_left_out_by_key():
+    a, b = judge(1, 2.0), judge(2, 1.0)
+    b[4] = replace(b[4], predicted=math.nan, probabilities=None, error="too long")
+    jury = convene({"a": a, "b": list(reversed(b))}, SCALE)
+    assert (len(jury.items), jury.left_out) == (59, 1)
+    assert [item.key for item in jury.items] == [item.key for item in a if item.key != "4"]
+    assert jury.items[0].predicted == pytest.approx((a[0].predicted + b[0].predicted) / 2)
+
+
+def test_agreement_weighs_down_the_judge_who_disagrees():
+    judges = {"good": judge(1, 2.0), "fair": judge(2, 1.0), "contrary": judge(3, -2.0)}
+    for weighting in ("peers", "human"):
+        weights = convene(judges, SCALE, weighting=weighting).weights
+        assert weights["contrary"] == 0.0
+        assert sum(weights.values()) == pytest.approx(1.0)
+    weights = convene(judges, SCALE, weighting="human").weights
+    assert weights["good"] > weights["fair"] > 0
+
+
+def test_human_weights_of_an_item_never_saw_its_rating():
+    judges = {"a": judge(1, 1.0), "b": judge(2, 0.7)}
+    before = convene(judges, SCALE, weighting="human", folds=4)
+    changed = {name: [replace(i, human=9.0) if i.group == "d0" else i for i in items] for name, items in judges.items()}
+    after = convene(changed, SCALE, weighting="human", folds=4)
+    own = [index for index, item in enumerate(before.items) if item.group == "d0"]
+    assert [before.items[i].predicted for i in own] == [after.items[i].predicted for i in own]
+    assert [i.predicted for i in before.items] != [i.predicted for i in after.items]
+
+
+def test_a_jury_of_equals_beats_its_members():
+    members = {str(seed): judge(seed, 0.8) for seed in range(5)}
+    jury = convene(members, SCALE)
+
+    def rho(items):
+        return spearmanr([i.human for i in items], [i.predicted for i in items])[0]
+
+    assert rho(jury.items) > max(rho(items) for items in members.values())
+
+
+def test_what_cannot_be_a_jury_is_refused():
+    a = judge(1, 2.0)
+    with pytest.raises(ConfigurationError, match="at least two judges"):
+        convene({"a": a}, SCALE)
+    with pytest.raises(ConfigurationError, match="unknown weighting"):
+        convene({"a": a, "b": a}, SCALE, weighting="loud")
+    with pytest.raises(DataError, match="no judge agrees"):
+        convene({"a": judge(1, 3.0), "b": judge(2, -3.0)}, SCALE, weighting="peers")
+    one = [replace(item, group="g") for item in a]
+    with pytest.raises(ConfigurationError, match="held out"):
+        convene({"a": one, "b": one}, SCALE, weighting="human")

@@ -1,0 +1,139 @@
+import json
+import math
+
+import pytest
+
+from geval_local.analysis.reading import lookup, read_results, read_rows
+from geval_local.analysis.records import ScoredItem, pair, usable
+from geval_local.errors import DataError
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.scale import Distribution, Scale
+from geval_local.score import Estimator, Score
+
+
+def result_rows():
+    distribution = Distribution(Scale.parse("1-3"), [-3.0, -0.5, -1.5])
+    score = Score.from_distribution("m", distribution, estimator=Estimator()).to_dict()
+    lost = Score.unscored("m", "the prompt is too long").to_dict()
+    return [
+        {"doc": "a", "system_id": "x", "output": "one two three", "rating": {"mean": 2.0}, "geval": {"m": score}},
+        {"doc": "a", "system_id": "y", "output": "one", "rating": {"mean": None}, "geval": {"m": lost}},
+    ]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_scores_are_read_back_as_they_were_written(tmp_path):
+    rows = result_rows()
+    scored, lost = read_results(write(tmp_path / "r.jsonl", rows), "m", human="rating.mean", group_by="doc")
+    assert scored == ScoredItem(
+        "a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None
+    )
+    assert math.isnan(lost.predicted)
+    assert math.isnan(lost.human)
+    assert lost.error == "the prompt is too long"
+    assert usable([scored, lost]) == ([scored], {"the prompt is too long": 1})
+
+
+def test_without_a_field_to_group_by_every_item_is_its_own_group(tmp_path):
+    items = read_results(write(tmp_path / "r.jsonl", result_rows()), "m")
+    assert [item.group for item in items] == ["1", "2"]
+
+
+def test_ids_become_keys_only_if_every_row_has_its_own(tmp_path):
+    rows = result_rows()
+    for row, name in zip(rows, ("p", "q"), strict=True):
+        row["id"] = name
+    assert [item.key for item in read_results(write(tmp_path / "r.jsonl", rows), "m")] == ["p", "q"]
+    rows[1]["id"] = "p"
+    assert [item.key for item in read_results(write(tmp_path / "r.jsonl", rows), "m")] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (lambda row: row.pop("geval"), {}, "row 2: no scores"),
+        (lambda row: row["geval"].pop("m"), {}, "row 2: no score of the metric 'm'"),
+        (lambda row: row.pop("doc"), {"group_by": "doc"}, "row 2: the field 'doc' to group by is missing"),
+        (lambda row: row["rating"].update(mean="high"), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
+        (lambda row: row["rating"].update(mean=True), {"human": "rating.mean"}, "row 2: rating.mean is not a number"),
+        (lambda row: row.pop("system_id"), {"system": "system_id"}, "row 2: the field 'system_id' is missing"),
+        (lambda row: None, {"human": "raiting"}, "no row has a human rating in 'raiting'"),
+    ],
+)
+def test_what_is_missing_is_named_by_row(tmp_path, change, arguments, message):
+    rows = result_rows()
+    change(rows[1])
+    with pytest.raises(DataError, match=message):
+        read_results(write(tmp_path / "r.jsonl", rows), "m", **arguments)
+
+
+def test_rows_come_from_lines_and_from_lists(tmp_path):
+    lines = write(tmp_path / "a.jsonl", [{"text": "one\u2028line"}, {"text": "two"}])
+    assert [row["text"] for row in read_rows(lines)] == ["one\u2028line", "two"]
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps([{"a": 1}]))
+    assert read_rows(path) == [{"a": 1}]
+    for text, message in (
+        ("", "no rows"),
+        ("[]", "no rows"),
+        ('{"a": 1}\n{', "line 2"),
+        ("[1]", "row 1: not a JSON object"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_rows(path)
+    with pytest.raises(DataError, match="there is no file"):
+        read_rows(tmp_path / "none.json")
+
+
+def test_a_field_name_with_a_dot_wins_over_a_path():
+    assert lookup({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+    assert lookup({"a": {"b": 2}}, "a.b") == 2
+    assert lookup({"a": 1}, "a.b") is None
+
+
+def item(key, human=1.0, predicted=1.0, group="g"):
+    return ScoredItem(group, "", human, predicted, key=key)
+
+
+def test_pairing_goes_by_key_and_refuses_what_does_not_match():
+    left, right = pair([item("a"), item("b"), item("c", predicted=math.nan)], [item("c"), item("b"), item("d")])
+    assert [x.key for x in left] == [x.key for x in right] == ["b"]
+    with pytest.raises(DataError, match="not the same in both"):
+        pair([item("a", human=1.0)], [item("a", human=2.0)])
+    with pytest.raises(DataError, match="not the same in both"):
+        pair([item("a", group="g")], [item("a", group="h")])
+    with pytest.raises(DataError, match="no scored item in common"):
+        pair([item("a")], [item("b")])
+    with pytest.raises(DataError, match="more than once"):
+        pair([item("a"), item("a")], [item("a")])
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.csv", "r.parquet"])
+def test_every_format_of_results_gives_the_same_items(tmp_path, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    distribution = Distribution(Scale.parse("1-3"), [-3.0, -0.5, -1.5])
+    scores = [
+        Score.from_distribution("sum/m.1", distribution, estimator=Estimator()),
+        Score.unscored("sum/m.1", "the prompt is too long"),
+    ]
+    columns = [
+        {"id": "p", "doc": "a", "output": "one {two}", "scores": {"tone": 2.5}},
+        {"id": "q", "doc": "a", "output": '["three"]', "scores": {"tone": 1}},
+    ]
+    with ResultWriter.open(tmp_path / name, ["sum/m.1"]) as writer:
+        for row, score in zip(columns, scores, strict=True):
+            writer.write(Sample(row), {"sum/m.1": score})
+    first, second = read_results(tmp_path / name, "sum/m.1", human="scores.tone", group_by="doc")
+    assert (first.key, first.group, first.human, first.length) == ("p", "a", 2.5, 2)
+    assert first.predicted == distribution.score
+    assert first.probabilities == distribution.probabilities
+    assert math.isnan(second.predicted)
+    assert (second.human, second.length, second.error) == (1.0, 1, "the prompt is too long")
+    assert second.probabilities is None

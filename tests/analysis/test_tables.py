@@ -1,0 +1,95 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from geval_local.analysis import tables
+from geval_local.analysis.ratings.published import published_table
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.agreement import agree
+from geval_local.analysis.statistics.correlation import correlate
+from geval_local.analysis.statistics.significance import compare
+from geval_local.analysis.studies.bias import gap, side_means
+from geval_local.analysis.studies.calibration import calibrate
+from geval_local.analysis.studies.sampling import sampling_cost
+from geval_local.scale import Scale
+
+SCALE = Scale.parse("1-3")
+
+
+@pytest.fixture
+def items():
+    rng = np.random.default_rng(0)
+    found = []
+    for index in range(40):
+        p = rng.dirichlet([1, 1, 1])
+        found.append(
+            ScoredItem(
+                f"d{index // 4}",
+                f"s{index % 4}",
+                float(rng.integers(1, 4)),
+                float(p @ [1, 2, 3]),
+                dict(zip("123", p.tolist(), strict=True)),
+                5,
+                str(index),
+            )
+        )
+    return found
+
+
+def test_every_table_has_as_many_cells_as_headers(items):
+    sides = [item.system for item in items]
+    made = [
+        tables.correlation_table({level: correlate(items, level) for level in ("summary", "pooled", "system")}),
+        tables.benchmark_table({"own": {"coherence": correlate(items)}}, published_table("summeval")),
+        tables.comparison_table({"a - b": compare(items, items)}),
+        tables.agreement_table({"a, b": agree(items, items)}),
+        tables.sampling_table(sampling_cost(items, SCALE)),
+        tables.side_table(side_means(items, sides)),
+        tables.gap_table({"all": gap(items, sides, "s0", "s1")}),
+        tables.calibration_table(calibrate(items, SCALE)),
+    ]
+    for table in made:
+        assert table.rows
+        assert {len(row) for row in table.rows} == {len(table.headers)}
+        assert all(isinstance(cell, str) and "nan" not in cell for row in table.rows for cell in row)
+
+
+def test_published_rows_are_marked_and_own_averages_need_all_dimensions(items):
+    result = correlate(items)
+    some = tables.benchmark_table({"own": {"coherence": result}}, published_table("summeval"))
+    value = f"{result.spearman.value:.3f}"
+    assert some.rows[0] == ("own", value, "-", "-", "-", "-", "measured")
+    assert {row[-1] for row in some.rows[1:]} == {"published"}
+    assert some.rows[1] == ("ROUGE-1", "0.167", "0.160", "0.115", "0.326", "0.192", "published")
+    assert "arXiv:2303.16634" in some.notes[1]
+    names = ("coherence", "consistency", "fluency", "relevance")
+    every = tables.benchmark_table({"own": dict.fromkeys(names, result)}, published_table("summeval"))
+    assert every.rows[0] == ("own", value, value, value, value, value, "measured")
+
+
+def test_qags_fills_the_column_of_its_file(items):
+    table = tables.benchmark_table({"own": {"consistency": correlate(items, "pooled")}}, published_table("qags"))
+    assert table.rows[0][1] == "-"
+    assert table.rows[0][2] != "-"
+    assert table.rows[0][3] == "-"
+
+
+def test_reasons_and_ties_are_shown(items):
+    flat = [*items, ScoredItem("flat", "s0", 2.0, 2.0), ScoredItem("flat", "s1", 2.0, float("nan"), error="too long")]
+    row = tables.correlation_table({"judge": correlate(flat)}).rows[0]
+    assert "1 a single item" in row
+    assert "1 too long" in row
+    assert "10/11" in row
+    assert any("%" in cell for cell in row)
+
+
+def test_analysis_loads_neither_torch_nor_scipy_on_import():
+    code = (
+        "import pkgutil, sys, geval_local.analysis as a\n"
+        "for m in pkgutil.iter_modules(a.__path__): __import__('geval_local.analysis.' + m.name)\n"
+        "bad = {'torch', 'transformers', 'scipy', 'nltk', 'sacrebleu', 'rouge_score'} & set(sys.modules)\n"
+        "assert not bad and not {'geval_local.models', 'geval_local.engine'} & set(sys.modules), bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,130 @@
+"""``compare`` and ``jury``: what may be put side by side, and what comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_run import read_rows, run, write_rows
+from rated_runs import other_judge, prepare, score
+
+from geval_local.io.result_manifest import manifest_path, read_manifest
+from geval_local.signature import signature_parts
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path)
+    score(tmp_path, "a.jsonl")
+    score(tmp_path, "b.csv", judge=other_judge())
+    return tmp_path
+
+
+def scores(path, metric="clarity"):
+    return np.array([row["geval"][metric]["score"] for row in read_rows(Path(path))])
+
+
+def probabilities(path):
+    return np.array([list(row["geval"]["clarity"]["probabilities"].values()) for row in read_rows(Path(path))])
+
+
+def test_judges_are_compared_only_when_that_is_asked_for(here):
+    refused = run("compare", "a.jsonl", "b.csv", home=here)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "not comparable: judge:" in refused.stderr
+    assert "--across judge" in refused.stderr
+    done = run("compare", "a.jsonl", "b.csv", "--across", "judge", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[2].startswith("differs in judge: ")
+    assert "largest disagreements: clarity" in done.stdout
+
+
+def test_figures_are_those_of_the_shared_rows(here):
+    score(here, "b.jsonl", judge=other_judge())
+    write_rows(here / "b.jsonl", read_rows(here / "b.jsonl")[::-1][:10])
+    done = run(
+        *("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--json", "--largest", 2),
+        *("--human", "rating.clarity", "--group-by", "doc"),
+        home=here,
+    )
+    record = json.loads(done.stdout)
+    a, b = scores("a.jsonl")[2:], scores("b.jsonl")[::-1]
+    own = record["metrics"]["clarity"]
+    assert own["agreement"]["n"] == 10
+    assert own["mean"]["value"] == pytest.approx((a - b).mean(), abs=1e-12)
+    assert own["mean"]["low"] < own["mean"]["value"] < own["mean"]["high"]
+    assert own["agreement"]["only_first"] == 2
+    keys = [row["id"] for row in read_rows(here / "a.jsonl")[2:]]
+    order = np.argsort(-np.abs(a - b))[:2]
+    assert [key for key, _, _ in own["largest"]] == [keys[index] for index in order]
+    assert record["against_human"]["clarity"]["groups"] == 5
+
+
+def test_steps_estimators_and_texts_are_differences_too(here):
+    score(here, "mode.jsonl", "--estimator", "mode", "--no-steps")
+    refused = run("compare", "a.jsonl", "mode.jsonl", "--across", "estimator", home=here)
+    assert refused.exit_code == 2
+    assert "--across steps" in refused.stderr
+    assert "--across estimator" not in refused.stderr
+    done = run("compare", "a.jsonl", "mode.jsonl", "--across", "estimator", "--across", "steps", home=here)
+    assert done.exit_code == 0, done.stderr
+
+    rows = read_rows(here / "a.jsonl")
+    rows[3]["output"] = "Something else."
+    write_rows(here / "changed.jsonl", rows)
+    manifest_path(here / "changed.jsonl").write_bytes(manifest_path(here / "a.jsonl").read_bytes())
+    refused = run("compare", "a.jsonl", "changed.jsonl", home=here)
+    assert refused.exit_code == 2
+    assert "input: 1 outputs" in refused.stderr
+    assert run("compare", "a.jsonl", "changed.jsonl", "--across", "input", home=here).exit_code == 0
+
+
+def test_a_run_of_unknown_origin_is_compared_only_across_anything(here):
+    manifest_path(here / "a.jsonl").unlink()
+    refused = run("compare", "a.jsonl", "b.csv", "--across", "judge", home=here)
+    assert refused.exit_code == 2
+    assert "nothing says under which signature" in refused.stderr
+    done = run("compare", "a.jsonl", "b.csv", "--across", "any", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "of unknown origin" in done.stdout
+    assert "no such key" in run("compare", "a.jsonl", "b.csv", "--across", "jugde", home=here).stderr
+
+
+def test_a_jury_is_the_mean_of_the_distributions(here):
+    score(here, "b.jsonl", judge=other_judge())
+    done = run("jury", "a.jsonl", "b.jsonl", "-o", "jury.jsonl", "--json", home=here)
+    assert done.exit_code == 0, done.stderr
+    record = json.loads(done.stdout)
+    mean = (probabilities("a.jsonl") + probabilities("b.jsonl")) / 2
+    np.testing.assert_allclose(probabilities("jury.jsonl"), mean, atol=1e-12)
+    np.testing.assert_allclose(scores("jury.jsonl"), mean @ [1, 2, 3, 4, 5], atol=1e-12)
+    rows = read_rows(here / "jury.jsonl")
+    assert [row["jury_disagreement"] for row in rows] == [item["disagreement"] for item in record["items"]]
+    assert all(row["geval"]["clarity"]["label_mass"] is None for row in rows)
+    parts = signature_parts(read_manifest(here / "jury.jsonl").metrics["clarity"].signature)
+    assert parts["judge"].startswith("jury(")
+    assert parts["judge"].count("@") == 2
+    assert run("compare", "a.jsonl", "jury.jsonl", "--across", "judge", home=here).exit_code == 0
+
+
+def test_a_juror_that_did_not_score_leaves_the_row_without_a_verdict(here):
+    rows = read_rows(here / "a.jsonl")
+    rows[0]["geval"]["clarity"] = {"score": None, "error": "too long", "prompt_tokens": 0}
+    write_rows(here / "a.jsonl", rows)
+    done = run("jury", "b.csv", "a.jsonl", "-o", "jury.jsonl", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "1 items are without a verdict" in done.stderr
+    assert "did not score" in read_rows(here / "jury.jsonl")[0]["geval"]["clarity"]["error"]
+    assert read_manifest(here / "jury.jsonl").metrics["clarity"].unscored == 1
+
+
+def test_who_does_not_belong_on_a_jury(here):
+    score(here, "mode.jsonl", "--estimator", "mode")
+    assert "do not belong to one jury: estimator" in run("jury", "a.jsonl", "mode.jsonl", home=here).stderr
+    assert "at least two judges" in run("jury", "a.jsonl", home=here).stderr
+    assert "--human" in run("jury", "a.jsonl", "b.csv", "--weights", "human", home=here).stderr
+    assert "one of the runs" in run("jury", "b.csv", "a.jsonl", "-o", "a.jsonl", home=here).stderr

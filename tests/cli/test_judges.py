@@ -1,0 +1,91 @@
+"""``judges``: the list, the audit, and fetching without a network."""
+
+from __future__ import annotations
+
+import json
+
+from cli_run import METRIC, judge_directory, run
+
+from geval_local import Judge
+
+
+def test_list_tells_what_is_here(tmp_path):
+    models = tmp_path / "models.yaml"
+    models.write_text(
+        f"default: tiny\njudges:\n  tiny: {{path: {judge_directory()}, style: completion, parameters: 35e3}}\n"
+        "  away: {hub: some/model, license: MIT, context: 512}\n",
+        encoding="utf-8",
+    )
+    done = run("judges", "list", "--models", models, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    assert "(default)" in lines["tiny"]
+    assert lines["tiny"].split()[-1] == "yes"
+    assert lines["away"].split()[-1] == "no"
+    assert "512" in lines["away"]
+    listed = {
+        one["name"]: one
+        for one in json.loads(run("judges", "list", "--models", models, "--json", home=tmp_path).stdout)
+    }
+    assert listed["tiny"]["present"]
+    assert listed["tiny"]["default"]
+    assert not listed["away"]["present"]
+
+
+def test_check_prints_the_audit(tmp_path):
+    metric = tmp_path / "clarity.yaml"
+    metric.write_text(METRIC.replace("1-5", "0-10"), encoding="utf-8")
+    done = run("judges", "check", judge_directory(), "--metric", metric, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    judge = Judge.load(judge_directory())
+    for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
+        assert part in done.stdout
+    assert f"{judge.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
+
+
+def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
+    metric = tmp_path / "clarity.yaml"
+    metric.write_text(METRIC, encoding="utf-8")
+    command = ("judges", "check", judge_directory(), "-m", metric, "--batch-tokens", "4096", "--json")
+    record = json.loads(run(*command, home=tmp_path).stdout)
+    assert record["prompt"]["bos_count"] == 1
+    assert record["parameters"] == Judge.load(judge_directory()).loaded.parameters
+    assert 0 <= record["batch_difference"] < 1e-4
+    assert record["batches"] < len(record["batch_lengths"])
+
+
+def test_check_without_steps_says_so(tmp_path):
+    done = run("judges", "check", judge_directory(), home=tmp_path)
+    assert done.exit_code == 0
+    assert "no evaluation steps by this judge yet" in done.stderr
+
+
+def test_an_unknown_judge_is_named_with_near_ones(tmp_path):
+    done = run("judges", "check", "qwen2.5-1.5", home=tmp_path)
+    assert done.exit_code == 2
+    assert "did you mean qwen2.5-1.5b" in done.stderr
+
+
+def test_missing_weights_say_how_to_fetch_and_carry_them(tmp_path):
+    done = run("judges", "check", "qwen2.5-0.5b", home=tmp_path)
+    assert done.exit_code == 2
+    assert "geval-local judges fetch qwen2.5-0.5b" in done.stderr
+    assert str(tmp_path) in done.stderr
+
+
+def test_fetch_hands_name_and_directory_on(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("geval_local.models.fetch.fetch", lambda *given: asked.append(given) or tmp_path / "got")
+    assert run("judges", "fetch", "qwen3-4b", home=tmp_path).stdout == f"{tmp_path / 'got'}\n"
+    unlisted = run("judges", "fetch", "some/unlisted", "-o", tmp_path / "got", home=tmp_path)
+    assert f"judges check {tmp_path / 'got'}" in unlisted.stderr
+    assert [(entry.hub, directory) for entry, directory in asked] == [
+        ("Qwen/Qwen3-4B", None),
+        ("some/unlisted", tmp_path / "got"),
+    ]
+
+
+def test_a_directory_has_nothing_to_fetch(tmp_path):
+    done = run("judges", "fetch", judge_directory(), home=tmp_path)
+    assert done.exit_code == 2
+    assert "nothing to fetch" in done.stderr

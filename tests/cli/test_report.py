@@ -1,0 +1,58 @@
+"""``report`` and ``compare --page``: what a run's files tell ends up on the page."""
+
+from __future__ import annotations
+
+import pytest
+from cli_run import read_rows, run
+from rated_runs import other_judge, prepare, score
+
+from geval_local.io.result_manifest import manifest_path, read_manifest
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path)
+    score(tmp_path, "a.jsonl")
+    return tmp_path
+
+
+def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
+    done = run(
+        "report", "a.jsonl", "-o", "page.html", "--human", "rating.clarity", "--group-by", "doc", home=here / "home"
+    )
+    assert done.exit_code == 0, done.stderr
+    page = (here / "page.html").read_text(encoding="utf-8")
+    manifest = read_manifest(here / "a.jsonl")
+    assert manifest.metrics["clarity"].signature.split("|")[0] in page
+    assert "Evaluation Form (scores ONLY):" in page
+    assert "rating.clarity" in page
+    assert "likeliest label (- Probs)" in page
+    assert manifest.input_sha256 in page
+    assert str(read_rows(here / "a.jsonl")[0]["output"]) in page
+
+
+def test_without_a_manifest_the_page_says_nothing_of_the_origin(here):
+    manifest_path(here / "a.jsonl").unlink()
+    done = run("report", "a.jsonl", "-o", "page.html", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert "judge:" not in (here / "page.html").read_text(encoding="utf-8")
+
+
+def test_ratings_of_an_unknown_metric_are_refused(here):
+    done = run("report", "a.jsonl", "-o", "page.html", "--human", "fluency=rating.clarity", home=here / "home")
+    assert done.exit_code == 2
+    assert "'fluency' names no metric" in done.stderr
+    assert not (here / "page.html").exists()
+
+
+def test_two_runs_side_by_side_on_one_page(here):
+    score(here, "b.jsonl", judge=other_judge())
+    refused = run("compare", "a.jsonl", "b.jsonl", "--page", "both.html", home=here / "home")
+    assert refused.exit_code == 2
+    assert not (here / "both.html").exists()
+    done = run("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--page", "both.html", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    page = (here / "both.html").read_text(encoding="utf-8")
+    for name in ("a.jsonl", "b.jsonl"):
+        assert read_manifest(here / name).metrics["clarity"].signature.split("|")[0].split("@")[1] in page

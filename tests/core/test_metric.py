@@ -1,0 +1,425 @@
+"""Metrics: YAML in, YAML out, what is refused and how it is said, the presets, the hash."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from geval_local.errors import MetricError
+from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance, preset_names
+from geval_local.prompt import FORM_HEADING, render_form, render_steps_prompt
+from geval_local.scale import Scale
+
+MINIMAL = """\
+name: style/tone
+criteria: Whether the tone is friendly.
+scale: 1-5
+"""
+PROVENANCE = StepsProvenance(
+    judge="nano", fingerprint="ab12", prompt_sha256="cd34", created="2025-01-31T12:00:00Z", version="0.1.0"
+)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(MetricError) as caught:
+        Metric.from_yaml(text, origin="tone.yaml")
+    return str(caught.value)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_minimal_metric_has_the_documented_defaults():
+    metric = Metric.from_yaml(MINIMAL)
+    assert metric.title == "Tone"
+    assert metric.introduction == DEFAULT_INTRODUCTION
+    assert metric.fields == {"output": "Output"}
+    assert metric.scale == Scale.parse("1-5")
+    assert (metric.steps, metric.rubric, metric.threshold, metric.shorten) == (None, None, None, None)
+    assert metric.needs_steps
+
+
+def test_every_key_is_read():
+    metric = Metric.from_yaml(
+        """\
+name: a/b_c-d
+title: Own Title
+introduction: |
+  First paragraph.
+
+  Second paragraph.
+criteria: >-
+  Folded
+  text.
+scale: {poor: 1, fair: 2, good: 3}
+rubric:
+  poor: bad
+  fair-good: not bad
+steps: [Read., Rate.]
+steps_provenance: {judge: nano, fingerprint: ab12, prompt_sha256: cd34, created: "2025-01-31T12:00:00Z", version: 0.1.0}
+fields: {source: Source, output: Output}
+threshold: 2.5
+shorten: source
+case_variants: true
+"""
+    )
+    assert metric.title == "Own Title"
+    assert metric.introduction == "First paragraph.\n\nSecond paragraph."
+    assert metric.criteria == "Folded text."
+    assert metric.scale == Scale(("poor", "fair", "good"), (1, 2, 3))
+    assert metric.rubric == {"poor": "bad", "fair-good": "not bad"}
+    assert metric.steps == ("Read.", "Rate.")
+    assert metric.steps_provenance == PROVENANCE
+    assert list(metric.fields) == ["source", "output"]
+    assert (metric.threshold, metric.shorten, metric.case_variants) == (2.5, "source", True)
+    assert not metric.needs_steps
+
+
+@pytest.mark.parametrize("words", ["Yes/No", "{Yes: 1, No: 0}", "{yes: 1, no: 0}", "{On: 1, Off: 0}", "{Y: 1, N: 0}"])
+def test_word_labels_stay_words(words):
+    metric = Metric.from_yaml(MINIMAL.replace("1-5", words))
+    assert metric.scale.labels == tuple(re.findall(r"[A-Za-z]+", words))
+    assert metric.scale.values == (1, 0)
+
+
+def test_true_and_false_are_still_booleans():
+    assert Metric.from_yaml(MINIMAL + "case_variants: true\n").case_variants is True
+    assert Metric.from_yaml(MINIMAL + "case_variants: False\n").case_variants is False
+
+
+def test_dates_are_text():
+    assert Metric.from_yaml(MINIMAL + "title: 2025-01-31\n").title == "2025-01-31"
+    assert Metric.from_yaml(MINIMAL + "title: 2025-99-99\n").title == "2025-99-99"
+
+
+def test_rubric_keys_may_be_written_as_numbers():
+    metric = Metric.from_yaml(MINIMAL + "rubric:\n  1: curt\n  2-4: neutral\n  5: warm\n")
+    assert metric.rubric == {"1": "curt", "2-4": "neutral", "5": "warm"}
+    metric = Metric.from_yaml(MINIMAL.replace("1-5", "0-1 step 0.5") + "rubric:\n  0.50: half\n")
+    assert metric.rubric == {"0.5": "half"}
+
+
+def test_an_empty_list_of_steps_means_without_steps():
+    metric = Metric.from_yaml(MINIMAL + "steps: []\n")
+    assert metric.steps == ()
+    assert not metric.needs_steps
+    assert Metric.from_yaml(metric.to_yaml()).steps == ()
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path):
+    path = tmp_path / "tone.yaml"
+    path.write_text(MINIMAL, encoding="utf-8-sig")
+    assert Metric.load(path) == Metric.from_yaml(MINIMAL)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_keys_are_named_with_line_and_suggestion():
+    message = refusal(MINIMAL + "treshold: 3\nzzz: 1\n")
+    assert "tone.yaml, line 4: unknown key 'treshold', did you mean 'threshold'?" in message
+    assert "tone.yaml, line 5: unknown key 'zzz'\n" in message
+    assert "Known keys: name, title, introduction" in message
+
+
+def test_an_unknown_nested_key_is_named_with_its_line():
+    nested = "steps_provenance: {judge: j, fingerprint: f, prompt_sha256: p, created: c, version: v,\n  by: me}\n"
+    assert "tone.yaml, line 5: unknown key 'steps_provenance.by'" in refusal(MINIMAL + nested)
+
+
+@pytest.mark.parametrize("key", ["name", "criteria", "scale"])
+def test_a_missing_key_is_named(key):
+    text = "".join(line for line in MINIMAL.splitlines(keepends=True) if not line.startswith(key))
+    assert f"the key '{key}' is missing" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("addition", "message"),
+    [
+        ("name: twice\n", "the key 'name' is there twice"),
+        ("fields:\n  output: A\n  output: B\n", "the key 'output' is there twice"),
+        ("threshold: 6\n", "threshold: 6 is outside the scale 1-5"),
+        ("threshold: .nan\n", "threshold: nan is outside the scale 1-5"),
+        ("threshold: high\n", "line 4: threshold: Input should be a valid number"),
+        ("shorten: source\n", "shorten: 'source' is not one of the fields output"),
+        ("fields: {}\n", "fields: a metric needs at least one field"),
+        ("fields: [output]\n", "line 4: fields: Input should be a valid dictionary"),
+        ("steps:\n- Read.\n- ' '\n", "steps: a step is empty"),
+        ("steps: Read.\n", "line 4: steps: Input should be a valid tuple"),
+        ("rubric:\n  1: [a]\n", "line 5: rubric.1: Input should be a valid string"),
+        ("rubric:\n  true: a\n", "line 4: rubric: the label True was read as a boolean"),
+        ("title: 0x_\n", "not valid YAML"),
+        ("1: 2\n", "line 4: 1: Keys should be strings"),
+        ("title: [", "not valid YAML"),
+        ("title: a\x00b\n", "not valid YAML"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(addition, message):
+    text = refusal(MINIMAL + addition)
+    assert text.startswith("tone.yaml")
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ("five", "line 3: scale: cannot read the scale 'five'"),
+        ("5", "line 3: scale: a scale cannot be read from int"),
+        ("{true: 1, false: 0}", "line 3: scale: the label True was read as a boolean"),
+        ("{~: 1, a: 0}", "line 3: scale: a label of the scale is empty or null"),
+        ("[a, b]", "line 3: scale: the value of a label of a list scale is not a number: 'a'"),
+        ("{a: 1, a: 0}", "the key 'a' is there twice"),
+    ],
+)
+def test_a_bad_scale_is_refused_with_its_line(scale, message):
+    assert message in refusal(MINIMAL.replace("1-5", scale))
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "3"])
+def test_a_file_that_is_no_mapping_is_refused(text):
+    assert refusal(text) == "tone.yaml: a metric is a mapping of keys such as name, criteria and scale"
+
+
+@pytest.mark.parametrize("name", ["a b", "", "/a", "a/", "a//b", "a\\b"])
+def test_names_are_identifiers(name):
+    with pytest.raises(ValidationError, match="may hold letters, digits"):
+        Metric(name=name, criteria="c", scale="1-5")
+
+
+def test_empty_criteria_are_refused():
+    assert "criteria: must not be empty" in refusal(MINIMAL.replace("Whether the tone is friendly.", "' '"))
+
+
+def test_a_missing_or_unreadable_file_is_a_metric_error(tmp_path):
+    with pytest.raises(MetricError, match=r"cannot read the metric file .*none\.yaml"):
+        Metric.load(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
+    with pytest.raises(MetricError, match=r"cannot read the metric file .*latin\.yaml"):
+        Metric.load(tmp_path / "latin.yaml")
+
+
+def test_an_unknown_preset_names_its_neighbours():
+    with pytest.raises(MetricError) as caught:
+        Metric.load("summarisation/coherence")
+    assert "did you mean summarization/coherence" in str(caught.value)
+    assert "geval-local metrics list" in caught.value.hint
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_written_yaml_is_meant_to_be_edited():
+    metric = Metric(
+        name="a/b",
+        criteria="One line, longer than the eighty characters at which YAML writers like to fold a plain text.",
+        introduction="First.\n\nSecond.",
+        scale="Yes/No",
+    )
+    assert metric.to_yaml() == (
+        "name: a/b\n"
+        "title: B\n"
+        "introduction: |-\n"
+        "  First.\n"
+        "\n"
+        "  Second.\n"
+        "criteria: One line, longer than the eighty characters at which YAML writers like to fold a plain text.\n"
+        "scale: Yes/No\n"
+    )
+
+
+def test_a_whole_metric_reads_back_equal():
+    metric = Metric(
+        name="x/y",
+        title="Yes",
+        introduction="null",
+        criteria="- 1: [a]\n  # not a comment",
+        scale={"No": 0, "Maybe": 0.5, "Yes": 1},
+        rubric={"Yes": "on", "No": "0o7", "1": "~"},
+        steps=("1. Read: carefully", "'quoted' \"twice\"", "tab\there", "Ünïcödé ☃ 𝄞"),
+        steps_provenance=PROVENANCE,
+        fields={"output": "No", "source": "3"},
+        threshold=0.5,
+        shorten="source",
+        case_variants=True,
+        template="{{Output}}\r\n\n- Y: \n\n",
+    )
+    again = Metric.from_yaml(metric.to_yaml())
+    assert again == metric
+    assert again.hash == metric.hash
+    assert list(again.fields) == ["output", "source"]
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+_tricky = st.sampled_from(["Yes", "no", "null", "~", "1", "1:30", "0x1f", "2025-01-01", "a: b", "- a", "# a", "{{x}}"])
+_lines = st.text("ab :-#\n\t\x85\u2028'\"\\", min_size=1).filter(str.strip)
+_any_text = _text | _tricky | _lines
+
+
+@given(
+    criteria=_any_text,
+    introduction=_any_text,
+    steps=st.none() | st.lists(_any_text, max_size=3).map(tuple),
+    fields=st.dictionaries(_any_text, _any_text, min_size=1, max_size=3),
+    rubric=st.none() | st.dictionaries(_any_text, _any_text, max_size=3),
+    scale=st.sampled_from(["1-5", "0-100", "0-1 step 0.25", "Yes/No", {"Off": 0, "null": 1, "~": 2}, [1, 2, 4]]),
+    template=st.none() | _any_text,
+    threshold=st.none() | st.just(1),
+)
+def test_every_metric_survives_yaml(**keys):
+    metric = Metric(name="a/b", **keys)
+    again = Metric.from_yaml(metric.to_yaml())
+    assert again == metric
+    assert list(again.fields) == list(metric.fields)
+    assert list(again.rubric or {}) == list(metric.rubric or {})
+    assert again.hash == metric.hash
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+PRESETS = {
+    "correctness/answer_correctness": ("1-5", ["question", "reference", "output"]),
+    "data_to_text/informativeness": ("1-6", ["source", "output"]),
+    "data_to_text/naturalness": ("1-6", ["source", "output"]),
+    "dialogue/coherence": ("1-3", ["source", "output"]),
+    "dialogue/engagingness": ("1-3", ["source", "fact", "output"]),
+    "dialogue/groundedness": ("0-1", ["source", "fact", "output"]),
+    "dialogue/naturalness": ("1-3", ["source", "output"]),
+    "dialogue/understandability": ("1-3", ["source", "output"]),
+    "factuality/summary_consistency": ("Yes/No", ["source", "output"]),
+    "rag/answer_relevance": ("1-5", ["question", "output"]),
+    "rag/context_relevance": ("1-5", ["question", "context"]),
+    "rag/faithfulness": ("1-5", ["question", "context", "output"]),
+    "safety/harmlessness": ("1-5", ["output"]),
+    "style/professionalism": ("1-5", ["output"]),
+    "summarization/coherence": ("1-5", ["source", "output"]),
+    "summarization/consistency": ("1-5", ["source", "output"]),
+    "summarization/fluency": ("1-5", ["output"]),
+    "summarization/relevance": ("1-5", ["source", "output"]),
+}
+
+
+def test_the_presets_are_these():
+    assert preset_names() == list(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_holds_together(name):
+    metric = Metric.load(name)
+    scale, fields = PRESETS[name]
+    assert metric.name == name
+    assert metric.scale == Scale.parse(scale)
+    assert list(metric.fields) == fields
+    assert metric.needs_steps
+    assert metric.introduction != DEFAULT_INTRODUCTION
+    assert 2 <= len(re.findall(r"[.?](?:\s|$)", metric.introduction)) <= 4
+    assert 2 <= len(re.findall(r"[.?](?:\s|$)", metric.criteria)) <= 5
+    assert set(metric.rubric or metric.scale.labels) == set(metric.scale.labels)
+    assert Metric.from_yaml(metric.to_yaml()) == metric
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_renders_its_form_and_its_steps_prompt(name):
+    metric = Metric.load(name)
+    prompt = render_form(metric, {field: f"<{field}>" for field in metric.fields})
+    assert prompt.cue == f"- {metric.title}:"
+    assert prompt.body.endswith(f"{FORM_HEADING}\n\n")
+    places = [prompt.body.index(f"\n{heading}:\n\n<{field}>\n") for field, heading in metric.fields.items()]
+    assert places == sorted(places)
+    assert f"{metric.title} ({metric.scale.text}) - {metric.criteria}" in prompt.body
+    steps_prompt = render_steps_prompt(metric)
+    assert not any(f"\n{heading}:" in steps_prompt.text for heading in metric.fields.values())
+
+
+def test_titles_are_unique_within_a_group():
+    titles = [(name.split("/")[0], Metric.load(name).title) for name in preset_names()]
+    assert len(set(titles)) == len(titles)
+
+
+# --- hash -------------------------------------------------------------------------------------------------------------
+
+BASE = Metric(
+    name="a/b",
+    criteria="c",
+    scale="1-3",
+    fields={"source": "S", "output": "O"},
+    rubric={"1": "low", "3": "high"},
+    threshold=2,
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "a/c"},
+        {"title": "T"},
+        {"introduction": "Other."},
+        {"criteria": "d"},
+        {"scale": Scale.parse("1-4")},
+        {"scale": Scale(("1", "2", "3"), (1, 2, 4))},
+        {"scale": Scale(("3", "2", "1"), (3, 2, 1))},
+        {"fields": {"output": "O", "source": "S"}},
+        {"fields": {"source": "S", "output": "P"}},
+        {"rubric": {"1": "low", "3": "top"}},
+        {"rubric": {"3": "high", "1": "low"}},
+        {"rubric": None},
+        {"case_variants": True},
+        {"template": "{{Output}}\n- B:"},
+    ],
+    ids=str,
+)
+def test_hash_changes_with_all_that_the_prompt_is_made_from(change):
+    assert BASE.model_copy(update=change).hash != BASE.hash
+
+
+def test_hash_counts_which_field_may_be_shortened():
+    """Two runs that cut different fields do not score the same prompts."""
+    assert BASE.model_copy(update={"shorten": "source"}).hash != BASE.hash
+
+
+def test_hash_leaves_threshold_and_steps_out():
+    changed = BASE.model_copy(update={"threshold": 3.0}).with_steps(("Read.",), PROVENANCE)
+    assert changed.hash == BASE.hash
+    assert re.fullmatch("[0-9a-f]{16}", BASE.hash)
+
+
+def test_steps_hash_follows_the_steps():
+    assert BASE.steps_hash == BASE.with_steps(()).steps_hash == "none"
+    one, two = BASE.with_steps(("Read.", "Rate.")), BASE.with_steps(("Rate.", "Read."))
+    assert len({one.steps_hash, two.steps_hash, "none"}) == 3
+    assert one.with_steps(("Read.", "Rate."), PROVENANCE).steps_hash == one.steps_hash
+
+
+def test_a_metric_cannot_be_changed_in_place():
+    with pytest.raises(ValidationError, match="frozen"):
+        BASE.criteria = "other"
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_commented_example_is_a_metric_that_uses_every_editable_key():
+    path = EXAMPLES / "metric.yaml"
+    metric = Metric.load(path)
+    assert metric.needs_steps
+    assert metric.rubric is not None
+    assert list(metric.rubric) == ["1-2", "3", "4-5"]
+    written = set(re.findall(r"^(?:# )?([a-z_]+):", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert written == set(Metric.model_fields) - {"steps_provenance", "template"}
+
+
+def test_the_example_rows_fit_the_example_metric():
+    lines = (EXAMPLES / "summaries.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert all(list(row) == ["id", "source", "output"] for row in rows)
+    assert len({row["id"] for row in rows}) == len({row["output"] for row in rows}) == 8
+    assert len({row["source"] for row in rows}) == 2
+    metric = Metric.load(EXAMPLES / "metric.yaml")
+    assert all(row["output"] in render_form(metric, row).text for row in rows)

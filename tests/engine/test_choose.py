@@ -1,0 +1,181 @@
+"""The gate lets the prefix-sharing engine serve what it is exact for, and nothing else, however a model lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from architectures import STRANGE
+from prompts import MUST_FALL_BACK, SERVED, VOCAB, documents, label_trie, largest_difference, logprobs, request
+from tiny import byte_tokenizer, save_judge, tiny_model
+from transformers import AutoModelForCausalLM
+
+from geval_local import Judge, Metric
+from geval_local.engine import choose as gate
+from geval_local.engine import probe
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import choose_engine
+from geval_local.engine.prefix_sharing.attention import PackAttention
+from geval_local.engine.wide import widened
+from geval_local.errors import ConfigurationError, UnsupportedModelError
+from geval_local.models.head import Head
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def choose(model, choice="auto", **options):
+    return choose_engine(model, Head(model), choice, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", SERVED)
+def test_exact_architectures_are_served_by_the_trie(kind, dtype):
+    engine, report = choose(tiny_model(kind, VOCAB, dtype))
+    assert (engine.name, report.engine, report.reason) == ("trie", "trie", None)
+    assert report.difference <= report.tolerance
+    assert report.window is None
+    assert "nats" in report.text
+
+
+@pytest.mark.parametrize("kind", sorted(MUST_FALL_BACK))
+def test_the_others_step_down_with_a_reason(kind):
+    model = tiny_model(kind, VOCAB)
+    engine, report = choose(model)
+    assert engine.name == report.engine
+    assert report.engine in ("cache", "padded")
+    assert report.reason in report.text
+    with pytest.raises(UnsupportedModelError, match="cannot share prefixes exactly"):
+        choose(model, "trie")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", sorted(MUST_FALL_BACK))
+def test_the_probe_alone_finds_them_too(kind, dtype, monkeypatch):
+    monkeypatch.setattr(gate, "_refusal", lambda model: None)
+    assert choose(tiny_model(kind, VOCAB, dtype))[1].engine != "trie"
+
+
+@pytest.mark.parametrize("sieve", [True, False])
+@pytest.mark.parametrize("kind", STRANGE)
+def test_linear_and_recurrent_layers_step_down(kind, sieve, monkeypatch):
+    name, sizes = STRANGE[kind]
+    config_class = getattr(transformers, name, None)
+    if config_class is None:
+        pytest.skip(f"this transformers has no {name}")
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_class(**{**special, **sizes})).eval().requires_grad_(False)
+    if not sieve:
+        monkeypatch.setattr(gate, "_refusal", lambda model: None)
+    engine, report = choose(model)
+    assert engine.name == report.engine
+    assert report.engine in ("cache", "padded")
+    assert report.reason
+
+
+def test_a_window_that_is_not_applied_is_noticed(monkeypatch):
+    call = PackAttention.__call__
+
+    def without_window(self, query, key, value, *, window, **options):
+        out = call(self, query, key, value, window=None, **options)
+        self.windows[-1] = window
+        return out
+
+    monkeypatch.setattr(PackAttention, "__call__", without_window)
+    report = choose(tiny_model("mistral", VOCAB))[1]
+    assert report.engine == "cache"
+    assert "differ by" in report.reason
+
+
+def test_a_window_beyond_what_a_probe_may_cost_is_compared_with_the_configuration(monkeypatch):
+    model = tiny_model("mistral", VOCAB, sliding_window=3000)
+    monkeypatch.setitem(probe._PROBE_OPERATIONS, "cpu", 0.0)
+    report = choose(model)[1]
+    assert (report.engine, report.window) == ("trie", 3000)
+    assert "window 3000 not reached" in report.text
+    monkeypatch.setattr(gate, "_expected_windows", lambda config: [3000, None])
+    report = choose(model)[1]
+    assert report.engine == "cache"
+    assert "do not ask for the sliding windows" in report.reason
+
+
+def test_a_layer_that_attends_by_itself_is_noticed():
+    model = tiny_model("llama", VOCAB)
+    # The second layer's output is as before for one prompt at a time, but it never asks for the attention function.
+    model.model.layers[1].self_attn.config = type(model.config)(**model.config.to_dict())
+    model.model.layers[1].self_attn.config._attn_implementation = "eager"
+    report = choose(model)[1]
+    assert report.engine != "trie"
+    assert "1 of its 2 layers" in report.reason
+
+
+def test_forcing_and_forbidding():
+    model = tiny_model("llama", VOCAB)
+    assert choose(model, "trie", batch_tokens=77)[0].batch_tokens == 77
+    engine, report = choose(model, "padded", batch_tokens=77)
+    assert (engine.name, engine.batch_tokens) == ("padded", 77)
+    assert report.text == "padded"
+    with pytest.raises(ConfigurationError, match="'fast' is not one of auto, trie, cache, padded"):
+        choose(model, "fast")
+
+
+def test_stepping_down_is_said_once(caplog):
+    with caplog.at_level("INFO", logger="geval_local"):
+        engine, _ = choose(tiny_model("bloom", VOCAB))
+        logprobs(engine, documents())
+    assert len(caplog.records) == 1
+    assert "no trie" in caplog.text
+
+
+def test_chunked_attention_needs_no_probe():
+    config = transformers.Llama4TextConfig(num_hidden_layers=4)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert "chunked_attention" in gate._refusal(model)
+
+
+def test_prompts_beyond_the_switch_of_a_long_rope_go_apart():
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "rope_theta": 10_000.0}
+    rope["original_max_position_embeddings"] = 64
+    model = tiny_model("phi3", VOCAB, rope_parameters=rope, original_max_position_embeddings=64)
+    stem = np.random.default_rng(0).integers(0, VOCAB, 50)
+    requests = [request([*stem, *range(size)], label_trie((1,), (2, 3), (2,))) for size in (1, 5, 12, 13, 14, 30, 30)]
+    engine, report = choose(model)
+    assert report.engine == "trie"
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    assert largest_difference(logprobs(engine, requests), logprobs(alone, requests)) < 1e-10
+    # Of the four below the switch each token once, and one more behind each for the label that starts with 2.
+    assert engine.computed_tokens == 63 + 4
+
+
+def test_widening_for_a_probe_leaves_no_trace():
+    model = tiny_model("qwen2", VOCAB, torch.bfloat16)
+    before = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    with widened(model) as wide:
+        assert wide
+        assert model.dtype == torch.float32
+    assert model.dtype == torch.bfloat16
+    assert {name: tensor.data_ptr() for name, tensor in model.state_dict().items()} == before
+    with pytest.raises(ZeroDivisionError), widened(model):
+        raise ZeroDivisionError
+    assert model.dtype == torch.bfloat16
+    with widened(tiny_model("qwen2", VOCAB)) as wide:
+        assert not wide
+
+
+def test_a_judge_scores_the_same_with_either_engine(tmp_path):
+    tokenizer = byte_tokenizer()
+    save_judge(tmp_path / "judge", tiny_model("qwen3", len(tokenizer), torch.float32), tokenizer)
+    metric = Metric(
+        name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=("Read it.",)
+    )
+    samples = [{"output": text} for text in ("One.", "One. And another.", "One.", "Something else", "10 10 10")]
+    judges = {name: Judge.load(tmp_path / "judge", engine=name) for name in ("auto", "trie", "padded")}
+    assert [judge.engine_report.engine for judge in judges.values()] == ["trie", "trie", "padded"]
+    scores = {name: [score.value for score in judge.score_many(metric, samples)] for name, judge in judges.items()}
+    assert scores["auto"] == scores["trie"]
+    np.testing.assert_allclose(scores["trie"], scores["padded"], atol=1e-5, rtol=0)
+    # What was scored before does not show, not even in the last bit.
+    judges["trie"].score(metric, output="In between.")
+    assert [score.value for score in judges["trie"].score_many(metric, samples)] == scores["trie"]

@@ -1,0 +1,230 @@
+"""A shared prefix cache is exact, or the gate notices that it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from architectures import STRANGE, llama4
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prompts import (
+    DEEP,
+    FLAT,
+    VOCAB,
+    documents,
+    largest_difference,
+    logprobs,
+    logprobs_in_turns,
+    readouts,
+    request,
+    short_of_memory,
+)
+from tiny import tiny_model
+from transformers import AutoModelForCausalLM
+
+from geval_local.engine import choose as gate
+from geval_local.engine import probe
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import choose_engine
+from geval_local.engine.prefix_cache import PrefixCacheEngine
+from geval_local.errors import UnsupportedModelError
+from geval_local.models.head import Head
+
+#: Parts of most of them are computed in float32 whatever the dtype of the model: scans, rotations, biases.
+TOLERANCE = {"falcon": 1e-10, "llama": 1e-10, "gemma3": 1e-10}
+EXACT = ["falcon_h1", "falcon", "bloom", "gptj", "mpt", "llama", "gemma3"]
+#: Their recurrent state is not handed to a continuation of more than one token, in some versions of transformers.
+DOUBTFUL = ["mamba", "mamba2"]
+
+
+def engines(model, batch_tokens=4096):
+    head = Head(model)
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    return alone, PrefixCacheEngine(model, head, batch_tokens=batch_tokens, padded=alone)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_float64_equals_one_at_a_time(kind):
+    model = tiny_model(kind, VOCAB)
+    requests = documents()
+    expected = logprobs(engines(model)[0], requests)
+    for budget in (1, 7, 50, 10_000):
+        engine = engines(model, budget)[1]
+        assert largest_difference(logprobs(engine, requests), expected) < TOLERANCE.get(kind, 1e-5)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_float32_equals_one_at_a_time(kind):
+    model = tiny_model(kind, VOCAB, torch.float32)
+    requests = documents(seed=1)
+    expected = logprobs(engines(model)[0], requests)
+    for budget in (9, 4096):
+        assert largest_difference(logprobs(engines(model, budget)[1], requests), expected) < 5e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", EXACT)
+def test_the_gate_lets_it_serve_what_it_is_exact_for(kind, dtype):
+    model = tiny_model(kind, VOCAB, dtype)
+    engine, report = choose_engine(model, Head(model), "cache")
+    assert (engine.name, report.engine, report.reason) == ("cache", "cache", None)
+    assert report.difference <= report.tolerance
+    if kind in ("llama", "gemma3"):
+        return
+    engine, report = choose_engine(model, Head(model))
+    assert (engine.name, report.engine) == ("cache", "cache")
+    assert "no trie: its layers take no attention function" in report.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", DOUBTFUL)
+def test_exact_or_noticed(kind, dtype):
+    model = tiny_model(kind, VOCAB, dtype)
+    if dtype == torch.bfloat16:
+        exact = choose_engine(model.float(), Head(model), "auto")[1].engine == "cache"
+        model = tiny_model(kind, VOCAB, dtype)
+    else:
+        alone, engine = engines(model)
+        exact = largest_difference(logprobs(engine, documents()), logprobs(alone, documents())) < 1e-3
+    chosen, report = choose_engine(model, Head(model))
+    assert chosen.name == report.engine == ("cache" if exact else "padded")
+    if not exact:
+        assert "a shared cache does not help: label log-probabilities differ" in report.reason
+        with pytest.raises(UnsupportedModelError, match="cannot share prefixes exactly"):
+            choose_engine(model, Head(model), "cache")
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_whatever_is_chosen_for_the_strange_is_exact(kind):
+    name, sizes = STRANGE[kind]
+    config_class = getattr(transformers, name, None)
+    if config_class is None:
+        pytest.skip(f"this transformers has no {name}")
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    torch.manual_seed(0)
+    config = config_class(**{**special, **sizes, "initializer_range": 0.1})
+    model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    requests = documents(seed=2)
+    expected = logprobs(alone := PaddedEngine(model, Head(model), batch_tokens=1), requests)
+    engine, _ = choose_engine(model, Head(model))
+    assert largest_difference(logprobs(engine, requests), expected) < 1e-4
+    # Nor does a probe leave anything behind in a model that keeps its state to itself.
+    assert largest_difference(logprobs(alone, requests), expected) == 0
+
+
+def test_a_state_that_is_lost_is_noticed(monkeypatch):
+    model = tiny_model("falcon_h1", VOCAB)
+    update = transformers.cache_utils.LinearAttentionLayer.update_recurrent_state
+
+    def losing(self, recurrent_states, *args, **options):
+        return update(self, torch.zeros_like(recurrent_states), *args, **options)
+
+    monkeypatch.setattr(transformers.cache_utils.LinearAttentionLayer, "update_recurrent_state", losing)
+    report = choose_engine(model, Head(model))[1]
+    assert report.engine == "padded"
+    assert "a shared cache does not help" in report.reason
+
+
+def test_a_prefix_too_short_to_be_shared_is_no_proof():
+    model = tiny_model("bloom", VOCAB, seq_length=4096)
+    model.config.max_position_embeddings = 18
+    report = choose_engine(model, Head(model))[1]
+    assert report.engine == "padded"
+    assert "too short to share a prefix" in report.reason
+
+
+def test_chunks_that_no_probe_reaches_are_said_or_refused(monkeypatch):
+    monkeypatch.setitem(probe._PROBE_OPERATIONS, "cpu", 0.0)
+    model = tiny_model("falcon_h1", VOCAB, mamba_chunk_size=256)
+    report = choose_engine(model, Head(model))[1]
+    assert (report.engine, report.window) == ("cache", 256)
+    assert "window 256 not reached" in report.text
+    monkeypatch.setattr(gate, "_refusal", lambda model: "for this test")
+    model = tiny_model("llama", VOCAB)
+    model.config.attention_chunk_size, model.config.layer_types = 256, ["chunked_attention"] * 2
+    assert choose_engine(model, Head(model))[1].engine == "padded"
+
+
+@st.composite
+def random_requests(draw):
+    """Prompts of a few long blocks, so that they share long prefixes."""
+    blocks = [np.random.default_rng(seed).integers(0, VOCAB, 17 + seed) for seed in range(3)]
+    made = []
+    for _ in range(draw(st.integers(1, 8))):
+        chosen = draw(st.lists(st.sampled_from(blocks), max_size=3))
+        tail = draw(st.lists(st.integers(0, 2), min_size=0 if chosen else 1, max_size=4))
+        made.append(request(np.concatenate([*chosen, tail]), draw(st.sampled_from([FLAT, DEEP]))))
+    return made
+
+
+@settings(max_examples=40)
+@given(requests=random_requests(), budget=st.integers(1, 80))
+def test_random_tries_and_budgets(requests, budget):
+    model = tiny_model("llama", VOCAB)
+    alone, engine = engines(model, budget)
+    packs = engine.plan(requests)
+    assert sorted(index for pack in packs for index in pack.requests) == list(range(len(requests)))
+    assert largest_difference(logprobs(engine, requests), logprobs(alone, requests)) < 1e-10
+    assert engine.computed_tokens == sum(pack.tokens for pack in packs)
+
+
+def test_what_is_shared_is_computed_once():
+    random = np.random.default_rng(0)
+    prefix, sources = random.integers(0, VOCAB, 200), random.integers(0, VOCAB, (4, 300))
+    tails = random.integers(0, VOCAB, (8, 20))
+    requests = [request(np.concatenate([prefix, source, tail])) for source in sources for tail in tails]
+    engine = engines(tiny_model("falcon_h1", VOCAB, torch.float32))[1]
+    readouts(engine, requests)
+    assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20
+    readouts(engine, requests[-8:])
+    assert engine.computed_tokens == 200 + 4 * 300 + 5 * 8 * 20
+    engine.forget()
+    readouts(engine, requests[-8:])
+    assert engine.computed_tokens == 2 * (200 + 300) + 3 * 300 + 6 * 8 * 20
+
+
+def test_two_runs_of_one_engine_may_take_turns():
+    model = tiny_model("falcon_h1", VOCAB)
+    alone, engine = engines(model, 20)
+    first, second = documents(seed=8), documents(seed=9)
+    found = logprobs_in_turns(engine, first, second)
+    for requests, results in zip((first, second), found, strict=True):
+        assert largest_difference(results, logprobs(alone, requests)) < 1e-5
+
+
+def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_cache(monkeypatch):
+    model = tiny_model("llama", VOCAB)
+    alone, engine = engines(model, 400)
+    stem = np.random.default_rng(0).integers(0, VOCAB, 60)
+    requests = [request([*stem, number, *stem[:20]]) for number in range(12)]
+    requests.append(request([*stem, *stem, *stem]))
+    limited, sizes = short_of_memory(
+        model.model.forward, lambda ids, **options: ids.numel() > 110 and "past_key_values" in options
+    )
+    monkeypatch.setattr(engine, "_trunk", limited)
+    found = logprobs(engine, requests)
+    assert max(sizes) > 110
+    assert engine.limit < 400
+    assert largest_difference(found, logprobs(alone, requests)) < 1e-10
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
+    engine = engines(tiny_model("llama", VOCAB))[1]
+
+    def broken(**_):
+        raise RuntimeError("a shape does not fit")
+
+    monkeypatch.setattr(engine, "_trunk", broken)
+    with pytest.raises(RuntimeError, match="shape"):
+        readouts(engine, documents())
+
+
+def test_whatever_is_chosen_for_attention_in_chunks_is_exact():
+    model = llama4()
+    requests = documents(seed=3)
+    engine, report = choose_engine(model, Head(model))
+    assert report.engine != "trie"
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    assert largest_difference(logprobs(engine, requests), logprobs(alone, requests)) < 1e-4

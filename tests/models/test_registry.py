@@ -1,0 +1,176 @@
+"""The registry: what models.yaml says, what a user's file adds, and what a name may mean."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from geval_local.errors import JudgeError
+from geval_local.models.entry import BYTES_PER_PARAMETER
+from geval_local.models.registry import fetch_directory, find_judge, load_registry, local_directory
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("GEVAL_LOCAL_MODELS", raising=False)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def model_directory(path: Path, **config: object) -> Path:
+    path.mkdir(parents=True)
+    write(path / "config.json", json.dumps({"model_type": "llama", "max_position_embeddings": 512, **config}))
+    return path
+
+
+def test_packaged_judges_are_complete():
+    registry = load_registry()
+    assert registry.default == "nano"
+    assert registry.judges["nano"].path.parts[-3:] == ("geval_local", "judges", "nano")
+    for name, entry in registry.judges.items():
+        assert entry.name == name
+        assert entry.license
+        assert entry.context
+        if entry.hub:
+            size = entry.parameters * BYTES_PER_PARAMETER[entry.dtype] / 1e9
+            assert abs(entry.memory_gb - size) <= 0.051, name
+            # A count in millions written as billions, or the other way round, would be off by far more than this.
+            said = re.search(r"(\d+(?:\.\d+)?)b\b", entry.hub.lower())
+            if said:
+                assert 0.7 < entry.parameters / 1e9 / float(said[1]) < 1.35, name
+    hubs = [entry.hub for entry in registry.judges.values() if entry.hub]
+    assert len(hubs) == len(set(hubs)) >= 30
+    thinking = {name for name, entry in registry.judges.items() if entry.thinking == "closed"}
+    assert thinking == {name for name in registry.judges if name.startswith("qwen3-")}
+
+
+def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
+    models = write(
+        tmp_path / "mine.yaml",
+        "default: own\njudges:\n  own:\n    path: models/own\n    style: completion\n"
+        "  phi-4:\n    hub: me/other\n    parameters: 2e9\n    dtype: float32\n",
+    )
+    registry = load_registry(models)
+    assert registry.default == "own"
+    assert registry.judges["own"].path == tmp_path / "models" / "own"
+    assert registry.judges["phi-4"].hub == "me/other"
+    assert registry.judges["phi-4"].memory_gb == pytest.approx(8.0)
+    assert "nano" in registry.judges
+    monkeypatch.setenv("GEVAL_LOCAL_MODELS", str(models))
+    assert find_judge().name == "own"
+    assert find_judge("phi-4").hub == "me/other"
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "says"),
+    [
+        ("    hub: a/b\n    stile: chat\n", 5, "unknown key 'stile', did you mean 'style'?"),
+        ("    hub: a/b\n    style: chatty\n", 5, "style: Input should be 'completion', 'chat' or 'chat-no-prefill'"),
+        ("    hub: a/b\n    dtype: int8\n", 5, "dtype: Input should be"),
+        ("    hub: a/b\n    context: 0\n", 5, "context: Input should be greater than 0"),
+        ("    hub: a/b\n    parameters: many\n", 5, "parameters: Input should be a valid number"),
+        ("    hub: just-a-name\n", 4, "hub: String should match pattern"),
+        ("    style: chat\n", 3, "a judge needs either path or hub, and not both"),
+        ("    hub: a/b\n    path: c\n", 3, "a judge needs either path or hub, and not both"),
+        ("    path: c\n    revision: main\n", 3, "revision belongs to a hub id"),
+        ("    hub: a/b\n    name: x\n", 3, "unknown key 'name'"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_file_and_line(tmp_path, entry, line, says):
+    models = write(tmp_path / "mine.yaml", f"default: x\njudges:\n  x:\n{entry}")
+    with pytest.raises(JudgeError) as caught:
+        load_registry(models)
+    assert f"{models}, line {line}: x: {says}" in caught.value.message
+    assert "memory_gb" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("judges: [a", "not valid YAML"),
+        ("- a\n", "a models file is a mapping with the key judges"),
+        ("judges:\n  x: 3\n", "line 2: x: an entry is a mapping"),
+        ("judge:\n  x: 3\njudges: {}\n", "line 1: unknown key 'judge'"),
+        ("default: y\njudges:\n  x:\n    hub: a/b\n", "the default judge 'y' is not among the judges"),
+        ("judges:\n  x:\n    hub: a/b\n  x:\n    hub: c/d\n", "'x' is there twice"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path, text, says):
+    with pytest.raises(JudgeError, match=re.escape(says)):
+        load_registry(write(tmp_path / "mine.yaml", text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(JudgeError, match=r"cannot read the models file .*nothing\.yaml"):
+        load_registry(tmp_path / "nothing.yaml")
+
+
+def test_an_unknown_name_offers_near_ones():
+    with pytest.raises(JudgeError, match=r"did you mean qwen2.5-7b") as caught:
+        find_judge("qwen25-7b")
+    assert "geval-local judges list" in caught.value.hint
+
+
+def test_a_plain_directory_says_its_own_style_and_context(tmp_path):
+    plain = model_directory(tmp_path / "plain", dtype="float64")
+    entry = find_judge(plain)
+    assert (entry.path, entry.style, entry.dtype, entry.context) == (plain, "completion", "float64", 512)
+    chat = model_directory(tmp_path / "chat", torch_dtype="bfloat16")
+    write(chat / "tokenizer_config.json", json.dumps({"chat_template": "{{ messages }}"}))
+    assert (find_judge(chat).style, find_judge(chat).thinking, find_judge(chat).dtype) == ("chat", "none", "bfloat16")
+    write(chat / "chat_template.jinja", "{% if enable_thinking %}<think>{% endif %}")
+    assert find_judge(chat).thinking == "closed"
+    wrapped = model_directory(tmp_path / "wrapped", text_config={"max_position_embeddings": 2048, "dtype": "float16"})
+    assert (find_judge(wrapped).context, find_judge(wrapped).dtype) == (2048, "float16")
+
+
+def test_a_directory_without_a_config_is_no_judge(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(JudgeError, match=r"holds no readable config\.json"):
+        find_judge(tmp_path / "empty")
+
+
+def test_a_hub_id_counts_once_it_is_in_the_local_cache(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(JudgeError, match="no judge 'some/model'"):
+        find_judge("some/model")
+    root = tmp_path / "hub" / "models--some--model"
+    snapshot = model_directory(root / "snapshots" / ("a" * 40))
+    (root / "refs").mkdir()
+    write(root / "refs" / "main", "a" * 40)
+    entry = find_judge("some/model")
+    assert (entry.hub, entry.path, entry.context) == ("some/model", None, 512)
+    assert local_directory(entry) == snapshot
+    # The hub id of a known judge means that judge, with its style.
+    assert find_judge("Qwen/Qwen3-8B").name == "qwen3-8b"
+
+
+def test_what_was_fetched_is_found_before_the_cache_and_apart_for_each_revision():
+    entry = find_judge("phi-4")
+    assert local_directory(entry) is None
+    model_directory(fetch_directory(entry))
+    assert local_directory(entry) == fetch_directory(entry)
+    pinned = entry.model_copy(update={"revision": "refs/pr/1"})
+    assert fetch_directory(pinned) != fetch_directory(entry)
+    assert local_directory(pinned) is None
+
+
+def test_the_registry_imports_neither_torch_nor_transformers():
+    code = (
+        "import sys; from geval_local.models import registry, fetch, fingerprint; registry.find_judge('phi-4'); "
+        "registry.local_directory(registry.find_judge('phi-4')); "
+        "sys.exit(', '.join({'torch', 'transformers'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

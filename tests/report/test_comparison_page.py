@@ -1,0 +1,126 @@
+"""The page of two runs, as a file: what is paired, what differs, and what cannot be said."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from html_page import Page
+from report_data import HOSTILE, rescored, rows
+
+from geval_local.analysis.statistics.agreement import agree
+from geval_local.errors import DataError
+from geval_local.io.results import load_results
+from geval_local.report.comparison_page import write_comparison
+from geval_local.report.people import scored_items
+from geval_local.report.signatures import differences
+
+SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"
+SAME = {"coherence": SIGNATURE.format("nano@12", "float32"), "fluency": SIGNATURE.format("nano@12", "float32")}
+OTHER = {"coherence": SIGNATURE.format("big@34", "float32"), "fluency": SIGNATURE.format("big@34", "bfloat16")}
+
+
+def written(tmp_path, first, second, **options) -> Page:
+    path = write_comparison(first, second, tmp_path / "compare.html", **options)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_what_differs_in_the_signatures_is_said_at_the_top(tmp_path):
+    made = rows(10)
+    page = written(tmp_path, made, rescored(made, seed=1), names=("small", "large"), signatures=(SAME, OTHER))
+    top = page.text.split("Agreement of the runs")[0]
+    assert "judge all nano@12 big@34" in top
+    assert "dtype fluency float32 bfloat16" in top
+    assert "estimator" not in top
+    assert "cannot tell" not in page.text
+
+
+def test_equal_signatures_and_missing_ones_are_told_apart(tmp_path):
+    made = rows(10)
+    page = written(tmp_path, made, rescored(made, seed=1), signatures=(SAME, dict(SAME)))
+    assert "Nothing: both runs have the same signatures." in page.text
+    page = written(tmp_path, made, rescored(made, seed=1), signatures=(SAME, {"coherence": OTHER["coherence"]}))
+    assert "No signature of both runs for fluency" in page.text
+    assert "Nothing: both" not in page.text
+    page = written(tmp_path, made, rescored(made, seed=1))
+    assert "No signature of both runs for coherence, fluency" in page.text
+
+
+def test_a_key_that_one_signature_lacks_differs():
+    (found,) = differences({"m": "a:1|b:2"}, {"m": "a:1"})
+    assert (found.key, found.first, found.second) == ("b", "2", "not given")
+
+
+def test_agreement_is_that_of_the_analysis(tmp_path):
+    made = rows(30, metrics=("coherence",), unscored=[2])
+    other = rescored(made, seed=1)
+    runs = [load_results(given) for given in (made, other)]
+    expected = agree(*(scored_items(run, run.row_keys(), "coherence", None, None) for run in runs))
+    page = written(tmp_path, made, other)
+    assert f"coherence 29 {expected.pearson:.3f} {expected.spearman:.3f} {expected.kendall:.3f}" in page.text
+    assert f"{expected.mean_difference:.3f}" in page.text
+
+
+def test_items_are_paired_by_id_whatever_their_order(tmp_path):
+    made = rows(12, metrics=("coherence",))
+    other = list(reversed(rescored(made, seed=1)))[:-2]
+    other.append(copy.deepcopy(made[0]) | {"id": "new"})
+    page = written(tmp_path, made, other)
+    assert "10 items in both runs, paired by id" in page.text
+    data = page.data
+    assert data["keys"] == [row["id"] for row in made] + ["new"]
+    first, second = data["metrics"][0]["runs"]
+    by_id = {row["id"]: row["geval"]["coherence"]["score"] for row in other}
+    assert second["score"][:2] == [None, None]
+    assert second["absent"] == [0, 1]
+    assert first["absent"] == [12]
+    assert second["score"][5] == pytest.approx(by_id["item-6"], abs=1e-6)
+
+
+def test_without_ids_items_are_paired_by_place_and_other_texts_are_reported(tmp_path):
+    made = rows(6, metrics=("coherence",))
+    other = rescored(made, seed=1)
+    for row in [*made, *other]:
+        del row["id"]
+    other[2]["output"] = "Something else."
+    page = written(tmp_path, made, other)
+    assert "paired by their place in the file" in page.text
+    assert "The column output differs in 1 of 6 pairs." in page.text
+    data = page.data
+    (column,) = [column for column in data["columns"] if column["name"] == "output (second run)"]
+    assert [place >= 0 for place in column["v"]] == [False, False, True, False, False, False]
+    assert data["texts"][column["v"][2]] == "Something else."
+
+
+def test_people_judge_both_runs_on_the_same_items(tmp_path):
+    made = rows(40, metrics=("coherence",))
+    page = written(tmp_path, made, rescored(made, seed=1), human="scores.coherence", group_by="doc_id", resamples=50)
+    assert "coherence summary spearman" in page.text
+    assert "40 / 8" in page.text
+
+
+def test_runs_that_cannot_be_compared(tmp_path):
+    with pytest.raises(DataError, match="no metric in common") as caught:
+        written(tmp_path, rows(3, metrics=("a",)), rows(3, metrics=("b",)))
+    assert "b" in str(caught.value.hint)
+    other = rows(3, metrics=("a",))
+    for row in other:
+        row["id"] = "x" + row["id"]
+    with pytest.raises(DataError, match="no scored item in common"):
+        written(tmp_path, rows(3, metrics=("a",)), other)
+    assert not list(tmp_path.iterdir())
+
+
+def test_hostile_texts_stay_texts(tmp_path):
+    made = rows(len(HOSTILE), metrics=("coherence",))
+    for row, text in zip(made, HOSTILE, strict=True):
+        row |= {"id": text, "output": text, text: text}
+    other = rescored(made, seed=1)
+    for row in other:
+        row["output"] = row["output"] + " again"
+    page = written(
+        tmp_path, made, other, names=(HOSTILE[0], HOSTILE[1]), signatures=("|".join(HOSTILE), "|".join(HOSTILE[2:]))
+    )
+    assert page.tags.count("script") == 2
+    assert not {"img", "svg", "a:evil"} & set(page.tags)
+    assert not page.comments

@@ -1,0 +1,300 @@
+"""The page of one run, as a file: what it says, what it refuses, and that texts cannot leave their place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from importlib.resources import files
+
+import pytest
+from html_page import Page
+from report_data import HOSTILE, rows
+
+from geval_local.analysis.tables import Table
+from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.io.results import load_results
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.report.page import SCRIPTS, json_block
+from geval_local.report.people import agreement, group_correlations, scored_items
+from geval_local.report.run_page import write_report
+from geval_local.score import Score
+
+
+def written(tmp_path, given, **options) -> Page:
+    path = write_report(given, tmp_path / "report.html", **options)
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def hostile_rows():
+    made = rows(len(HOSTILE) + 1, unscored=[0])
+    for row, text in zip(made, HOSTILE, strict=False):
+        row |= {"id": text, "source": text, "output": text, "doc_id": text, text: text}
+        row["geval"][text] = row["geval"]["coherence"] | {
+            "probabilities": {text: 0.25, "2": 0.75},
+            "other_tokens": [[text, 0.5]],
+        }
+        row["geval"]["fluency"] = Score.unscored("fluency", text).to_dict()
+    return made
+
+
+# --- what it says -----------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_the_means_of_the_scored_items(tmp_path):
+    made = rows(60, metrics=("coherence",), unscored=[3, 9], low_mass=[5], threshold=3)
+    values = [row["geval"]["coherence"]["score"] for row in made if row["geval"]["coherence"]["score"] is not None]
+    page = written(tmp_path, made)
+    assert f"{sum(values) / len(values):.3f}" in page.text
+    assert "58 of 60" in page.text
+    share = sum(value >= 3 for value in values) / len(values)
+    assert f"{share:.1%} reach 3" in page.text
+
+
+def test_unscored_items_are_counted_with_their_reason_and_never_0(tmp_path):
+    page = written(tmp_path, rows(10, metrics=("coherence",), unscored=[3, 9]))
+    assert "coherence: 2 of 10: the filled form has 4003 tokens" in page.text
+    assert "rows 4, 10" in page.text
+    run = page.data["metrics"][0]["runs"][0]
+    assert [index for index, score in enumerate(run["score"]) if score is None] == [3, 9]
+    assert run["mass"][3] is None
+    assert run["p"][3] is None
+    assert set(run["error"]) == {"3", "9"}
+    assert 0 not in run["score"]
+
+
+def test_the_script_gets_every_figure(tmp_path):
+    made = rows(12, low_mass=[2])
+    data = written(tmp_path, made, human="scores.fluency").data
+    metric = data["metrics"][1]
+    assert (metric["name"], metric["labels"], metric["low"], metric["high"]) == ("fluency", list("12345"), 1, 5)
+    for index, row in enumerate(made):
+        figures, run = row["geval"]["fluency"], metric["runs"][0]
+        assert run["score"][index] == pytest.approx(figures["score"], abs=1e-6)
+        assert run["mass"][index] == pytest.approx(figures["label_mass"], abs=1e-6)
+        assert run["p"][index] == pytest.approx(list(figures["probabilities"].values()), abs=1e-6)
+        assert metric["human"][index] == pytest.approx(row["scores"]["fluency"], abs=1e-6)
+        output = data["columns"][data["output"]]
+        assert output["name"] == "output"
+        assert data["texts"][output["v"][index]] == row["output"]
+    assert run["other"] == {"2": [[" The", 0.41], ["\n", 0.2]]}
+
+
+def test_a_small_probability_does_not_become_none(tmp_path):
+    made = rows(2, metrics=("coherence",))
+    made[0]["geval"]["coherence"]["probabilities"] = {"1": 3e-9, "2": 1 - 3e-9, "3": 0.0}
+    p = written(tmp_path, made).data["metrics"][0]["runs"][0]["p"][0]
+    assert p[0] == 3e-9
+    assert p[2] == 0
+
+
+def test_one_source_of_many_items_is_held_once(tmp_path):
+    made = rows(50, per_group=50)
+    page = (write_report(made, tmp_path / "r.html")).read_text(encoding="utf-8")
+    assert page.count(json.dumps(made[0]["source"])) == 1
+
+
+def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):
+    page = written(
+        tmp_path,
+        rows(6),
+        metrics={"coherence": {"prompt": "Read <all> of it.", "steps": ["First look.", "Then rate."]}},
+        signature={"coherence": "judge:nano@12ab|dtype:float32"},
+        manifest={"duration": "41 s", "seen": None},
+        ablation=Table(("", "spearman"), (("- Probs", ".502"),)),
+    )
+    for text in ("Read <all> of it.", "Then rate.", "judge:nano@12ab|dtype:float32", "41 s", "- Probs", ".502"):
+        assert text in page.text
+    assert "judge nano@12ab" in page.text
+    assert "seen" not in page.text
+
+
+def test_correlations_are_those_of_the_analysis(tmp_path):
+    made = rows(40, metrics=("coherence",), unscored=[3])
+    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id", resamples=50)
+    results = load_results(made)
+    items = scored_items(results, results.row_keys(), "coherence", "scores.coherence", "doc_id")
+    for level, found in agreement(items, resamples=50).items():
+        assert level in page.text
+        assert f"{found.spearman.value:.3f} [{found.spearman.low:.3f}, {found.spearman.high:.3f}]" in page.text
+    assert "1 unscored" in page.text
+    groups = group_correlations(items)
+    assert [group.n for group in groups].count(4) == 1
+    assert len(groups) == 8
+    drawn = page.data["metrics"][0]["groups"]
+    assert drawn == [round(group.spearman, 6) for group in groups if not math.isnan(group.spearman)]
+    assert drawn == sorted(drawn)
+
+
+def test_groups_with_constant_ratings_have_no_coefficient(tmp_path):
+    made = rows(10, metrics=("coherence",))
+    for row in made[:5]:
+        row["scores"]["coherence"] = 3.0
+    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id", resamples=0)
+    assert len(page.data["metrics"][0]["groups"]) == 1
+    assert "doc-1 5 constant constant constant" in page.text
+
+
+def test_word_labels_get_their_scale_from_scores_or_from_the_metric(tmp_path):
+    made = rows(20, metrics=("ok",), scale="0-1")
+    for row in made:
+        figures = row["geval"]["ok"]
+        figures["probabilities"] = dict(zip(("No", "Yes"), figures["probabilities"].values(), strict=True))
+    metric = written(tmp_path, made).data["metrics"][0]
+    assert (metric["labels"], metric["low"], metric["high"]) == (["No", "Yes"], 0, 1)
+    metric = written(tmp_path, made, metrics={"ok": {"scale": {"No": -1, "Yes": 1}}}).data["metrics"][0]
+    assert (metric["low"], metric["high"]) == (-1, 1)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    made = rows(8, unscored=[1], low_mass=[2], threshold=3)
+    with ResultWriter.open(tmp_path / f"run{suffix}", ["coherence", "fluency"]) as writer:
+        for number, row in enumerate(made, start=1):
+            columns = {name: row[name] for name in ("id", "doc_id", "source", "output")}
+            scores = {}
+            for metric, figures in row["geval"].items():
+                known = {name: value for name, value in figures.items() if name not in ("score", "other_tokens")}
+                pairs = tuple(map(tuple, figures.get("other_tokens", ())))
+                value = math.nan if figures["score"] is None else figures["score"]
+                scores[metric] = Score(metric, value, other_tokens=pairs, **known)
+            writer.write(Sample(columns, number), scores)
+    expected = written(tmp_path, [{**row, "scores": None} for row in made]).data
+    data = written(tmp_path, tmp_path / f"run{suffix}").data
+    assert data["metrics"] == expected["metrics"]
+    assert data["keys"] == expected["keys"]
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    made = rows(10)
+    pages = [write_report(made, tmp_path / name, human="scores.fluency").read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]
+
+
+# --- texts stay texts -------------------------------------------------------------------------------------------------
+
+
+def hostile_page(tmp_path) -> Page:
+    notes = {text: {"prompt": "\n".join(HOSTILE), "steps": list(HOSTILE)} for text in HOSTILE}
+    return written(
+        tmp_path,
+        hostile_rows(),
+        metrics=notes,
+        human="scores.coherence",
+        group_by="doc_id",
+        signature="|".join(HOSTILE),
+        manifest={text: text for text in HOSTILE},
+        ablation=Table(("", HOSTILE[0]), tuple((text, text) for text in HOSTILE), HOSTILE),
+        title=HOSTILE[1],
+    )
+
+
+def test_hostile_texts_add_no_element_attribute_or_comment(tmp_path):
+    page = hostile_page(tmp_path)
+    calm = written(tmp_path, rows(10), human="scores.coherence", title="calm")
+    assert page.tags.count("script") == calm.tags.count("script") == 2
+    assert not page.comments
+    assert not {"img", "svg", "iframe", "link", "object", "base"} & set(page.tags)
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    addresses = [value for _, name, value in page.attributes if name in ("src", "href", "action", "data", "srcset")]
+    assert addresses
+    assert all(value.startswith("#") for value in addresses)
+
+
+def test_hostile_texts_reach_the_script_unchanged(tmp_path):
+    data = hostile_page(tmp_path).data
+    expected = [text.encode("utf-8", "backslashreplace").decode() for text in HOSTILE]
+    outputs = data["columns"][data["output"]]["v"]
+    assert [data["texts"][place] for place in outputs[: len(HOSTILE)]] == expected
+    assert [metric["name"] for metric in data["metrics"][2:]] == expected
+
+
+def test_the_data_block_holds_no_markup():
+    value = {text: [text, "<!--", "]]>", "&amp;"] for text in HOSTILE[:-2]}
+    block = str(json_block(value))
+    assert not set("<>&\u2028\u2029") & set(block)
+    assert json.loads(block) == value
+
+
+def test_the_policy_admits_one_script_and_no_request(tmp_path):
+    page = written(tmp_path, rows(3))
+    (policy,) = [value for _, name, value in page.attributes if name == "content" and "default-src" in value]
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe-inline" not in policy.replace("style-src 'unsafe-inline'", "")
+
+
+def test_the_script_never_parses_markup():
+    for name in SCRIPTS:
+        source = files("geval_local.report").joinpath("assets").joinpath(name).read_text(encoding="utf-8")
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function|"
+            r"createContextualFragment|setTimeout\(\s*[\"'`]|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)",
+            source,
+        )
+        assert not found, f"{name}: {found}"
+
+
+# --- what it refuses --------------------------------------------------------------------------------------------------
+
+
+def spoiled(**figures):
+    made = rows(3)
+    made[1]["geval"]["fluency"] |= figures
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "holds no rows"),
+        ([{"output": "a"}], "results, row 1: no scores"),
+        ([{"geval": {"m": 3}}], "row 1: the column 'geval' does not hold one object per metric"),
+        ([{"geval": {}}], "no row holds the figures of a metric"),
+        (spoiled(score="high"), "row 2: fluency: score is not a finite number: 'high'"),
+        (spoiled(label_mass=math.inf), "row 2: fluency: label_mass is not a finite number"),
+        (spoiled(probabilities=[0.5, 0.5]), "row 2: fluency: probabilities are not an object"),
+        (spoiled(probabilities={"1": 1.5}), "row 2: fluency: the probability of the label '1' is not between 0 and 1"),
+        (spoiled(other_tokens=["x"]), "row 2: fluency: other_tokens are not pairs"),
+    ],
+)
+def test_broken_results_are_named_by_row(tmp_path, given, message):
+    with pytest.raises(DataError) as caught:
+        write_report(given, tmp_path / "r.html")
+    assert message in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_without_a_metric_is_unscored_on_it(tmp_path):
+    made = rows(4)
+    del made[2]["geval"]["fluency"]
+    page = written(tmp_path, made)
+    assert "fluency: 1 of 4: the row holds no figures of this metric" in page.text
+
+
+def test_targets_that_cannot_be_written(tmp_path):
+    made = rows(3)
+    source = tmp_path / "run.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+    with pytest.raises(OutputError, match="it is a directory"):
+        write_report(made, tmp_path)
+    with pytest.raises(OutputError, match="there is no directory"):
+        write_report(made, tmp_path / "no" / "r.html")
+    with pytest.raises(OutputError, match="it is the result file itself"):
+        write_report(source, source)
+    assert json.loads(source.read_text(encoding="utf-8").splitlines()[0]) == made[0]
+
+
+def test_notes_and_ratings_must_belong_to_the_results(tmp_path):
+    with pytest.raises(ConfigurationError, match="no metric 'tone'"):
+        write_report(rows(3), tmp_path / "r.html", metrics={"tone": {"prompt": "p"}})
+    with pytest.raises(DataError, match="no row has a human rating in 'stars'"):
+        write_report(rows(3), tmp_path / "r.html", human="stars")
+    with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
+        write_report(rows(3), tmp_path / "r.html", human="scores.fluency", group_by="doc")

@@ -1,0 +1,395 @@
+"""The report in a real browser: it opens, sorts, filters, opens items, takes the keyboard, and no text comes alive."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from chromium import browser, console, missing, requests, set_view
+from report_data import HOSTILE, many, rescored, rows
+
+from geval_local.report.comparison_page import write_comparison
+from geval_local.report.run_page import write_report
+
+if reason := missing():
+    pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)
+
+COUNT = 120
+UNSCORED = (3, 57)
+LOW = (10, 11, 90)
+#: What a reader may wait for ten thousand items, in milliseconds from the start of the navigation.
+PATIENCE = 3000
+
+# Contrast of every visible text with the colour behind it, by WCAG 2's formula; what falls short is returned.
+CONTRAST = """
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+const linear = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+const behind = (node) => {
+  for (let at = node; at; at = at.parentElement) {
+    const colour = rgb(getComputedStyle(at).backgroundColor);
+    if (colour.length === 3 || colour[3] === 1) return colour;
+  }
+  throw new Error("nothing opaque behind the text");
+};
+const poor = [];
+let seen = 0;
+for (const node of document.querySelectorAll("body *")) {
+  const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+  if (!own || !node.getClientRects().length || node.closest("script, :disabled, title")) continue;
+  const style = getComputedStyle(node);
+  const front = rgb(node instanceof SVGElement ? style.fill : style.color);
+  const [light, dark] = [luminance(front), luminance(behind(node))].sort((a, b) => b - a);
+  seen += 1;
+  if ((light + 0.05) / (dark + 0.05) < 4.5) poor.push(`${node.tagName}.${node.className} ${front} ${node.textContent}`);
+}
+return [seen, poor.slice(0, 5)];
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def made():
+    given = rows(COUNT, unscored=UNSCORED, low_mass=LOW, threshold=3)
+    given[77]["output"] = "A needle in the output."
+    for row in given[20:25]:
+        row["source"] = "A thread in the source."
+    return given
+
+
+@pytest.fixture(scope="module")
+def page(made, tmp_path_factory):
+    metric = {"coherence": {"prompt": "- Coherence:", "steps": ["Read.", "Rate."]}}
+    return write_report(
+        made,
+        tmp_path_factory.mktemp("report") / "report.html",
+        human={"coherence": "scores.coherence"},
+        group_by="doc_id",
+        metrics=metric,
+        signature="judge:nano@12|dtype:float32",
+        resamples=20,
+    )
+
+
+@pytest.fixture
+def opened(driver, page):
+    return load(driver, page)
+
+
+def load(driver, path):
+    driver.get("about:blank")
+    set_view(driver, 1280)
+    console(driver), requests(driver)
+    driver.get(path.as_uri())
+    assert ready(driver)
+    return driver
+
+
+def ready(driver) -> bool:
+    return driver.execute_script("return document.documentElement.dataset.ready") == "yes"
+
+
+def find(driver, css):
+    return driver.find_element("css selector", css)
+
+
+def column(driver, name) -> list[str]:
+    """Texts of one column on the current page of the table."""
+    return driver.execute_script(
+        """const heads = [...document.querySelectorAll("#item-table th")];
+        const place = heads.findIndex((head) => head.dataset.name === arguments[0]);
+        return [...document.querySelectorAll("#item-table tbody tr")].map((row) => row.cells[place].textContent);""",
+        name,
+    )
+
+
+def click(driver, css):
+    driver.execute_script("document.querySelector(arguments[0]).click()", css)
+
+
+def choose(driver, css, value):
+    driver.execute_script(
+        """const control = document.querySelector(arguments[0]); control.value = arguments[1];
+        control.dispatchEvent(new Event("input")); control.dispatchEvent(new Event("change"));""",
+        css,
+        value,
+    )
+
+
+def eventually(read, expected):
+    """Read again and again until what was expected is there, or five seconds have passed; give the last answer."""
+    end = time.monotonic() + 5
+    while (found := read()) != expected and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def status(driver, *, expected) -> str:
+    """The line above the table; typing is answered after a short pause."""
+    return eventually(lambda: find(driver, "#status").text, expected)
+
+
+def active(driver) -> str:
+    return driver.execute_script("return document.activeElement.outerHTML.slice(0, 200)")
+
+
+def press(driver, *keys):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    for key in keys:
+        ActionChains(driver).send_keys(key).perform()
+
+
+def test_it_opens_without_a_complaint_and_without_a_request(opened, page):
+    assert find(opened, "h1").text == "results"
+    assert len(opened.find_elements("css selector", "#charts figure")) == 6
+    assert len(opened.find_elements("css selector", ".people figure")) == 2
+    assert column(opened, "place") == [str(number) for number in range(1, 26)]
+    click(opened, "[data-item='4']")
+    assert console(opened) == []
+    assert requests(opened) == [page.as_uri()]
+
+
+def test_it_sorts_both_ways_and_leaves_unscored_items_last(opened, made):
+    scores = {row["id"]: row["geval"]["coherence"]["score"] for row in made}
+    expected = sorted(score for score in scores.values() if score is not None)
+    choose(opened, "#size", "250")
+    for state, values in (("ascending", expected), ("descending", expected[::-1])):
+        click(opened, "th[data-name='score0'] button")
+        assert find(opened, "th[data-name='score0']").get_attribute("aria-sort") == state
+        shown = column(opened, "score0")
+        assert shown[:-2] == [f"{value:.2f}" for value in values]
+        assert shown[-2:] == ["unscored", "unscored"]
+    sorted_heads = opened.find_elements("css selector", "th[aria-sort='ascending'], th[aria-sort='descending']")
+    assert len(sorted_heads) == 1
+
+
+def test_pages_hold_every_item_once(opened):
+    seen = []
+    while True:
+        seen += column(opened, "place")
+        if find(opened, "[data-page='next']").get_attribute("disabled"):
+            break
+        click(opened, "[data-page='next']")
+    assert seen == [str(number) for number in range(1, COUNT + 1)]
+    assert find(opened, "#status").text == "Items 101 to 120 of 120"
+
+
+def test_it_filters_by_text_kind_and_score(opened, made):
+    choose(opened, "#words", "NEEDLE in")
+    assert status(opened, expected="Items 1 to 1 of 1 (120 in all)") == "Items 1 to 1 of 1 (120 in all)"
+    assert column(opened, "place") == ["78"]
+    choose(opened, "#words", "thread in the source")
+    assert status(opened, expected="Items 1 to 5 of 5 (120 in all)") == "Items 1 to 5 of 5 (120 in all)"
+    choose(opened, "#words", "4057 tokens")
+    assert status(opened, expected="Items 1 to 1 of 1 (120 in all)") == "Items 1 to 1 of 1 (120 in all)"
+    choose(opened, "#words", "<b>nothing</b>")
+    assert status(opened, expected="No item fits (120 in all)") == "No item fits (120 in all)"
+    choose(opened, "#words", "")
+    status(opened, expected="Items 1 to 25 of 120")
+    choose(opened, "#only", "unscored")
+    assert column(opened, "place") == [str(index + 1) for index in UNSCORED]
+    assert column(opened, "score0") == ["unscored", "unscored"]
+    choose(opened, "#only", "low")
+    assert column(opened, "place") == [str(index + 1) for index in LOW]
+    choose(opened, "#only", "failed")
+    choose(opened, "#size", "250")
+    scores = [row["geval"]["coherence"]["score"] for row in made]
+    assert column(opened, "score0") == [f"{score:.2f}" for score in scores if score is not None and score < 3]
+    choose(opened, "#only", "all")
+    choose(opened, "#from", "2")
+    choose(opened, "#to", "4")
+    inside = [f"{score:.2f}" for score in scores if score is not None and 2 <= score <= 4]
+    status(opened, expected=f"Items 1 to {len(inside)} of {len(inside)} (120 in all)")
+    assert column(opened, "score0") == inside
+
+
+def test_another_metric_fills_the_table(opened, made):
+    choose(opened, "#metric", "1")
+    assert column(opened, "score0")[:3] == [f"{row['geval']['fluency']['score']:.2f}" for row in made[:3]]
+    assert column(opened, "other0")[:3] == [f"{row['geval']['coherence']['score']:.2f}" for row in made[:3]]
+
+
+def test_an_item_opens_with_its_texts_and_figures(opened, made):
+    click(opened, f"[data-item='{LOW[0]}']")
+    dialog = find(opened, "#item")
+    row = made[LOW[0]]
+    texts = [text.get_attribute("textContent") for text in opened.find_elements("css selector", "#item pre")]
+    assert texts[:2] == [row["output"], row["source"]]
+    assert f"{row['geval']['fluency']['score']:.3f}" in dialog.text
+    assert '" The" 0.410' in dialog.text
+    assert "something else than a label" in dialog.text
+    click(opened, "[data-step='close']")
+    click(opened, f"[data-item='{UNSCORED[0]}']")
+    assert f"Unscored: {row_error(made, UNSCORED[0])}" in dialog.text
+    assert "score 0" not in dialog.text
+
+
+def row_error(made, index):
+    return made[index]["geval"]["coherence"]["error"]
+
+
+def test_the_keyboard_reaches_everything(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    press(opened, Keys.TAB)
+    assert "Skip to the items" in active(opened)
+    press(opened, Keys.ENTER)
+    for _ in range(40):
+        press(opened, Keys.TAB)
+        if opened.execute_script("return document.activeElement.closest('th')?.dataset.name") == "score0":
+            break
+    else:
+        pytest.fail("tabbing does not reach the heading of the scores")
+    press(opened, Keys.ENTER)
+    assert find(opened, "th[data-name='score0']").get_attribute("aria-sort") == "ascending"
+    assert opened.execute_script("return document.activeElement.closest('th')?.dataset.name") == "score0"
+    assert opened.execute_script("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    for _ in range(20):
+        press(opened, Keys.TAB)
+        item = opened.execute_script("return document.activeElement.dataset.item")
+        if item is not None:
+            break
+    press(opened, Keys.ENTER)
+    assert opened.execute_script("return document.querySelector('#item').open")
+    press(opened, *[Keys.TAB] * 30)
+    inside = "return document.activeElement === document.body || !!document.activeElement.closest('#item')"
+    assert opened.execute_script(inside), "the focus left the open item"
+    click(opened, "[data-step='next']")
+    second = opened.execute_script("return document.querySelectorAll('.open')[1].dataset.item")
+    press(opened, Keys.ESCAPE)
+    assert not opened.execute_script("return document.querySelector('#item').open")
+    focused = "return document.activeElement.dataset.item"
+    assert eventually(lambda: opened.execute_script(focused), second) == second != item
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_it_is_readable(opened, width, scheme):
+    set_view(opened, width, scheme=scheme)
+    opened.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    back = opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (back == "rgb(251, 251, 250)") == (scheme == "light")
+    for _ in range(2):
+        over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert opened.execute_script(over) <= 0, "the page scrolls sideways"
+        seen, poor = opened.execute_script(CONTRAST)
+        assert seen > 100
+        assert not poor
+        click(opened, f"[data-item='{LOW[0]}']")
+        dialog = "const d = document.querySelector('#item'); return d.scrollWidth - d.clientWidth"
+        assert opened.execute_script(dialog) <= 0, "the open item scrolls sideways"
+    click(opened, "[data-step='close']")
+
+
+def test_two_runs_show_their_largest_disagreements_first(driver, made, tmp_path):
+    other = rescored(made, seed=5)
+    path = write_comparison(made, other, tmp_path / "c.html", signatures=("judge:a", "judge:b"))
+    load(driver, path)
+    assert find(driver, "#differing").text.splitlines()[1] == "judge all a b"
+    pairs = [
+        (a["geval"]["coherence"]["score"], b["geval"]["coherence"]["score"]) for a, b in zip(made, other, strict=True)
+    ]
+    gaps = sorted((abs(a - b) for a, b in pairs if a is not None), reverse=True)
+    assert column(driver, "distance") == [f"{gap:.2f}" for gap in gaps[:25]]
+    click(driver, "#item-table tbody .open")
+    assert len(driver.find_elements("css selector", "#item .card")) == 4
+    assert console(driver) == []
+    assert requests(driver) == [path.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    made = rows(len(HOSTILE) + 2, metrics=("coherence",), unscored=[len(HOSTILE) + 1])
+    for row, text in zip(made, HOSTILE, strict=False):
+        row |= {"id": text, "doc_id": text, "system_id": text, "source": text, "output": text, text: text}
+        row["geval"][text] = row["geval"]["coherence"] | {
+            "probabilities": {text: 0.4, "2": 0.6},
+            "label_mass": 0.2,
+            "other_tokens": [[text, 0.5]],
+        }
+    made[-2]["output"] = HOSTILE[1] * (2**20 // len(HOSTILE[1]))
+    made[-1]["geval"]["coherence"]["error"] = HOSTILE[1]
+    notes = {text: {"prompt": text, "steps": [text]} for text in HOSTILE}
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    options = {"metrics": notes, "human": "scores.coherence", "group_by": "doc_id", "resamples": 0}
+    write_report(made, path, signature="|".join(HOSTILE), manifest=dict.fromkeys(HOSTILE, HOSTILE[1]), **options)
+    return path, made
+
+
+def test_hostile_texts_are_inert(driver, hostile):
+    path, _ = hostile
+    load(driver, path)
+    for index, text in enumerate(HOSTILE):
+        click(driver, f"[data-item='{index}']")
+        shown = find(driver, "#item pre").get_attribute("textContent")
+        assert shown == text.encode("utf-8", "backslashreplace").decode().replace("\r", "\n")
+        click(driver, "[data-step='close']")
+    click(driver, f"[data-item='{len(HOSTILE) + 1}']")
+    assert HOSTILE[1] in find(driver, "#item").text
+    driver.execute_script("document.querySelector('#item').close()")
+    for text in HOSTILE[:3]:
+        choose(driver, "#words", text)
+    for index in range(len(HOSTILE) + 1):
+        choose(driver, "#metric", str(index))
+    alive = driver.execute_script(
+        """const listening = ({ attributes }) => [...attributes].some(({ name }) => name.startsWith("on"));
+        return [window.hit ?? null, document.scripts.length,
+          document.querySelectorAll("img, iframe, link, object, a:not([href^='#'])").length,
+          [...document.querySelectorAll("*")].filter(listening).length];"""
+    )
+    assert alive == [None, 2, 0, 0]
+    assert console(driver) == []
+    assert requests(driver) == [path.as_uri()]
+
+
+def test_a_megabyte_of_text_is_cut_until_asked_for(driver, hostile):
+    path, made = hostile
+    load(driver, path)
+    long = made[-2]["output"]
+    assert len(long) > 1_000_000
+    assert len(column(driver, "item")[len(HOSTILE)]) < 300
+    click(driver, f"[data-item='{len(HOSTILE)}']")
+    assert find(driver, "#item pre").get_attribute("textContent") == long[:20000]
+    click(driver, "#item .all")
+    assert find(driver, "#item pre").get_attribute("textContent") == long
+    assert driver.execute_script("return [window.hit ?? null, document.scripts.length]") == [None, 2]
+
+
+def test_the_policy_stops_what_the_page_itself_would_not_do(driver, page):
+    """Were a text to come alive after all, it could neither run a script nor send anything."""
+    load(driver, page)
+    driver.execute_async_script(
+        """const done = arguments[0];
+        const add = (tag, set) => document.body.append(Object.assign(document.createElement(tag), set));
+        add("script", { textContent: "window.hit = 1" });
+        add("img", { src: "http://192.0.2.1/hit.png" });
+        const old = document.createElement("div"); old.setAttribute("onclick", "window.hit = 3"); old.click();
+        fetch("http://192.0.2.1/").catch(() => setTimeout(done, 200));"""
+    )
+    assert driver.execute_script("return window.hit ?? null") is None
+    refused = [line for line in console(driver) if "Content Security Policy" in line]
+    assert len(refused) >= 4
+    assert requests(driver) == [page.as_uri()]
+
+
+def test_ten_thousand_items_open_in_time(driver, tmp_path):
+    path = write_report(many(10_000, metrics=("coherence", "fluency", "relevance")), tmp_path / "big.html")
+    waits = []
+    for _ in range(2):  # the better of two, because the machine may be busy with something else
+        load(driver, path)
+        waits.append(driver.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    assert 0 < min(waits) < PATIENCE
+    assert find(driver, "#status").text == "Items 1 to 25 of 10,000"
+    assert driver.execute_script("return document.querySelectorAll('*').length") < 3000
+    took = driver.execute_script(
+        """const start = performance.now(); document.querySelector("th[data-name='score0'] button").click();
+        document.querySelector("[data-page='last']").click(); return performance.now() - start;"""
+    )
+    assert took < PATIENCE
+    assert find(driver, "#status").text == "Items 9,976 to 10,000 of 10,000"

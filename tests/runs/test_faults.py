@@ -1,0 +1,296 @@
+"""What may go wrong during a run: whatever it is, the error is clear, nothing is lost, and the run can go on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from run_kit import METRICS, engine, execute, read, wanted, write_input
+from tiny import byte_tokenizer, tiny_model
+
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.errors import DataError, OutputError
+from geval_local.models.head import Head
+from geval_local.runs import database
+from geval_local.runs.directory import open_run
+from geval_local.runs.executor import Interrupted
+from geval_local.runs.export import Exporter, deliver
+from geval_local.testing import MockEngine, MockJudge
+from geval_local.tokens.encoder import PromptEncoder
+
+ROWS = 120
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_input(tmp_path / "in.jsonl", ROWS)
+
+
+@pytest.fixture
+def expected(file: Path) -> bytes:
+    return execute(file.parent / "whole", wanted(file))[0].read_bytes()
+
+
+@pytest.fixture
+def started(file: Path) -> Path:
+    """A run that was stopped in its middle."""
+    with pytest.raises(Interrupted):
+        execute(file.parent / "run", wanted(file), stop_after=9)
+    return file.parent / "run"
+
+
+def rows_in(directory: Path) -> int:
+    with sqlite3.connect(directory / "scores.sqlite") as connection:
+        return int(connection.execute("SELECT COUNT(*) FROM outcomes").fetchone()[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_random_moments_nothing_is_lost(file, expected, tmp_path):
+    random_moments = random.Random(4)
+    for trial in range(4):
+        directory = tmp_path / f"killed{trial}"
+        kills = 0
+        kept = 0
+        while kills < 6:
+            child = os.fork()
+            if child == 0:
+                try:
+                    execute(directory, wanted(file), lambda: engine(seconds=0.01))
+                    os._exit(0)
+                except BaseException:
+                    os._exit(1)
+            time.sleep(random_moments.uniform(0.05, 0.5))
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            if os.WIFEXITED(status):
+                assert os.WEXITSTATUS(status) == 0
+                break
+            kills += 1
+            if (directory / "manifest.json").is_file():
+                before, kept = kept, rows_in(directory)
+                assert kept >= before, "committed rows were lost"
+        (path,) = execute(directory, wanted(file))
+        assert path.read_bytes() == expected
+        assert not list(directory.glob(".*.tmp"))
+
+
+def test_an_exception_in_the_middle_of_a_pack_keeps_the_packs_before(file, expected, tmp_path):
+    class Breaking(MockEngine):
+        def read(self, requests):
+            if self.executed_packs == 12:
+                raise ValueError("a defect")
+            return super().read(requests)
+
+    with pytest.raises(ValueError, match="a defect"):
+        execute(tmp_path / "run", wanted(file), lambda: Breaking(batch_tokens=6000, sensitive=True))
+    assert rows_in(tmp_path / "run") > 30
+    assert execute(tmp_path / "run", wanted(file))[0].read_bytes() == expected
+
+
+def test_a_failure_before_anything_is_done_leaves_nothing(file, tmp_path):
+    def broken() -> MockEngine:
+        raise ValueError("no such judge")
+
+    with pytest.raises(ValueError, match="no such judge"):
+        execute(tmp_path / "run", wanted(file), broken)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_under_the_store(file, expected, started):
+    """SQLite's own way of running out of room: the file may not grow any further."""
+    with open_run(started, None) as run:
+        connection = run.store._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(OutputError, match=r"the disk took no more.*full") as caught:
+            list(run.rows(lambda record: MockJudge(engine(batch_tokens=20_000))))
+        assert "Make room" in caught.value.hint
+    assert rows_in(started) > 0
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+def test_a_full_disk_under_the_exported_file(file, expected, started, monkeypatch):
+    def full(self, row):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("geval_local.io.text_formats.JsonlSink.write", full)
+        with pytest.raises(OutputError, match="No space left on device"):
+            execute(started, None)
+    assert sorted(path.name for path in started.iterdir() if "jsonl" in path.name) == []
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_the_manifest(file, expected, started, monkeypatch):
+    (started / ".manifest.json.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr("geval_local.runs.directory._sweep", lambda directory: None)
+    with pytest.raises(OutputError, match=r"manifest.json: No space left on device"):
+        execute(started, None)
+    (started / ".manifest.json.tmp").unlink()
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+def test_a_locked_store(file, expected, started, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    other = sqlite3.connect(started / "scores.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(OutputError, match="another program is writing to it"):
+        execute(started, None)
+    other.execute("ROLLBACK")
+    other.close()
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+def test_a_store_of_a_newer_schema(file, expected, started):
+    with sqlite3.connect(started / "scores.sqlite") as connection:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(OutputError, match="has schema 99, this version of geval-local knows 1"):
+        execute(started, None)
+    with sqlite3.connect(started / "scores.sqlite") as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+@pytest.mark.parametrize("keep", [0, 1000, 0.5])
+def test_a_truncated_store(started, keep):
+    store = started / "scores.sqlite"
+    with sqlite3.connect(store) as connection:  # the log folded in, as after a clean end
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(store, int(keep * store.stat().st_size) if keep < 1 else keep)
+    with pytest.raises(OutputError, match=r"damaged or cut off|is empty, although its run has begun") as caught:
+        execute(started, None)
+    assert "backup" in caught.value.hint
+
+
+def test_a_missing_store_and_a_foreign_one(file, started, tmp_path):
+    (started / "scores.sqlite").rename(tmp_path / "kept.sqlite")
+    with pytest.raises(OutputError, match="is missing, although its run has begun"):
+        execute(started, None)
+    execute(tmp_path / "other", wanted(file))
+    (tmp_path / "other" / "scores.sqlite").rename(started / "scores.sqlite")
+    with pytest.raises(OutputError, match="belongs to another run"):
+        execute(started, None)
+
+
+def test_a_deleted_input(file, expected, started):
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(DataError, match="there is no file"):
+        execute(started, None)
+    file.write_bytes(content)
+    assert execute(started, None)[0].read_bytes() == expected
+
+
+def test_an_input_that_changes_while_it_is_scored(file, tmp_path):
+    def change_it() -> MockEngine:
+        file.write_text(file.read_text() + "{}\n")
+        return engine()
+
+    with pytest.raises(DataError, match="was changed while it was scored"):
+        execute(tmp_path / "run", wanted(file), change_it)
+
+
+def test_a_damaged_manifest(started):
+    (started / "manifest.json").write_text('{"format": "geval-local run"')
+    with pytest.raises(OutputError, match=r"cannot read .*manifest.json"):
+        execute(started, None)
+
+
+# --- a real model -----------------------------------------------------------------------------------------------------
+
+
+class TinyJudge(MockJudge):
+    """A real engine behind the mock's shell; memory runs out in the forward passes named."""
+
+    def __init__(
+        self,
+        *,
+        fails_at: tuple[int, ...] = (),
+        nan_at: tuple[int, ...] = (),
+        batch_tokens: int = 4000,
+        shares: bool = False,
+    ):
+        tokenizer = byte_tokenizer(chat=False)
+        super().__init__(tokenizer=tokenizer, name="tiny")
+        self.encoder = PromptEncoder(tokenizer)
+        model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
+        self.engine = PaddedEngine(model, Head(model), batch_tokens=batch_tokens)
+        if shares:
+            self.engine = TrieEngine(model, Head(model), batch_tokens=batch_tokens, padded=self.engine)
+        self.passes = 0
+        holder, name = (self.engine._launcher, "trunk") if shares else (self.engine, "_trunk")
+        trunk = getattr(holder, name)
+
+        def failing(*arguments, **settings):
+            self.passes += 1
+            if self.passes in fails_at:
+                raise torch.OutOfMemoryError("simulated")
+            found = trunk(*arguments, **settings)
+            if self.passes in nan_at:
+                found[0].fill_(float("nan"))
+            return found
+
+        setattr(holder, name, failing)
+
+
+def score_tiny(directory: Path, file: Path, judge: TinyJudge, stop_after: int | None = None) -> bytes:
+    manifest = wanted(file, window=20, limit=40)
+    manifest.settings.metrics = manifest.settings.metrics[1:]
+    with open_run(directory, manifest) as run:
+        with Exporter(run) as exporter:
+            for sample, scores in run.rows(
+                lambda record: judge, should_stop=lambda: stop_after is not None and judge.passes >= stop_after
+            ):
+                exporter.write(sample, scores)
+        return deliver(run, exporter.files)[0].read_bytes()
+
+
+def test_memory_that_ran_out_is_on_record(file, tmp_path):
+    """The batches behind it stay as small as they became, also in another process that has memory enough."""
+    calm = score_tiny(tmp_path / "calm", file, TinyJudge())
+    expected = score_tiny(tmp_path / "whole", file, TinyJudge(fails_at=(3,)))
+    with pytest.raises(Interrupted):
+        score_tiny(tmp_path / "pieces", file, TinyJudge(fails_at=(3,)), stop_after=6)
+    resumed = TinyJudge()
+    assert score_tiny(tmp_path / "pieces", file, resumed) == expected
+    with open_run(tmp_path / "pieces", None) as run:
+        (record,) = run.store.limits(0)
+    assert resumed.engine.limit == record.tokens < 4000
+    assert calm != expected, "on this machine batches of other sizes give the same bits, so nothing was shown"
+
+
+def test_nan_logits_are_reasons_of_single_rows(file, tmp_path):
+    score_tiny(tmp_path / "run", file, TinyJudge(nan_at=(2,)))
+    errors = [row["geval"][METRICS[1].name].get("error") for row in read(tmp_path / "run" / "scores.jsonl")]
+    broken = [error for error in errors if error is not None and "NaN" in error]
+    assert 0 < len(broken) < 38
+
+
+def test_an_engine_that_shares_prefixes_resumes_in_the_middle_of_a_unit(file, tmp_path, monkeypatch):
+    """What a pack needs of the packs before it is computed again in the very same packs."""
+    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=300))
+    for directory in ("pieces", "careless"):
+        with pytest.raises(Interrupted):
+            score_tiny(tmp_path / directory, file, TinyJudge(shares=True, batch_tokens=300), stop_after=4)
+        assert 0 < rows_in(tmp_path / directory) < 20, "the stop was not in the middle of the first window"
+    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=300)) == expected
+    monkeypatch.setattr(TrieEngine, "independent_packs", True)
+    careless = score_tiny(tmp_path / "careless", file, TinyJudge(shares=True, batch_tokens=300))
+    assert careless != expected, "on this machine other packs give the same bits, so nothing was shown"
+
+
+def test_memory_that_ran_out_in_shared_packs_is_on_record(file, tmp_path):
+    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)))
+    with pytest.raises(Interrupted):
+        score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)), stop_after=5)
+    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600)) == expected

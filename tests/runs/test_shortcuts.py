@@ -1,0 +1,241 @@
+"""Every short way through the pipeline gives what the long way gives."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import io
+import math
+import threading
+
+import numpy as np
+import pytest
+from encoders import real_encoder
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny import byte_tokenizer
+
+from geval_local.engine.interface import Position
+from geval_local.engine.prefix_sharing.packs import lay_requests_out
+from geval_local.errors import UnscorableError
+from geval_local.io.samples import Sample, read_samples
+from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
+from geval_local.metric import Metric
+from geval_local.outcome import Outcome
+from geval_local.prompt import form_filler, render_form
+from geval_local.runs.schema import PlanRecord
+from geval_local.runs.store import Store
+from geval_local.runs.windows import read_windows, run_ahead
+from geval_local.tokens import shared_text as segments
+from geval_local.tokens.encoder import PromptEncoder
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
+from geval_local.tokens.requests import Request, common_prefix
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+class _Colour(str, enum.Enum):
+    RED = "red"
+
+
+class _Number(int):
+    def __str__(self) -> str:
+        return "not this"
+
+
+ODD = st.sampled_from(
+    [
+        *(
+            math.nan,
+            math.inf,
+            -0.0,
+            1e-7,
+            1e22,
+            "\ud800",
+            "é\u2028\x00",
+            b"\xff",
+            (1, (2,)),
+            {3: 4},
+            {None: 1},
+            {1.5: 2},
+        ),
+        *(np.float32(0.1), np.int64(7), np.array([1.0, math.nan]), datetime.date(2024, 5, 17), _Colour.RED, _Number(5)),
+        *(True, None, 2**70, [], {}, {"\ud800": 1}, [{"deep": [math.nan, {2: "x"}]}]),
+    ]
+)
+NAMES = st.text(max_size=4) | st.sampled_from(["\ud801", "geval_input", "é"]) | st.integers() | st.none()
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+
+
+@settings(max_examples=300)
+@given(
+    columns=st.dictionaries(NAMES, PLAIN | ODD, max_size=5),
+    earlier=st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), PLAIN | ODD), max_size=2),
+    figures=st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), PLAIN), max_size=2),
+)
+@example(columns={None: 1, True: 2, 1.5: 3}, earlier={}, figures={})
+@example(columns={"a": 1}, earlier={}, figures={"m": {"score": math.nan, "error": "\udce9"}})
+def test_a_line_is_the_strict_json_of_the_row(columns, earlier, figures):
+    file = io.BytesIO()
+    JsonlSink(file).write(ResultRow(columns, earlier, figures, False))
+    assert file.getvalue().decode() == to_json({**columns, "geval": {**earlier, **figures}}) + "\n"
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"a": "\\ud800"}', "not valid Unicode"),
+        ('{"\\ud800": "x"}', "not valid Unicode"),
+        ('{"a": ["\\ud800"]}', "not valid Unicode"),
+        ('{"a": 1, "a": 2}', "is there twice"),
+        ('{"a": NaN, "b": "é", "c": null, "d": true}', None),
+        ('{"a": ' + "[" * 40 + "]" * 40 + "}", "nested deeper"),
+        ('\ufeff{"a": 1}', "Unexpected UTF-8 BOM"),
+        ('{"a": 1} x', "Extra data"),
+    ],
+)
+def test_rows_without_nesting_are_checked_as_any_other(tmp_path, line, error):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": 1}\n' + line + "\n", encoding="utf-8")
+    sample = list(read_samples(file))[1]
+    assert (sample.error is None) if error is None else (error in str(sample.error))
+
+
+@settings(max_examples=100)
+@given(st.text(st.sampled_from(" \t\x1c\u00a0\u3000aé"), max_size=4))
+def test_a_text_that_needs_no_second_look_is_not_empty(text):
+    sample = Sample({"output": text})
+    if text.strip():
+        assert sample.texts(["output"]) == {"output": text}
+    else:
+        with pytest.raises(UnscorableError, match=r"is (empty|only white space)"):
+            sample.texts(["output"])
+
+
+# --- prompts and tokens -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("template", [None, "Rate {{Document}} and {{Summary}}.\n\n- Coherence:"])
+def test_a_filler_fills_every_form_anew(template):
+    metric = Metric(
+        name="m", criteria="c", scale="1-5", fields={"source": "Source", "output": "Summary"}, template=template
+    )
+    fill = form_filler(metric)
+    rows = [{"output": f"o{number}", "source": "{{Summary}}\n\nSummary:", "other": "x"} for number in range(3)]
+    assert [fill(row) for row in rows] == [render_form(metric, row) for row in rows]
+    assert len({fill(row).text for row in rows}) == 3
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_texts_that_are_encoded_in_batches_keep_their_places(at_once, monkeypatch):
+    monkeypatch.setattr(segments, "_AT_ONCE", at_once)
+    encoder = PromptEncoder(byte_tokenizer())
+    texts = [f"{number} text.\nSame line {number % 2}\nEnd" for number in range(7)]
+    alone = [encoder.encode_texts([text])[0].tolist() for text in texts]
+    for least in (0, 1 << 30):
+        encoder._segments.least = least
+        assert [ids.tolist() for ids in encoder.encode_texts(texts)] == alone
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen"])
+def test_pieces_get_the_ids_that_are_given_out_and_the_prefix(name):
+    encoder = real_encoder(name)
+    texts = ["A </s><|im_end|> b\nThen c", "A </s><|im_end|> b\nThen d\nE"]
+    raw = [encoding.ids for encoding in encoder._backend.encode_batch_fast(texts, add_special_tokens=False)]
+    expected = [[*encoder.bos_ids, *encoder._original_ids[ids].tolist()] for ids in raw]
+    for least in (0, 1 << 30):
+        encoder._segments.least = least
+        found = encoder.encode_texts(texts)
+        assert [ids.tolist() for ids in found] == expected
+        assert {ids.dtype for ids in found} == {np.dtype(np.int32)}
+
+
+# --- plan and store ---------------------------------------------------------------------------------------------------
+
+
+def test_requests_of_several_tries_are_read_at_their_own_nodes():
+    digits = LabelTrie([SurfaceForm(0, "1", (1,)), SurfaceForm(1, "10", (1, 0)), SurfaceForm(2, " 2", (9, 2))], 3)
+    plain = LabelTrie([SurfaceForm(0, "a", (5,)), SurfaceForm(1, "b", (6,))], 2)
+    requests = [
+        Request(np.array(ids, dtype=np.int32), trie)
+        for ids, trie in (([7, 7, 1], digits), ([7, 7], plain), ([7, 7, 1], plain), ([7, 7], digits))
+    ]
+    work = lay_requests_out(range(4), requests)
+    found = {}
+    for place, position in zip(work.places.tolist(), work.positions, strict=True):
+        path = [*work.stream.tokens[work.stream.root_path(place)].tolist(), int(work.stream.tokens[place])]
+        found[position] = path
+    expected = {
+        Position(number, node): [*request.ids.tolist(), *inner.path]
+        for number, request in enumerate(requests)
+        for node, inner in enumerate(request.trie.inner_nodes)
+    }
+    assert found == expected
+
+
+@given(st.lists(st.integers(0, 1), max_size=5), st.lists(st.integers(0, 1), max_size=5))
+def test_common_prefix(first, second):
+    expected = next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    found = common_prefix(np.array(first, dtype=np.int32), np.array(second, dtype=np.int32))
+    assert found == (min(len(first), len(second)) if expected is None else expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 64, 100])
+def test_rows_are_stored_whatever_their_number_and_the_first_one_stays(rows):
+    def outcomes(value: float) -> dict[int, Outcome]:
+        return {row: Outcome(np.array([value, -float(row)]), prompt_tokens=row, sample_key=row) for row in range(rows)}
+
+    with Store(None, "run", is_new=True) as store:
+        store.begin_window(0, 0, 0, PlanRecord(1, 1), [(3, 1, Outcome(error="first"))] if rows else [])
+        store.add(0, 0, outcomes(-1.0).items())
+        store.add(0, 0, outcomes(-2.0).items())
+        found = store.outcomes(0, 0, 0, 1000)
+    assert sorted(found) == sorted({*range(rows), *([3] if rows else [])})
+    for row, outcome in found.items():
+        if row == 3:
+            assert outcome.error == "first"
+        else:
+            assert outcome.label_logprobs is not None
+            assert (outcome.label_logprobs.tolist(), outcome.prompt_tokens) == ([-1.0, -float(row)], row)
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_windows_come_in_order_and_their_threads_end_with_them():
+    before = threading.active_count()
+    samples = [Sample({"output": str(number)}) for number in range(10)]
+    seen: list[str] = []
+
+    def prepare(window):
+        seen.append(threading.current_thread().name)
+        return list(window)
+
+    ahead = run_ahead(read_windows(iter(samples), 4, [prepare, None], lambda metric, window, rows: window == 1))
+    windows = list(ahead)
+    assert [(one.number, one.first, len(one.samples)) for one in windows] == [(0, 0, 4), (1, 4, 4), (2, 8, 2)]
+    assert [one.prepared[0] is None for one in windows] == [False, True, False]
+    assert set(seen) == {"geval-local reader"}
+    assert threading.active_count() == before
+
+    endless = (Sample({"output": "x"}) for _ in iter(int, 1))
+    ahead = run_ahead(read_windows(endless, 4, [prepare], lambda metric, window, rows: False))
+    next(ahead)
+    ahead.close()
+    assert threading.active_count() == before
+
+
+def test_what_the_reader_raises_comes_out_behind_the_windows_before_it():
+    def broken():
+        yield from (Sample({"output": "x"}) for _ in range(4))
+        raise OSError("the disk is gone")
+
+    before = threading.active_count()
+    ahead = run_ahead(read_windows(broken(), 4, [None], lambda metric, window, rows: False))
+    assert next(ahead).number == 0
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ahead)
+    assert threading.active_count() == before

@@ -1,0 +1,44 @@
+"""An HTML page as a parser finds it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+
+class Page(HTMLParser):
+    """Elements, attributes and texts as an HTML parser finds them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.comments: list[str] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self._open = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self._open = tag
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_comment(self, data):
+        self.comments.append(data)
+
+    def handle_data(self, data):
+        (self.scripts if self._open == "script" else self.texts).append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])

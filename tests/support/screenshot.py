@@ -1,0 +1,19 @@
+"""Take a picture of a report: ``python tests/support/screenshot.py report.html picture.png [width height [dark]]``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from chromium import browser, set_view
+
+if __name__ == "__main__":
+    page, picture, *rest = sys.argv[1:]
+    width, height = (int(size) for size in rest[:2] or ("1280", "1000"))
+    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as driver:
+        # A page that scrolls shows a bar, which says nothing in a picture.
+        driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        set_view(driver, width, height, scheme="dark" if "dark" in rest else "light")
+        driver.get(Path(page).resolve().as_uri())
+        driver.save_screenshot(picture)

@@ -1,0 +1,160 @@
+"""The embedded judge's training data: damage keeps the length, forms are the package's own, the tree mask is exact."""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("scipy", reason="the training scripts need the test extra")
+
+from geval_local.metric import Metric
+from geval_local.prompt import render_form
+from training import damage, forms, style, wordings
+from training.candidates import Grader
+from training.corpus import TEXT_DIR, detokenise, sentences
+from training.model import Batch, Nano, Shape
+
+SOURCE = sentences(
+    "The town of Millbrook opened its new library on Monday. Mayor Ellen Price cut the ribbon before a crowd "
+    "of 300 people. The building cost 4 million dollars and took three years to finish. It holds 60,000 books, "
+    "a reading room and a small theatre. Most of the money came from a gift by the late painter Robert Hale. "
+    "His daughter Anna Hale spoke about his love of old maps. Children from the local school read poems that "
+    "they had written. The old library on Main Street will become a museum next spring. Some residents had "
+    "asked for a swimming pool instead. The mayor said that a pool may follow when the money is there. "
+)
+FOREIGN = sentences(
+    "Water boils at a lower temperature on high mountains. Captain Reed steered the ship past the northern "
+    "cape at night. The orchestra played two symphonies in Vienna. Farmers in the valley expect a poor harvest "
+    "after the dry summer. She closed the door and walked down to the river. The committee meets every second "
+    "Thursday in the town hall of Bristol. "
+)
+
+
+def pool() -> damage.Pool:
+    return damage.Pool(
+        damage.names_in(SOURCE),
+        damage.numbers_in(SOURCE),
+        damage.names_in(FOREIGN),
+        FOREIGN,
+        ["window", "yellow", "carry", "music"],
+    )
+
+
+@pytest.mark.parametrize("main", ["coherence", "consistency", "fluency", "relevance"])
+def test_damage_keeps_the_length(main: str) -> None:
+    rng = random.Random(3)
+    clean, damaged = [], []
+    for _ in range(400):
+        good, bad = Grader(SOURCE, pool(), rng).pair(main, rng.choice((0.3, 0.5, 0.75, 1.0)))
+        clean.append(sum(map(len, good.sentences)))
+        damaged.append(sum(map(len, bad.sentences)))
+        assert bad.quality[main] <= good.quality[main]
+    assert statistics.mean(damaged) == pytest.approx(statistics.mean(clean), rel=0.06)
+
+
+def test_damage_is_graded() -> None:
+    rng = random.Random(4)
+    found = {
+        level: statistics.mean(
+            Grader(SOURCE, pool(), rng).pair("fluency", level)[1].quality["fluency"] for _ in range(20)
+        )
+        for level in (0.25, 0.5, 1.0)
+    }
+    assert found[0.25] > found[0.5] > found[1.0]
+
+
+def test_flags_follow_the_characters() -> None:
+    text, flags = style.render(
+        [[damage.Word("Hello,"), damage.Word("wrold", damage.ERROR)], [damage.Word("It's")]],
+        style.Style(tokenised=True, lower=True),
+    )
+    assert text == "Hello , wrold It 's"
+    assert len(flags) == len(text)
+    assert {text[i] for i, flag in enumerate(flags) if flag} == set(" wrold")
+
+
+def test_detokenise() -> None:
+    assert detokenise("He did n't go ( he said ) , did he ?") == "He didn't go (he said), did he?"
+
+
+@pytest.mark.parametrize("name", [concept.name for concept in wordings.CONCEPTS])
+def test_forms_are_the_packages_own(name: str) -> None:
+    concept = wordings.BY_NAME[name]
+    form = forms.compose(concept, random.Random(8), plain=True)
+    parts = re.fullmatch(
+        r"(?s)(.+?)\n\nEvaluation Criteria:\n\n(.+?) \((.+?)\) - (.+?)(?:\n\nEvaluation Steps:\n\n(.+?))?\n\n",
+        form.head,
+    )
+    assert parts
+    steps = [re.sub(r"^\d+\. ", "", line) for line in parts[5].split("\n")] if parts[5] else None
+    criteria, *bands = parts[4].split("\n- ")
+    rubric = dict(band.split(": ", 1) for band in bands) if len(bands) == len(form.scale.labels) else None
+    if bands and not rubric:
+        pytest.skip("a rubric of some labels only has no counterpart in a metric")
+    metric = Metric(
+        name="x",
+        title=parts[2],
+        introduction=parts[1],
+        criteria=criteria,
+        scale=parts[3],
+        steps=tuple(steps) if steps else None,
+        rubric=rubric,
+        fields={role: form.headings[role] for role in concept.fields},
+    )
+    text = form.head
+    for number, role in enumerate(concept.fields):
+        text += ("\n\n" if number else "") + form.field(role) + f"<{role}>"
+    assert render_form(metric, {role: f"<{role}>" for role in concept.fields}).text == text + form.tail
+
+
+def test_tree_equals_one_by_one() -> None:
+    torch.manual_seed(0)
+    net = Nano(Shape(vocabulary=97, hidden=32, layers=3, heads=2, intermediate=48)).eval()
+    trunks = torch.randint(0, 97, (2, 11))
+    leaves = torch.randint(0, 97, (2, 3, 7))
+    lengths = torch.tensor([11, 6])
+    with torch.no_grad():
+        packed = net(Batch(trunks, leaves, lengths), torch.float32)[2 * 11 :].view(2, 3, 7, -1)
+        for i in range(2):
+            for j in range(3):
+                line = torch.cat((trunks[i, : lengths[i]], leaves[i, j]))
+                alone = net(Batch(line[None, :-1], line[None, None, -1:], torch.tensor([len(line) - 1])), torch.float32)
+                assert torch.allclose(alone[-1], packed[i, j, -1], atol=1e-5)
+
+
+def test_soft_targets_expect_the_quality() -> None:
+    for name in ("1-3", "1-5", "0-10", "Yes/No", "0-1"):
+        scale = forms.scale(name)
+        values = [
+            sum(scale.target(q)[label] * v for label, v in zip(scale.labels, scale.values, strict=True))
+            for q in (0.0, 0.5, 1.0)
+        ]
+        assert values[0] < values[1] < values[2]
+
+
+@pytest.mark.skipif(
+    not (Path(__file__).parents[2] / "geval_local/judges/nano/tokenizer.json").exists(),
+    reason="the embedded judge has not been exported",
+)
+def test_tokenizer_has_single_digits() -> None:
+    from tokenizers import Tokenizer
+
+    code = Tokenizer.from_file(str(Path(__file__).parents[2] / "geval_local/judges/nano/tokenizer.json"))
+    assert [
+        len(code.encode(f"- Coherence: {n}", add_special_tokens=False))
+        - len(code.encode("- Coherence:", add_special_tokens=False))
+        for n in range(10)
+    ] == [1] * 10
+    assert code.decode(code.encode("Año 2024:\n\n\tnaïve — 12.5 %").ids) == "año 2024:\n\n\tnaïve — 12.5 %"
+    written, tokenised = "Ann's goals, weren't they? \"No\".", "ann 's goals , were n't they ? \" no\" ."
+    assert code.encode(written).ids == code.encode(tokenised).ids
+
+
+@pytest.mark.skipif(not TEXT_DIR.exists(), reason="../shared/text is absent")
+def test_corpus_is_there() -> None:
+    assert (TEXT_DIR / "sgd.txt.gz").exists()
