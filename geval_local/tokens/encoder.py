@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError
 from geval_local.prompt import Prompt
-from geval_local.tokens.shared_text import SegmentEncoder
+from geval_local.tokens.shared_text import SharedTextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,7 +87,7 @@ class PromptEncoder:
         self._backend, self._original_ids, self._secret_names = _with_secret_names(
             backend, self._salt, str(tokenizer.chat_template or ""), set(tokenizer.all_special_tokens)
         )
-        self._segments = SegmentEncoder(self._backend, ids=self._original_ids)
+        self.shared_texts = SharedTextEncoder(self._backend, ids=self._original_ids)
         if style != "completion" and not tokenizer.chat_template:
             raise TokenizerError(
                 f"prompt style {style!r} needs a chat template, and the tokenizer has none",
@@ -155,7 +155,7 @@ class PromptEncoder:
         -------
         list of ndarray of int32, shape (tokens,)
         """
-        return self._segments.encode(texts, np.asarray(self._prefix, dtype=np.int32))
+        return self.shared_texts.encode(texts, np.asarray(self._prefix, dtype=np.int32))
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""

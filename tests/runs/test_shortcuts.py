@@ -136,7 +136,7 @@ def test_texts_that_are_encoded_in_batches_keep_their_places(at_once, monkeypatc
     texts = [f"{number} text.\nSame line {number % 2}\nEnd" for number in range(7)]
     alone = [encoder.encode_texts([text])[0].tolist() for text in texts]
     for least in (0, 1 << 30):
-        encoder._segments.least = least
+        encoder.shared_texts.least = least
         assert [ids.tolist() for ids in encoder.encode_texts(texts)] == alone
 
 
@@ -147,7 +147,7 @@ def test_pieces_get_the_ids_that_are_given_out_and_the_prefix(name):
     raw = [encoding.ids for encoding in encoder._backend.encode_batch_fast(texts, add_special_tokens=False)]
     expected = [[*encoder.bos_ids, *encoder._original_ids[ids].tolist()] for ids in raw]
     for least in (0, 1 << 30):
-        encoder._segments.least = least
+        encoder.shared_texts.least = least
         found = encoder.encode_texts(texts)
         assert [ids.tolist() for ids in found] == expected
         assert {ids.dtype for ids in found} == {np.dtype(np.int32)}

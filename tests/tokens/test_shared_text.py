@@ -13,7 +13,7 @@ from tiny import byte_tokenizer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from geval_local.tokens.encoder import PromptEncoder
-from geval_local.tokens.shared_text import SegmentEncoder, can_cut
+from geval_local.tokens.shared_text import SharedTextEncoder, can_cut
 
 NAMES = ["gpt2", "mistral", "olmo2", "pythia", "qwen"]
 FRAGMENTS = st.sampled_from(
@@ -43,7 +43,7 @@ def whole(backend, texts):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_real_tokenizers_can_be_cut(name):
-    assert real_encoder(name)._segments.is_shared
+    assert real_encoder(name).shared_texts.is_shared
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,13 +51,14 @@ def test_real_tokenizers_can_be_cut(name):
 @given(texts=st.lists(st.lists(FRAGMENTS | st.text(max_size=6), max_size=14).map("".join), min_size=2, max_size=5))
 def test_pieces_have_the_tokens_of_the_whole(name, texts):
     encoder = real_encoder(name)
-    encoder._segments.least = 0
-    for text, shared, ids in zip(texts, encoder._segments.encode(texts), whole(encoder._backend, texts), strict=True):
+    encoder.shared_texts.least = 0
+    found = encoder.shared_texts.encode(texts)
+    for text, shared, ids in zip(texts, found, whole(encoder._backend, texts), strict=True):
         assert shared.tolist() == ids, text
 
 
 def test_equal_pieces_are_encoded_once():
-    encoder = PromptEncoder(byte_tokenizer())._segments
+    encoder = PromptEncoder(byte_tokenizer()).shared_texts
     encoder.least = 0
     encoded = []
     inner = encoder._encode
@@ -84,8 +85,8 @@ def test_a_tokenizer_that_merges_across_a_line_end_is_encoded_whole():
     backend = spanning()
     assert not can_cut(backend)
     texts = ["a\nTo", "b\nTo"]
-    assert [ids.tolist() for ids in SegmentEncoder(backend, least=0).encode(texts)] == whole(backend, texts)
-    forced = SegmentEncoder(backend, least=0)
+    assert [ids.tolist() for ids in SharedTextEncoder(backend, least=0).encode(texts)] == whole(backend, texts)
+    forced = SharedTextEncoder(backend, least=0)
     forced.is_shared = True
     assert [ids.tolist() for ids in forced.encode(texts)] != whole(backend, texts), "the test above shows nothing"
 
