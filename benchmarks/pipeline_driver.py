@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from geval_local.metric import Metric
-from geval_local.outcome import Outcome
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
 from geval_local.runs.files import fingerprint_input
@@ -27,6 +26,7 @@ from geval_local.runs.ray.part_records import PartRow
 from geval_local.runs.ray.worker import ShardResult, ShardTask, pack
 from geval_local.runs.run import Identity
 from geval_local.runs.schema import PlanRecord
+from geval_local.score import Outcome
 
 
 def driver_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[str, object]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pipeline_load import FreeEngine
 
-from geval_local import derive
 from geval_local.io import samples
 
 TOKENIZERS = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
@@ -77,7 +76,6 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     stages = Stages()
     if arguments.stages:  # before anything imports the name
         stages.watch_rows(samples, "read_samples", "read (reader)")
-        stages.watch(derive, "derive_scores", "derive scores")
     from geval_local.io.writer import ResultWriter
     from geval_local.metric import Metric
     from geval_local.runs.directory import open_run
@@ -86,6 +84,7 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     from geval_local.runs.files import fingerprint_input
     from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
     from geval_local.runs.store import Store
+    from geval_local.score import Outcome
     from geval_local.testing import MockJudge
     from geval_local.tokens.encoder import PromptEncoder
     from geval_local.tokens.requests import RequestMaker
@@ -98,6 +97,7 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     judge = MockJudge(FreeEngine(arguments.batch_tokens), tokenizer=tokenizer(arguments.tokenizer))
     assert judge.encoder.shared_texts.is_shared  # probed once per judge, not per row
     if arguments.stages:
+        stages.watch(Outcome, "score", "derive scores")
         for owner, name, stage in (
             (RequestMaker, "prepare", "render and tokenize (reader)"),
             (PromptEncoder, "encode_texts", "of it: tokenize (reader)"),

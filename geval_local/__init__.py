@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
-    from geval_local.scale import Distribution, Scale
-    from geval_local.score import Estimator, Score
+    from geval_local.scale import Scale
+    from geval_local.score import Distribution, Estimator, Score
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Distribution": "geval_local.scale",
+    "Distribution": "geval_local.score",
     "Estimator": "geval_local.score",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",

@@ -18,7 +18,7 @@ from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.prompt import render_form
-from geval_local.scale import Distribution
+from geval_local.score import Distribution
 from geval_local.tokens.label_forms import DroppedForm
 from geval_local.tokens.requests import Request, RequestMaker
 

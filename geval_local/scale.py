@@ -1,4 +1,4 @@
-"""Scales and the arithmetic of label distributions: pure, float64, no model in sight.
+"""Scales: ordered labels with values. Pure.
 
 The definitions are those of G-Eval (Liu et al., 2023, section 2): the score is the probability-weighted sum of the
 label values, ``score = sum_l p(l) * value(l)``, here with exact probabilities instead of sampled frequencies.
@@ -14,12 +14,12 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from geval_local.errors import ScaleError
 from geval_local.scale_text import MAX_LABELS, label_text, plain, read_scale
 
-__all__ = ["Distribution", "Scale", "label_text"]
+__all__ = ["Scale", "label_text"]
 
 
 @dataclass(frozen=True)
@@ -142,102 +142,6 @@ class Scale:
     def normalize(self, value: float) -> float:
         """Map a value of the scale linearly onto 0 (lowest) to 1 (highest); NaN stays NaN."""
         return (value - self.low) / (self.high - self.low)
-
-
-class Distribution:
-    """The labels' probabilities for one form, and every figure derived from them.
-
-    Parameters
-    ----------
-    scale : Scale
-        The labels and their values.
-    label_logprobs : array_like, shape (labels,)
-        Natural logarithms of ``P(l | form)``, the probability that the model's next text is the label (not
-        normalised over the labels); ``-inf`` is allowed for single labels.
-
-    Raises
-    ------
-    ValueError
-        If the shape is wrong, a value is NaN or ``+inf``, or no label has any probability.
-    """
-
-    __slots__ = ("label_logprobs", "label_mass", "p", "scale")
-
-    def __init__(self, scale: Scale, label_logprobs: ArrayLike) -> None:
-        logprobs = np.asarray(label_logprobs, dtype=np.float64)
-        if logprobs.shape != (len(scale.labels),):
-            raise ValueError(f"expected {len(scale.labels)} label log-probabilities, got shape {logprobs.shape}")
-        if np.isnan(logprobs).any() or np.isposinf(logprobs).any():
-            raise ValueError("a label log-probability is NaN or infinite")
-        top = float(logprobs.max())
-        if math.isinf(top):
-            raise ValueError("no label of the scale has any probability")
-        weights = np.exp(logprobs - top)
-        total = float(weights.sum())
-        self.scale = scale
-        self.label_logprobs: NDArray[np.float64] = logprobs
-        self.p: NDArray[np.float64] = weights / total
-        self.label_mass: float = math.exp(top) * total
-
-    @property
-    def probabilities(self) -> dict[str, float]:
-        """``{label: p(label)}``, summing to 1, in the order of the scale."""
-        return dict(zip(self.scale.labels, self.p.tolist(), strict=True))
-
-    @property
-    def score(self) -> float:
-        """The exact expectation ``sum p(l) * value(l)``, on the scale's own units."""
-        return self._on_scale(float(self.p @ self.scale.array))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the label's value under the distribution."""
-        return math.sqrt(float(self.p @ (self.scale.array - self.score) ** 2))
-
-    @property
-    def entropy(self) -> float:
-        """Shannon entropy in nats: 0 for a certain label, ``log(labels)`` for a uniform distribution."""
-        positive = self.p[self.p > 0]
-        return max(0.0, -float((positive * np.log(positive)).sum()))
-
-    @property
-    def mode_index(self) -> int:
-        """Index of the most likely label; the first one of the scale on an exact tie."""
-        return int(self.p.argmax())
-
-    @property
-    def mode(self) -> str:
-        """The most likely label."""
-        return self.scale.labels[self.mode_index]
-
-    @property
-    def margin(self) -> float:
-        """Difference between the two largest probabilities, 0 to 1."""
-        top_two = np.sort(self.p)[-2:]
-        return float(top_two[1] - top_two[0])
-
-    def probability_at_least(self, threshold: float) -> float:
-        """Probability that the label's value is at least `threshold`."""
-        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
-
-    def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
-        """Mean value of `n` labels drawn from the distribution: the estimator that sampling judges are left with.
-
-        Parameters
-        ----------
-        n : int
-            Number of draws, at least 1. The paper used 20 (section 3).
-        seed : int or sequence of int
-            Seed of the generator; equal seeds give equal draws.
-        """
-        if n < 1:
-            raise ValueError(f"the number of draws must be at least 1, not {n}")
-        counts = np.random.default_rng(seed).multinomial(n, self.p)
-        return self._on_scale(float(counts @ self.scale.array) / n)
-
-    def _on_scale(self, mean: float) -> float:
-        # Float error may leave the interval by an ulp when one label holds everything.
-        return min(max(mean, self.scale.low), self.scale.high)
 
 
 def _same_number(label: str, value: float) -> bool:

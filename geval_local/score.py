@@ -1,15 +1,123 @@
-"""Score: what is reported for one sample on one metric, and the estimators that turn a distribution into it."""
+"""From label log-probabilities to a score: Distribution, the estimators, Score, and the Outcome that runs keep.
+
+All arithmetic is here, in float64, and stands once. With ``P(l)`` the probability that the model's next text is label
+``l`` and ``m = sum P(l)`` the label mass, ``p(l) = P(l) / m`` and the score is ``sum p(l) * value(l)`` (Liu et al.,
+2023, section 2).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from geval_local.errors import ConfigurationError
-from geval_local.scale import Distribution
+from geval_local.scale import Scale
 
-__all__ = ["Estimator", "Score", "estimate"]
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
+
+__all__ = ["Distribution", "Estimator", "Outcome", "Score", "estimate"]
+
+
+class Distribution:
+    """The labels' probabilities for one form, and every figure derived from them.
+
+    Parameters
+    ----------
+    scale : Scale
+        The labels and their values.
+    label_logprobs : array_like, shape (labels,)
+        Natural logarithms of ``P(l | form)``, the probability that the model's next text is the label (not
+        normalised over the labels); ``-inf`` is allowed for single labels.
+
+    Raises
+    ------
+    ValueError
+        If the shape is wrong, a value is NaN or ``+inf``, or no label has any probability.
+    """
+
+    __slots__ = ("label_logprobs", "label_mass", "p", "scale")
+
+    def __init__(self, scale: Scale, label_logprobs: ArrayLike) -> None:
+        logprobs = np.asarray(label_logprobs, dtype=np.float64)
+        if logprobs.shape != (len(scale.labels),):
+            raise ValueError(f"expected {len(scale.labels)} label log-probabilities, got shape {logprobs.shape}")
+        if np.isnan(logprobs).any() or np.isposinf(logprobs).any():
+            raise ValueError("a label log-probability is NaN or infinite")
+        top = float(logprobs.max())
+        if math.isinf(top):
+            raise ValueError("no label of the scale has any probability")
+        weights = np.exp(logprobs - top)
+        total = float(weights.sum())
+        self.scale = scale
+        self.label_logprobs: NDArray[np.float64] = logprobs
+        self.p: NDArray[np.float64] = weights / total
+        self.label_mass: float = math.exp(top) * total
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """``{label: p(label)}``, summing to 1, in the order of the scale."""
+        return dict(zip(self.scale.labels, self.p.tolist(), strict=True))
+
+    @property
+    def score(self) -> float:
+        """The exact expectation ``sum p(l) * value(l)``, on the scale's own units."""
+        return self._on_scale(float(self.p @ self.scale.array))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the label's value under the distribution."""
+        return math.sqrt(float(self.p @ (self.scale.array - self.score) ** 2))
+
+    @property
+    def entropy(self) -> float:
+        """Shannon entropy in nats: 0 for a certain label, ``log(labels)`` for a uniform distribution."""
+        positive = self.p[self.p > 0]
+        return max(0.0, -float((positive * np.log(positive)).sum()))
+
+    @property
+    def mode_index(self) -> int:
+        """Index of the most likely label; the first one of the scale on an exact tie."""
+        return int(self.p.argmax())
+
+    @property
+    def mode(self) -> str:
+        """The most likely label."""
+        return self.scale.labels[self.mode_index]
+
+    @property
+    def margin(self) -> float:
+        """Difference between the two largest probabilities, 0 to 1."""
+        top_two = np.sort(self.p)[-2:]
+        return float(top_two[1] - top_two[0])
+
+    def probability_at_least(self, threshold: float) -> float:
+        """Probability that the label's value is at least `threshold`."""
+        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
+
+    def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
+        """Mean value of `n` labels drawn from the distribution: the estimator that sampling judges are left with.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws, at least 1. The paper used 20 (section 3).
+        seed : int or sequence of int
+            Seed of the generator; equal seeds give equal draws.
+        """
+        if n < 1:
+            raise ValueError(f"the number of draws must be at least 1, not {n}")
+        counts = np.random.default_rng(seed).multinomial(n, self.p)
+        return self._on_scale(float(counts @ self.scale.array) / n)
+
+    def _on_scale(self, mean: float) -> float:
+        # Float error may leave the interval by an ulp when one label holds everything.
+        return min(max(mean, self.scale.low), self.scale.high)
 
 
 @dataclass(frozen=True)
@@ -200,3 +308,54 @@ class Score:
         if self.dropped_tokens:
             record["dropped_tokens"] = self.dropped_tokens
         return record
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The outcome of one form.
+
+    Attributes
+    ----------
+    label_logprobs : ndarray of float64, shape (labels,), or None
+        ``log P(l | form)``; None if there is no score.
+    other_tokens : tuple of (str, float)
+        The likeliest next tokens outside the labels, where the label mass is low.
+    prompt_tokens, dropped_tokens : int
+        Length of the form, and what the field that may be shortened has lost, in tokens.
+    sample_key : int
+        Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
+    error : str or None
+        Why there is no score.
+    """
+
+    label_logprobs: NDArray[np.float64] | None = None
+    other_tokens: tuple[tuple[str, float], ...] = ()
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+    sample_key: int = 0
+    error: str | None = None
+
+    def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
+        """Derive the score.
+
+        Parameters
+        ----------
+        metric : Metric
+            The metric whose form it was.
+        estimator : Estimator
+            How the distribution becomes one number.
+        threshold : float, optional
+            The score that passes, on the metric's scale.
+        """
+        if self.label_logprobs is None:
+            return Score.unscored(metric.name, self.error or "unknown reason", prompt_tokens=self.prompt_tokens)
+        return Score.from_distribution(
+            metric.name,
+            Distribution(metric.scale, self.label_logprobs),
+            estimator=estimator,
+            sample_key=self.sample_key,
+            threshold=threshold,
+            other_tokens=self.other_tokens,
+            prompt_tokens=self.prompt_tokens,
+            dropped_tokens=self.dropped_tokens,
+        )

@@ -15,8 +15,7 @@ from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.outcome import Outcome
-from geval_local.score import Estimator, Score
+from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
 

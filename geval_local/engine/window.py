@@ -9,7 +9,7 @@ import numpy as np
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.units import cut_units
-from geval_local.outcome import Outcome
+from geval_local.score import Outcome
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared
 

@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.outcome import Outcome
 from geval_local.paths import home_directory
 from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
 from geval_local.runs.records import from_columns, to_columns
+from geval_local.score import Outcome
 
 if TYPE_CHECKING:
     from geval_local.tokens.requests import Request

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from geval_local.outcome import Outcome
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.schema import LimitRecord, Origin, PlanRecord
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Window
+from geval_local.score import Outcome
 
 if TYPE_CHECKING:
     from geval_local.engine.interface import Engine, Pack

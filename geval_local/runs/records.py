@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.outcome import Outcome
+from geval_local.score import Outcome
 
 __all__ = ["COLUMNS", "from_columns", "to_columns"]
 

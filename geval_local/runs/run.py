@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from geval_local.derive import derive_scores
 from geval_local.errors import OutputError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.outcome import Outcome
 from geval_local.runs.files import write_atomically
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.windows import Window
-from geval_local.score import Estimator, Score
+from geval_local.score import Estimator, Outcome, Score
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
@@ -144,8 +142,10 @@ class Run(ABC):
             for place, metric in enumerate(self.metrics):
                 outcomes = self.store.outcomes(number, place, window.first, window.stop)
                 threshold = metric.threshold if settings.threshold is None else settings.threshold
-                listed = [outcomes[row] for row in range(window.first, window.stop)]
-                scores = derive_scores(listed, metric, estimator=estimator, threshold=threshold)
+                scores = [
+                    outcomes[row].score(metric, estimator=estimator, threshold=threshold)
+                    for row in range(window.first, window.stop)
+                ]
                 columns.append((self.key(judge, metric), scores))
         for row, sample in enumerate(window.samples):
             yield sample, {key: scores[row] for key, scores in columns}

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 
 from geval_local.errors import OutputError
-from geval_local.outcome import Outcome
 from geval_local.runs.database import connect, migrate, plain_errors, transaction
 from geval_local.runs.records import COLUMNS, from_columns, to_columns
 from geval_local.runs.schema import MIGRATIONS, LimitRecord, Origin, PlanRecord
+from geval_local.score import Outcome
 
 __all__ = ["Store"]
 

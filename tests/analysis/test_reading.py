@@ -8,8 +8,8 @@ from geval_local.analysis.records import ScoredItem, pair, usable
 from geval_local.errors import DataError
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
-from geval_local.scale import Distribution, Scale
-from geval_local.score import Estimator, Score
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, Score
 
 
 def result_rows():

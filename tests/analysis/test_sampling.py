@@ -6,7 +6,8 @@ import pytest
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.studies.sampling import sampling_cost
 from geval_local.errors import DataError
-from geval_local.scale import Distribution, Scale
+from geval_local.scale import Scale
+from geval_local.score import Distribution
 
 SCALE = Scale.parse("1-5")
 

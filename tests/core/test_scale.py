@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, ScaleError
-from geval_local.scale import Distribution, Scale
-from geval_local.score import Estimator, Score, estimate
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, Score, estimate
 
 ONE_TO_FIVE = Scale.parse("1-5")
 

@@ -19,10 +19,8 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
-    "derive",
     "metric",
     "metric_text",
-    "outcome",
     "prompt",
     "scale",
     "scale_text",

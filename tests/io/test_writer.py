@@ -23,8 +23,8 @@ from geval_local.io import text_formats as output_formats
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import FIGURES
 from geval_local.io.writer import ResultWriter
-from geval_local.scale import Distribution, Scale
-from geval_local.score import Estimator, Score
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, Score
 
 GOOD = {"source": "S", "output": "O"}
 FORMATS = ["jsonl", "csv", "parquet"]

@@ -21,11 +21,11 @@ from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
 from geval_local.metric import Metric
-from geval_local.outcome import Outcome
 from geval_local.prompt import form_filler, render_form
 from geval_local.runs.schema import PlanRecord
 from geval_local.runs.store import Store
 from geval_local.runs.windows import read_windows, run_ahead
+from geval_local.score import Outcome
 from geval_local.tokens import shared_text as segments
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm

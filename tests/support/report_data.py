@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.scale import Distribution, Scale
-from geval_local.score import Estimator, Score
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, Score
 
 #: Texts that would do something if anything took them for markup.
 HOSTILE = (

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
-from geval_local.scale import Distribution, Scale
+from geval_local.scale import Scale
+from geval_local.score import Distribution
 
 __all__ = ["expectations", "probability_matrix"]
 

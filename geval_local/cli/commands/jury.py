@@ -126,8 +126,7 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
     from geval_local.io.samples import Sample
     from geval_local.io.writer import ResultWriter
-    from geval_local.scale import Distribution
-    from geval_local.score import Estimator, Score
+    from geval_local.score import Distribution, Estimator, Score
     from geval_local.signature import signature_parts
 
     runs = list(named.values())

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.outcome import Outcome
 from geval_local.runs.ray.part_records import PartRow, from_table, to_table
 from geval_local.runs.ray.shards import Shard
 from geval_local.runs.schema import PlanRecord
+from geval_local.score import Outcome
 
 __all__ = ["PARTS_NAME", "PartStore"]
 
