@@ -1,11 +1,21 @@
-"""Where the package keeps what it may lose: fetched judges and content digests."""
+"""Where the package keeps what it may lose: fetched judges, pinned steps, caches; and names that are safe for files."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
+import re
 from pathlib import Path
 
-__all__ = ["home_directory"]
+__all__ = ["home_directory", "home_folder", "safe_file_name"]
+
+logger = logging.getLogger("geval_local")
+
+#: A file name may have 255 bytes; what is put before and after a name of this length still fits.
+_LONGEST = 100
+_ORDINARY = re.compile(r"[\w@+-][\w.@+-]*(/[\w.@+-]+)*", re.ASCII)
+_told: set[Path] = set()
 
 
 def home_directory() -> Path:
@@ -20,3 +30,54 @@ def home_directory() -> Path:
         return Path(home).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "geval_local"
+
+
+def home_folder(name: str) -> Path | None:
+    """Make a folder in the user's directory of this package, private to the user.
+
+    Returns
+    -------
+    Path or None
+        The folder; None if it cannot be written to. The log says so once for each directory, so that a run that misses
+        its pins and its cache has one warning and not two.
+    """
+    home = home_directory()
+    folder = home / name
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        problem = None if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem is None:
+        return folder
+    if home not in _told:
+        _told.add(home)
+        logger.warning(
+            "%s cannot be used (%s): evaluation steps are not pinned and figures not kept for later runs; this run "
+            "goes on. Set GEVAL_LOCAL_HOME to a directory that you may write to",
+            home,
+            problem,
+        )
+    return None
+
+
+def safe_file_name(name: str) -> str:
+    """Make a file name of the name of a metric or a result; names share one only where they differ in ``/`` and ``.``.
+
+    Parameters
+    ----------
+    name : str
+        Of any length and alphabet.
+
+    Returns
+    -------
+    str
+        Ordinary names with ``.`` for ``/``. All others as far as they can be read, cut, with a hash of the whole.
+    """
+    if len(name) <= _LONGEST and _ORDINARY.fullmatch(name):
+        return name.replace("/", ".")
+    readable = re.sub(r"[^\w+-]+", "-", name, flags=re.ASCII).strip("-")[: _LONGEST - 20]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{readable}-{digest}" if readable else digest

@@ -6,16 +6,17 @@ Liu et al. (2023), section 2: the model is given the task introduction and the c
 from __future__ import annotations
 
 import hashlib
-import os
+import logging
 import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
 from geval_local import __version__
+from geval_local.atomic import write_atomically
 from geval_local.errors import JudgeError, MetricError
 from geval_local.metric import Metric, StepsProvenance
-from geval_local.paths import home_directory
+from geval_local.paths import home_directory, home_folder, safe_file_name
 from geval_local.prompt import Prompt, render_steps_prompt
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "with_pinned_steps",
     "write_steps",
 ]
+
+logger = logging.getLogger("geval_local")
 
 MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
@@ -156,7 +159,7 @@ def pinned_path(metric: Metric, fingerprint: str) -> Path:
     fingerprint : str
         Content fingerprint of the judge.
     """
-    return home_directory() / "steps" / f"{metric.name.replace('/', '.')}-{metric.hash}-{fingerprint}.yaml"
+    return home_directory() / "steps" / f"{safe_file_name(metric.name)}-{metric.hash}-{fingerprint}.yaml"
 
 
 def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
@@ -168,7 +171,10 @@ def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
         If the pinned file is damaged or belongs to another version of the metric.
     """
     path = pinned_path(metric, fingerprint)
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return None
+    except OSError:  # a home that may not be looked into has no pins
         return None
     pinned = Metric.load(path)
     if pinned.hash != metric.hash or not pinned.steps:
@@ -198,7 +204,8 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
     metric : Metric
         The metric with its steps.
     written : Path or None
-        The file that new steps were pinned in; None if nothing was written.
+        The file that new steps were pinned in; None if nothing was written, also because the user's directory of this
+        package takes no files. The log says so then, and the steps serve this time only.
 
     Raises
     ------
@@ -209,13 +216,16 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
     """
     if not metric.needs_steps:
         return metric, None
-    path = pinned_path(metric, judge.fingerprint)
     pinned = read_pinned(metric, judge.fingerprint)
     if pinned is not None:
         return pinned, None
     complete = write_steps(judge, metric)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")  # two processes may write the same steps at once
-    partial.write_text(complete.to_yaml(), encoding="utf-8")
-    partial.replace(path)
+    if home_folder("steps") is None:
+        return complete, None
+    path = pinned_path(metric, judge.fingerprint)
+    try:
+        write_atomically(path, complete.to_yaml(), private=True)
+    except OSError as error:  # minutes of writing must not be lost with it
+        logger.warning("the evaluation steps of %s are not pinned: %s: %s", metric.name, path, error.strerror or error)
+        return complete, None
     return complete, path

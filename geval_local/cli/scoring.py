@@ -16,11 +16,11 @@ from geval_local.cli.output.console import note, show_progress
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
-from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest, write_manifest
+from geval_local.io.result_manifest import Manifest, ScoredMetric, read_manifest
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.runs.directory import is_run_directory, open_run
-from geval_local.runs.export import Exporter, clear_away, deliver
+from geval_local.runs.export import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.run import Run
 from geval_local.score import Score
@@ -97,7 +97,8 @@ def score_file(task: Task) -> Result:
     began = False
     stopper = Stopper()
     try:
-        with stopper.listening(), open_run(directory, wanted, retry_errors=task.retry_errors) as run:
+        opened = open_run(directory, wanted, retry_errors=task.retry_errors, overwrite=task.overwrite)
+        with stopper.listening(), opened as run:
             began = True
             return _Scoring(task, run, stopper).result()
     except KeyboardInterrupt as stop:
@@ -164,13 +165,9 @@ class _Scoring:
 
     def _deliver(self, exporter: Exporter, summaries: list[Summary]) -> list[Path]:
         """Bring the results to their place, each with what says what its scores are."""
-        targets = exporter.files if self._task.target.output is None else [self._task.target.output]
-        for target in targets:
-            # From here to the end the results have no description rather than another run's.
-            manifest_path(target).unlink(missing_ok=True)
         files = deliver(self._run, exporter.files)
         for file in files:
-            write_manifest(file, self._description(summaries))
+            describe(self._run, file, self._description(summaries))
         clear_away(self._run)
         return files
 

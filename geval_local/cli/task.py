@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,6 +50,7 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
     ConfigurationError
         If formats are asked for without a run directory.
     """
+    from geval_local.io.result_manifest import check_description
     from geval_local.io.writer import ResultWriter
     from geval_local.runs.directory import side_directory
     from geval_local.runs.export import EXPORT_FORMATS
@@ -56,6 +58,8 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
+    if text is not None:
+        text = _checked_place(text)
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
@@ -67,8 +71,28 @@ def find_target(text: str | None, formats: Sequence[str]) -> Target:
     if text is None:
         return Target()
     output = Path(text)
+    if output.is_symlink():
+        # Written through, it would replace a file that nobody has named; replaced itself, it would be lost.
+        raise OutputError(
+            f"cannot write {output}: it is a link to {os.readlink(output)}", hint="Name the file that it leads to."
+        )
     ResultWriter.check(output)
+    check_description(output)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
+
+
+def _checked_place(text: str) -> str:
+    """Refuse what is no place at all, such as an unset variable of the shell."""
+    if not text.strip():
+        raise OutputError("-o is empty", hint="Name a file or a directory, or leave -o out; is a variable unset?")
+    try:
+        text.encode()
+        Path(text).resolve()
+        Path(text).is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"cannot write {text[:200]!r}: {reason}", hint="Choose another name.") from error
+    return text
 
 
 @dataclass(frozen=True)
@@ -93,6 +117,8 @@ class Task:
         Where results go.
     retry_errors : bool
         Whether rows without a score are scored again.
+    overwrite : bool
+        Leave to replace a file that is no result, or a run of another configuration.
     is_resumed : bool
         Whether the manifest on record says all this.
     calibrations : mapping of str to Calibration
@@ -115,6 +141,7 @@ class Task:
     window: int | None = None
     use_cache: bool = True
     retry_errors: bool = False
+    overwrite: bool = False
     is_resumed: bool = False
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     calibration_files: Sequence[Path] = ()
@@ -142,7 +169,8 @@ class Task:
         settings = manifest.settings
         metrics = [Metric.model_validate(one) for one in settings.metrics]
         files = [Path(file) for file in settings.calibrations]
-        output = None if settings.output is None else Path(settings.output)
+        # A run writes beside its own directory, wherever that may have been moved to.
+        output = None if settings.output is None else directory.parent / settings.output
         return cls(
             file=Path(manifest.input.path),
             metrics=metrics,
@@ -190,7 +218,7 @@ class Task:
             threshold=self.threshold,
             use_cache=self.use_cache,
             formats=list(self.target.formats),
-            output=None if self.target.output is None else str(self.target.output.resolve()),
+            output=None if self.target.output is None else self.target.output.name,
             metrics=[definition(metric) for metric in self.metrics],
             metric_names=list(self.metric_names),
             calibrations=[str(file.resolve()) for file in self.calibration_files],
@@ -214,4 +242,10 @@ def _plain(choice: JudgeChoice) -> dict[str, Any]:
 
 def _choice(record: dict[str, Any]) -> JudgeChoice:
     models = record.get("models_file")
-    return JudgeChoice(**{**record, "models_file": None if models is None else Path(models)})
+    try:
+        return JudgeChoice(**{**record, "models_file": None if models is None else Path(models)})
+    except TypeError as error:
+        raise OutputError(
+            f"the manifest names a judge in a way that this version does not know: {error}",
+            hint="Use the version of geval-local that wrote it, or score into another directory.",
+        ) from error

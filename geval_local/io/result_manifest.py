@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from geval_local.atomic import write_atomically
 from geval_local.errors import DataError, OutputError
 from geval_local.metric import Metric
 
-__all__ = ["Manifest", "ScoredMetric", "file_sha256", "manifest_path", "read_manifest", "write_manifest"]
+__all__ = [
+    "Manifest",
+    "ScoredMetric",
+    "check_description",
+    "file_sha256",
+    "is_own_result",
+    "manifest_path",
+    "manifest_text",
+    "read_manifest",
+    "write_manifest",
+]
 
 FORMAT = "geval-local results"
 VERSION = 1
@@ -59,6 +71,9 @@ class Manifest:
         Rows scored, from the first on.
     metrics : dict of str to ScoredMetric
         By name.
+    results_sha256 : str or None
+        Content hash of the result file itself, so that one that was edited is not taken for the tool's own; None in
+        what older versions wrote.
     """
 
     judge: str
@@ -66,6 +81,7 @@ class Manifest:
     input_sha256: str
     rows: int
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
+    results_sha256: str | None = None
 
 
 def manifest_path(results: str | Path) -> Path:
@@ -83,19 +99,14 @@ def file_sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def write_manifest(results: str | Path, manifest: Manifest) -> None:
-    """Write the manifest of a result file, in one step.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+def manifest_text(manifest: Manifest) -> str:
+    """Write a manifest as JSON."""
     record = {
         "format": FORMAT,
         "version": VERSION,
         "judge": manifest.judge,
         "input": {"name": manifest.input, "sha256": manifest.input_sha256, "rows": manifest.rows},
+        **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
         "metrics": {
             name: {
                 "signature": metric.signature,
@@ -106,14 +117,58 @@ def write_manifest(results: str | Path, manifest: Manifest) -> None:
             for name, metric in manifest.metrics.items()
         },
     }
-    path = manifest_path(results)
-    partial = path.with_name(f".{path.name}.tmp")
+    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+
+
+def write_manifest(results: str | Path, manifest: Manifest) -> None:
+    """Write the manifest of a result file, in one step; who may read it is up to the user's umask, as for the file.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written, or if there is a file of that name that describes no results.
+    """
+    path = check_description(results)
     try:
-        partial.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_atomically(path, manifest_text(manifest), private=False)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_description(results: str | Path) -> Path:
+    """Make sure that a manifest may be written beside a result file; return its path.
+
+    Raises
+    ------
+    OutputError
+        If there is a file of that name that is none of this tool's, or the name is too long.
+    """
+    path = manifest_path(results)
+    try:
+        status = path.lstat()
+        is_own = stat.S_ISREG(status.st_mode) and f'"format": "{FORMAT}"' in path.read_text(encoding="utf-8")[:200]
+    except FileNotFoundError:
+        return path
+    except ValueError:
+        is_own = False
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}", hint="Name another output file.") from error
+    if not is_own:
+        raise OutputError(
+            f"{path} is there, and does not describe results; it is needed for what the scores of {Path(results).name} "
+            "are",
+            hint="Name another output file, or move it to another place.",
+        )
+    return path
+
+
+def is_own_result(results: str | Path) -> bool:
+    """Whether a file is a result of this tool as it was written: its manifest is beside it and has its hash."""
+    try:
+        manifest = read_manifest(results)
+        return manifest is not None and manifest.results_sha256 == file_sha256(results)
+    except (DataError, OSError):
+        return False
 
 
 def read_manifest(results: str | Path) -> Manifest | None:
@@ -149,6 +204,7 @@ def read_manifest(results: str | Path) -> Manifest | None:
                 )
                 for name, metric in record["metrics"].items()
             },
+            results_sha256=str(record["results"]["sha256"]) if "results" in record else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error

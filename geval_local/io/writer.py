@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from geval_local.atomic import temporary_path
 from geval_local.errors import OutputError
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
@@ -70,15 +70,32 @@ class ResultWriter:
     ...     writer.write(sample, {"coherence": score})
     """
 
-    def __init__(self, path: Path, temporary: Path, file: BinaryIO, sink: Sink, metrics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        temporary: Path,
+        file: BinaryIO,
+        sink: Sink,
+        metrics: Sequence[str],
+        before_replacing: Callable[[Path], object] = lambda whole: None,
+    ) -> None:
         self.path = path
+        self._before_replacing = before_replacing
         self._temporary = temporary
         self._file = file
         self._sink = sink
         self._metrics = tuple(metrics)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], metrics: Sequence[str]) -> ResultWriter:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        metrics: Sequence[str],
+        *,
+        private: bool = False,
+        mark: str | None = None,
+        before_replacing: Callable[[Path], object] = lambda whole: None,
+    ) -> ResultWriter:
         """Check that `path` can be written, before any work is done for it, and start the file.
 
         Parameters
@@ -87,6 +104,13 @@ class ResultWriter:
             The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) tells the format.
         metrics : sequence of str
             Names of the metrics, in the order of the output.
+        private : bool
+            Whether only the user may read the file. Otherwise, as for a file that the user named, that is up to the
+            user's umask.
+        mark : str, optional
+            Part of the name of the unfinished file; see `geval_local.atomic.temporary_path`.
+        before_replacing : callable
+            Called with the unfinished file when it is whole, before it takes its name; it may raise.
 
         Raises
         ------
@@ -96,16 +120,17 @@ class ResultWriter:
         """
         given, path = path, cls.check(path)
         make_sink = _SINKS[path.suffix.lower()]
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        temporary = temporary_path(path, mark)
         try:
-            file = temporary.open("xb", buffering=_WRITE_BYTES)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+            file = open(descriptor, "wb", buffering=_WRITE_BYTES)  # noqa: SIM115 - closed by `__exit__`
         except OSError as error:
             raise OutputError(
                 f"cannot write {given}: {error.strerror}",
                 hint=f"Choose a directory that you may write to, not {path.parent}.",
             ) from error
         try:
-            return cls(path, temporary, file, make_sink(file, metrics, path.parent), metrics)
+            return cls(path, temporary, file, make_sink(file, metrics, path.parent), metrics, before_replacing)
         except BaseException:
             file.close()
             temporary.unlink()
@@ -192,6 +217,7 @@ class ResultWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        self._before_replacing(self._temporary)
         self._temporary.replace(self.path)
 
     def _failure(self, error: OSError) -> OutputError:

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.paths import home_directory
+from geval_local.errors import OutputError
+from geval_local.paths import home_directory, home_folder
 from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
 from geval_local.runs.records import from_columns, to_columns
 from geval_local.score import Outcome
@@ -57,7 +58,7 @@ class OutcomeCache:
     Attributes
     ----------
     in_use : bool
-        False once the cache has failed.
+        False once the cache has failed, or has no place.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -89,7 +90,7 @@ class OutcomeCache:
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Outcome]:
         """Look outcomes up; their token counts are the caller's to fill in."""
         found: dict[bytes, Outcome] = {}
-        if not self.path.exists():
+        if not self._has_place() or not self.path.exists():
             return found
         try:
             connection = self._open()
@@ -112,7 +113,7 @@ class OutcomeCache:
             logprobs, other, _, _, sample_key, _ = to_columns(outcome)
             if logprobs is not None:
                 rows.append((key, logprobs, other, sample_key))
-        if not rows or not self.in_use:
+        if not rows or not self.in_use or not self._has_place():
             return
         try:
             connection = self._open()
@@ -123,8 +124,13 @@ class OutcomeCache:
 
     def size(self) -> tuple[int, int]:
         """Count entries and bytes on disk."""
-        if not self.path.exists():
-            return 0, 0
+        try:
+            if not self.path.exists():
+                return 0, 0
+        except OSError as error:
+            raise OutputError(
+                f"cannot read {self.path}: {error.strerror}", hint="Set GEVAL_LOCAL_HOME to a directory of your own."
+            ) from error
         with plain_errors(self.path):
             entries = int(self._open().execute("SELECT COUNT(*) FROM entries").fetchone()[0])
         return entries, sum(file.stat().st_size for file in self._files())
@@ -142,13 +148,19 @@ class OutcomeCache:
                 self._connection.close()
             self._connection = None
 
+    def _has_place(self) -> bool:
+        """Make the cache's directory; where that fails, the log has been told."""
+        if self.path == cache_path() and home_folder("cache") is None:
+            self.in_use = False
+        return self.in_use
+
     def _files(self) -> Iterable[Path]:
         names = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
         return [path for path in names if path.exists()]
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             connection = connect(self.path)
             migrate(connection, _MIGRATIONS, self.path)
             self._connection = connection

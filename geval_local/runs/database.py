@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -60,15 +61,30 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
 def connect(path: Path | None) -> sqlite3.Connection:
     """Open or create a database in WAL mode; None makes a temporary one that goes with the connection.
 
+    Only the user may read it: SQLite gives the files beside it the permissions of the database itself.
+
     A commit survives the death of the process at any moment. It survives a power cut once the log has been synced,
     see `Store.sync`.
     """
+    if path is not None:
+        _make_private(path)
     connection = sqlite3.connect(
         "" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for the user alone, or take the permissions of others away; SQLite reports what goes wrong."""
+    with suppress(OSError):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            # By its name: opening and closing a database would release the locks of its other connections.
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
 
 
 @contextmanager

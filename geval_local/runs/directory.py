@@ -1,39 +1,46 @@
-"""Run directories: made, found again, refused when they are something else, and left clean."""
+"""Run directories: made, found again, refused when they are something else, and left clean.
+
+A directory is a run only by the manifest in it, which is written before anything else and removed after everything
+else. So nothing of a run ever lies in a directory that has no manifest but for the lock.
+"""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.local import LocalRun
-from geval_local.runs.lock import DirectoryLock
-from geval_local.runs.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
+from geval_local.runs.own_files import OwnFiles, hold, leftovers
 from geval_local.runs.ray.driver import DistributedRun
 from geval_local.runs.ray.parts import PARTS_NAME, PartStore
-from geval_local.runs.run import Run
+from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import Store
 
-__all__ = ["STORE_NAME", "is_run_directory", "open_run", "side_directory"]
+__all__ = ["STORE_NAME", "is_run_directory", "open_run", "remove_run", "side_directory"]
 
 STORE_NAME = "scores.sqlite"
+_STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
 
 
 def side_directory(output: Path) -> Path:
     """Name the run directory beside an output file, which is there until the file is whole."""
-    return output.with_name(f".{output.name}.run")
+    return output.with_name(side_name(output.name))
 
 
 def is_run_directory(path: Path) -> bool:
     """Whether there is a run in a directory."""
-    return (path / MANIFEST_NAME).is_file()
+    return is_claimed(path)
 
 
 @contextmanager
-def open_run(directory: Path | None, wanted: Manifest | None = None, *, retry_errors: bool = False) -> Iterator[Run]:
+def open_run(
+    directory: Path | None, wanted: Manifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
+) -> Iterator[Run]:
     """Begin a run, or go on with the one that is there.
 
     Parameters
@@ -44,12 +51,15 @@ def open_run(directory: Path | None, wanted: Manifest | None = None, *, retry_er
         The configuration asked for, as by `Manifest.new`. Absent: the one on record.
     retry_errors : bool
         Whether rows without a score are to be scored again.
+    overwrite : bool
+        Leave to replace an output file that is no result of this tool, and a run of another configuration. A run
+        without a finished row is replaced without it.
 
     Raises
     ------
     OutputError
         If the directory is in use, holds something else, or holds a run of another configuration; the message says
-        what changed.
+        what changed. If the output file is there and may not be replaced. In all these cases nothing is changed.
     ConfigurationError
         If a distributed run has no directory.
     DataError
@@ -62,58 +72,125 @@ def open_run(directory: Path | None, wanted: Manifest | None = None, *, retry_er
         with Store(None, wanted.run, is_new=True) as store:
             yield LocalRun(wanted, store, None)
         return
-    made = _make(directory, must_exist=wanted is None)
-    with DirectoryLock(directory):
-        on_record = read_manifest(directory)
-        _sweep(directory)
-        if on_record is None:
-            if wanted is None:
-                raise _no_run(directory)
-            # Whatever store is there was left by a process that died before its manifest was written.
-            _delete_store(directory)
-        else:
-            wanted = _reconciled(directory, on_record, wanted)
-        is_new = on_record is None
-        with _opened(directory, wanted, is_new=is_new) as run:
-            if retry_errors and run.store.take_errors_back(range(len(wanted.judges))):
-                for judge in wanted.judges:
+    on_record = _look_at(directory)
+    if on_record is None and wanted is None:
+        raise _no_run(directory)
+    replaces = _checked_output(directory, on_record, wanted, overwrite=overwrite)
+    made = _make(directory)
+    with hold(directory):
+        try:
+            with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
+                yield run
+        finally:
+            if not is_run_directory(directory):
+                asked = wanted if wanted is not None else on_record
+                _clean(directory, made or (asked is not None and asked.settings.output is not None))
+
+
+@contextmanager
+def _held(
+    directory: Path, wanted: Manifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
+) -> Iterator[Run]:
+    """Begin a run, or go on with it, in a directory that is held for this process."""
+    on_record = _look_at(directory)  # another process may have come first
+    is_new = on_record is None or not on_record.has_begun
+    if on_record is None:
+        if wanted is None:
+            raise _no_run(directory)
+    elif wanted is None:
+        wanted = on_record.model_copy(update={"input": fingerprint_input(Path(on_record.input.path))})
+    differences = [] if is_new or on_record is None else on_record.differences(wanted)
+    if differences and on_record is not None:
+        if not overwrite and not _is_empty(directory, on_record):
+            raise OutputError(
+                f"{directory} holds a run of another configuration: {'; '.join(differences)}",
+                hint=f"Go back to what it was, score into another directory, delete {directory}, or replace that run "
+                "by adding --overwrite.",
+            )
+        is_new = True
+    names = [*_STORE_FILES, *planned_names(wanted)]
+    if is_new:
+        manifest = wanted.model_copy(update={"replaces": replaces, "made": {}, "ended": None})
+        OwnFiles(directory, on_record or manifest).check(names)
+        if on_record is not None:
+            _remove_files(directory, on_record)
+        manifest.made = {name: [] for name in _STORE_FILES}
+    else:
+        assert on_record is not None
+        manifest = _merged(on_record, wanted, replaces)
+        files = OwnFiles(directory, manifest)
+        files.check(names)
+        files.sweep()
+    try:
+        write_manifest(directory, manifest)
+        with _opened(directory, manifest, is_new=is_new) as run:
+            if not is_new:
+                labels = [len(metric.scale.labels) for metric in run.metrics]
+                run.store.verify(labels, [judge.complete for judge in manifest.judges], manifest.input.rows)
+            if retry_errors and run.store.take_errors_back(range(len(manifest.judges))):
+                for judge in manifest.judges:
                     judge.complete = False
-            write_manifest(directory, wanted)
+                write_manifest(directory, manifest)
             try:
                 yield run
             except BaseException:
-                if is_new and run.store.is_empty():
-                    run.store.close()
-                    _undo(directory, made)
+                is_new = is_new and run.store.is_empty()
                 raise
+    except BaseException:
+        if is_new:
+            remove_run(directory, manifest)
+        raise
 
 
 @contextmanager
 def _opened(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
     """Open the store that belongs to a run, and the run."""
     if manifest.settings.distributed is not None:
-        parts = PartStore(
-            directory / PARTS_NAME, manifest.run, manifest.settings.window, len(manifest.settings.metrics)
-        )
-        yield DistributedRun(manifest, parts, directory)
+        yield DistributedRun(manifest, _parts(directory, manifest), directory)
         return
     with Store(directory / STORE_NAME, manifest.run, is_new=is_new) as store:
         yield LocalRun(manifest, store, directory)
 
 
-def _make(directory: Path, *, must_exist: bool) -> bool:
+def _look_at(directory: Path) -> Manifest | None:
+    """Read which run is in a directory; None if there is room for one. Nothing is changed.
+
+    Raises
+    ------
+    OutputError
+        If the directory holds something else, or a manifest that cannot be trusted.
+    """
+    try:
+        if directory.name.startswith(".") and directory.is_symlink():
+            raise OutputError(f"{directory} is a link, and no run makes links", hint="Remove it, or name another file.")
+        if not directory.is_dir():
+            if directory.exists() or directory.is_symlink():
+                raise OutputError(f"{directory} is no directory", hint="Name a new directory, or one that holds a run.")
+            return None
+        manifest = read_manifest(directory)
+        if manifest is not None:
+            return manifest
+        names = sorted({path.name for path in directory.iterdir()} - {path.name for path in leftovers(directory)})
+    except OSError as error:
+        raise OutputError(
+            f"cannot use {directory}: {error.strerror}", hint="Choose a place that you may read and write."
+        ) from error
+    if names:
+        told = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise OutputError(
+            f"{directory} is not empty and holds no run; it has {told}",
+            hint="Name a new directory, an empty one, or one that holds a run. Nothing was changed.",
+        )
+    return None
+
+
+def _make(directory: Path) -> bool:
     """Make sure that there is a directory to work in; return whether it was made."""
     if directory.is_dir():
-        names = {path.name for path in directory.iterdir()}
-        if names and MANIFEST_NAME not in names and not any(name.startswith((STORE_NAME, ".")) for name in names):
-            raise OutputError(
-                f"{directory} is not empty and holds no run", hint="Name a new directory, or one that holds a run."
-            )
         return False
-    if must_exist:
-        raise _no_run(directory)
     try:
-        directory.mkdir(parents=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)  # what is judged may be private, and so are the scores
     except OSError as error:
         raise OutputError(
             f"cannot make the directory {directory}: {error.strerror}", hint="Choose a place that you may write to."
@@ -121,28 +198,44 @@ def _make(directory: Path, *, must_exist: bool) -> bool:
     return True
 
 
+def _checked_output(
+    directory: Path, on_record: Manifest | None, wanted: Manifest | None, *, overwrite: bool
+) -> str | None:
+    """Make sure that the output file of the simple form may be written; return the hash of what it may replace.
+
+    A result of this tool is replaced when the new one is whole, any other file only with leave.
+    """
+    asked = wanted if wanted is not None else on_record
+    if asked is None or asked.settings.output is None:
+        return None
+    output = directory.parent / asked.settings.output
+    known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
+    check_description(output)
+    if not output.exists():
+        return None
+    digest = file_sha256(output)
+    if overwrite or digest in known or is_own_result(output):
+        return digest
+    raise OutputError(
+        f"{output} is there, and is no result of this tool as it was written",
+        hint="Name another file, or add --overwrite to replace it.",
+    )
+
+
 def _no_run(directory: Path) -> OutputError:
     return OutputError(f"there is no run in {directory}", hint="`geval-local score FILE ... -o DIR/` begins one.")
 
 
-def _reconciled(directory: Path, on_record: Manifest, wanted: Manifest | None) -> Manifest:
-    """Check that what is asked for is what is on record, and take over what may change: how scores are derived."""
-    if wanted is None:
-        path = Path(on_record.input.path)
-        wanted = on_record.model_copy(update={"input": fingerprint_input(path)})
-    differences = on_record.differences(wanted)
-    if differences:
-        raise OutputError(
-            f"{directory} holds a run of another configuration: {'; '.join(differences)}",
-            hint=f"Go back to what it was, score into another directory, or delete {directory}.",
-        )
-    rows = on_record.input.rows
+def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Manifest:
+    """Take over from what is asked for what may change: how scores are derived and written."""
     merged = on_record.model_copy(
+        deep=True,
         update={
             "settings": wanted.settings,
-            "input": wanted.input.model_copy(update={"rows": rows}),
+            "input": wanted.input.model_copy(update={"rows": on_record.input.rows}),
             "ended": None,
-        }
+            "replaces": replaces,
+        },
     )
     for judge in merged.judges:
         if on_record.settings.estimator != wanted.settings.estimator:
@@ -150,23 +243,36 @@ def _reconciled(directory: Path, on_record: Manifest, wanted: Manifest | None) -
     return merged
 
 
-def _sweep(directory: Path) -> None:
-    """Remove half-written files of a process that died."""
-    for path in (*directory.glob(".*.tmp"), *(directory / PARTS_NAME).glob(".*.tmp")):
-        path.unlink(missing_ok=True)
+def _is_empty(directory: Path, manifest: Manifest) -> bool:
+    """Whether no row of a run is finished."""
+    with _opened(directory, manifest, is_new=False) as run:
+        return run.store.is_empty()
 
 
-def _delete_store(directory: Path) -> None:
-    for path in directory.glob(f"{STORE_NAME}*"):
-        path.unlink()
+def remove_run(directory: Path, manifest: Manifest) -> None:
+    """Remove a run from a directory: what it made, and nothing else."""
+    _remove_files(directory, manifest)
+    OwnFiles(directory, manifest).remove_manifest()
 
 
-def _undo(directory: Path, made: bool) -> None:
-    """Leave no trace of a run that has not begun."""
-    if made:
-        shutil.rmtree(directory, ignore_errors=True)
-        return
-    _delete_store(directory)
-    (directory / MANIFEST_NAME).unlink(missing_ok=True)
-    for folder in ("steps", PARTS_NAME):
-        shutil.rmtree(directory / folder, ignore_errors=True)
+def _remove_files(directory: Path, manifest: Manifest) -> None:
+    """Remove what a run made but for its manifest, which then says that it has not begun."""
+    files = OwnFiles(directory, manifest)
+    files.forget()
+    if manifest.settings.distributed is not None:
+        with suppress(OutputError, ConfigurationError):
+            _parts(directory, manifest).remove()
+    files.remove()
+
+
+def _parts(directory: Path, manifest: Manifest) -> PartStore:
+    return PartStore(directory / PARTS_NAME, manifest.run, manifest.settings.window, len(manifest.settings.metrics))
+
+
+def _clean(directory: Path, made: bool) -> None:
+    """Remove the lock of a directory without a run, and the directory if it was made for the run."""
+    with suppress(OSError):
+        for path in leftovers(directory):
+            path.unlink()
+        if made:
+            directory.rmdir()  # stays while there is anything else in it

@@ -144,7 +144,7 @@ class Worker:
                 dropped_tokens=prepared[place].dropped_tokens,
             )
             for place, key in zip(places, keys, strict=True)
-            if key in found
+            if key in found and _fits(found[key], prepared[place])
         }
 
     def _keys(self, entries: Sequence[Prepared]) -> list[bytes]:
@@ -211,6 +211,12 @@ class Worker:
         """Say how many tokens a forward pass of a pack takes: as many as when memory last ran out before or in it."""
         place = bisect.bisect_right(self._limits, (*key, 1 << 62))
         return self._limits[place - 1].tokens if place else self._engine.batch_tokens
+
+
+def _fits(outcome: Outcome, entry: Prepared) -> bool:
+    """Whether a cached outcome has as many figures as the form has labels; a damaged cache may say otherwise."""
+    logprobs, request = outcome.label_logprobs, entry.request
+    return logprobs is not None and request is not None and len(logprobs) == request.trie.labels
 
 
 def _requests(prepared: Sequence[Prepared], places: Sequence[int]) -> list[Request]:

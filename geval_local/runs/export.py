@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from geval_local.errors import OutputError
+from geval_local.io.result_manifest import (
+    Manifest,
+    check_description,
+    file_sha256,
+    manifest_path,
+    manifest_text,
+    write_manifest,
+)
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
-from geval_local.runs.run import Run
+from geval_local.runs.directory import remove_run
+from geval_local.runs.run import Run, export_name
 from geval_local.score import Score
 
-__all__ = ["EXPORT_FORMATS", "Exporter", "clear_away", "deliver"]
+__all__ = ["EXPORT_FORMATS", "Exporter", "clear_away", "deliver", "describe"]
 
 #: Formats of exported files, by their extension.
 EXPORT_FORMATS = ("jsonl", "csv", "parquet")
@@ -44,13 +53,25 @@ class Exporter:
     def files(self) -> list[Path]:
         """Where the rows go."""
         directory = self._run.directory
-        return [] if directory is None else [directory / f"scores.{one}" for one in self._run.manifest.settings.formats]
+        formats = self._run.manifest.settings.formats
+        return [] if directory is None else [directory / export_name(one) for one in formats]
 
     def __enter__(self) -> Exporter:
         with self._stack as stack:
-            self._writers = [stack.enter_context(ResultWriter.open(file, self._run.keys)) for file in self.files]
+            self._writers = [stack.enter_context(self._open(file)) for file in self.files]
             self._stack = stack.pop_all()
         return self
+
+    def _open(self, file: Path) -> ResultWriter:
+        # What is moved out of the directory to the place that the user named follows the user's umask.
+        private = self._run.manifest.settings.output is None
+
+        def claim(whole: Path) -> None:
+            self._run.own_files.claim(file.name, file_sha256(whole))
+
+        return ResultWriter.open(
+            file, self._run.keys, private=private, mark=self._run.manifest.run, before_replacing=claim
+        )
 
     def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:
         """Append one row."""
@@ -73,21 +94,49 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     list of Path
         Where the results are.
     """
-    output = run.manifest.settings.output
-    run.finish([file.name for file in files] if output is None else [output])
-    if output is None or run.directory is None:
+    output = output_of(run)
+    run.finish([file.name for file in files] if output is None else [output.name])
+    if output is None:
         return list(files)
+    if output.is_symlink() or (output.exists() and not _may_be_replaced(run, output)):
+        raise OutputError(
+            f"{output} came to be, or was changed, while this run was at work",
+            hint=f"Move it to another place and resume; the results are in {files[0]}.",
+        )
+    check_description(output)
     try:
+        # From here to the end the results have no description rather than another run's.
+        manifest_path(output).unlink(missing_ok=True)
         os.replace(files[0], output)
     except OSError as error:
         raise OutputError(
             f"cannot write {output}: {error.strerror}", hint=f"The results are in {files[0]}; resume to try again."
         ) from error
-    return [Path(output)]
+    return [output]
+
+
+def output_of(run: Run) -> Path | None:
+    """Name the file of the simple form, which is beside the run directory and nowhere else."""
+    name = run.manifest.settings.output
+    return None if name is None or run.directory is None else run.directory.parent / name
+
+
+def _may_be_replaced(run: Run, output: Path) -> bool:
+    known = {run.manifest.replaces, *(digest for made in run.manifest.made.values() for digest in made)}
+    return file_sha256(output) in known
+
+
+def describe(run: Run, file: Path, description: Manifest) -> None:
+    """Write what says what a result file's scores are, beside it."""
+    description = replace(description, results_sha256=file_sha256(file))
+    if run.manifest.settings.output is not None:
+        write_manifest(file, description)
+    elif run.directory is not None:
+        run.own_files.write_text(manifest_path(file).name, manifest_text(description))
 
 
 def clear_away(run: Run) -> None:
     """Remove the directory of a run in the simple form, whose output is whole."""
     if run.manifest.settings.output is not None and run.directory is not None:
         run.store.close()
-        shutil.rmtree(run.directory, ignore_errors=True)
+        remove_run(run.directory, run.manifest)

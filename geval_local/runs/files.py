@@ -1,24 +1,29 @@
-"""Files of a run: what identifies its input, and how its own are written."""
+"""Files of a run: what identifies its input, and what is left of its own when a process dies."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import DataError
 
-__all__ = ["InputFile", "Record", "check_unchanged", "fingerprint_input", "write_atomically"]
+__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "is_plain_file", "sweep"]
 
 _BLOCK = 1 << 20
 
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
 
 class Record(BaseModel):
-    """A part of a manifest: unknown keys are refused."""
+    """A part of a manifest: unknown keys are refused, and so is a value of another type."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, strict=True)
 
 
 class InputFile(Record):
@@ -40,13 +45,13 @@ class InputFile(Record):
         Rows read; None until the first pass is through.
     """
 
-    path: str
-    name: str
-    sha256: str
-    bytes: int
-    lines: int
+    path: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    sha256: Sha256
+    bytes: Count
+    lines: Count
     changed: int
-    rows: int | None = None
+    rows: Count | None = None
 
 
 def fingerprint_input(path: Path) -> InputFile:
@@ -58,6 +63,10 @@ def fingerprint_input(path: Path) -> InputFile:
         If it cannot be read.
     """
     digest, lines = hashlib.sha256(), 0
+    try:
+        str(path.resolve()).encode()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"cannot use {str(path)!r}: {error}", hint="Give the file a path of plain UTF-8.") from error
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -112,23 +121,18 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
         )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that there is either the old one or the new one, on the disk, whatever happens.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.tmp")
+def is_plain_file(path: Path) -> bool:
+    """Whether there is a regular file of that name itself, and not a link to one."""
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="Is the disk full? Make room and resume; what was committed is kept.",
-        ) from error
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def sweep(directory: Path, run: str) -> None:
+    """Remove files that a dead process of a run left half-written: their names carry the run's identifier."""
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for path in directory.iterdir():
+        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_plain_file(path):
+            path.unlink(missing_ok=True)

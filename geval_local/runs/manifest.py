@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from geval_local import __version__
-from geval_local.errors import OutputError
+from geval_local.atomic import write_atomically
+from geval_local.errors import GevalError, OutputError
 from geval_local.metric import Metric
-from geval_local.runs.files import InputFile, Record, write_atomically
+from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
+from geval_local.score import Estimator
 
 __all__ = [
     "MANIFEST_NAME",
@@ -22,12 +26,55 @@ __all__ = [
     "Manifest",
     "Settings",
     "definition",
+    "is_claimed",
     "now",
     "read_manifest",
+    "side_name",
     "write_manifest",
 ]
 
 MANIFEST_NAME = "manifest.json"
+FORMAT = "geval-local run"
+#: 2: has a checksum and names the files that the run made.
+SCHEMA_VERSION = 2
+_REMEDY = (
+    "Put back the manifest as geval-local wrote it; or score into another directory, or delete this one yourself and "
+    "run again: figures already computed come from the cache where that is in use."
+)
+
+
+def _checked_definition(record: dict[str, Any]) -> dict[str, Any]:
+    Metric.model_validate(record)
+    return record
+
+
+def _checked_estimator(record: dict[str, Any]) -> dict[str, Any]:
+    try:
+        Estimator(**record)
+    except (TypeError, GevalError) as error:
+        raise ValueError(str(error)) from error
+    return record
+
+
+def _checked_name(name: str) -> str:
+    """Refuse what would lead out of the directory that the name is meant in."""
+    if name in {"", ".", ".."} or "\0" in name or Path(name).name != name:
+        raise ValueError(f"{name!r} is no name of a file")
+    return name
+
+
+def _checked_own_name(name: str) -> str:
+    _checked_name(name.removeprefix(f"{STEPS_NAME}/"))
+    return name
+
+
+STEPS_NAME = "steps"
+_Definition = Annotated[dict[str, Any], AfterValidator(_checked_definition)]
+_Estimator = Annotated[dict[str, Any], AfterValidator(_checked_estimator)]
+_Name = Annotated[str, AfterValidator(_checked_name)]
+_OwnName = Annotated[str, AfterValidator(_checked_own_name)]
+_Format = Annotated[str, Field(pattern=r"^(jsonl|csv|parquet)$")]
+_Positive = Annotated[int, Field(ge=1)]
 
 
 class Settings(Record):
@@ -48,7 +95,7 @@ class Settings(Record):
     formats : list of str
         What is exported: jsonl, csv, parquet.
     output : str or None
-        The simple form's file, to which the result is moved at the end.
+        Name of the simple form's file, which stands beside the run directory; the result is moved there at the end.
     metrics : list of dict
         The metrics' definitions as given.
     metric_names : list of str
@@ -63,19 +110,28 @@ class Settings(Record):
         The cluster; None for one of this machine's own.
     """
 
-    window: int
+    window: _Positive
     limit: int | None = None
-    estimator: dict[str, Any] = Field(default_factory=dict)
-    threshold: float | None = None
+    estimator: _Estimator = Field(default_factory=dict)
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     use_cache: bool = True
-    formats: list[str] = Field(default_factory=lambda: ["jsonl"])
-    output: str | None = None
-    metrics: list[dict[str, Any]] = Field(default_factory=list)
+    formats: Annotated[list[_Format], Field(min_length=1)] = Field(default_factory=lambda: ["jsonl"])
+    output: _Name | None = None
+    metrics: Annotated[list[_Definition], Field(min_length=1)]
     metric_names: list[str] = Field(default_factory=list)
     calibrations: list[str] = Field(default_factory=list)
     distributed: Literal["ray"] | None = None
-    workers: int | None = None
+    workers: _Positive | None = None
     address: str | None = None
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> Settings:
+        names = [metric["name"] for metric in self.metrics]
+        if len(set(names)) < len(names) or len(set(self.formats)) < len(self.formats):
+            raise ValueError("a metric or a format is named twice")
+        if self.output is not None and self.formats != [Path(self.output).suffix.lower().removeprefix(".")]:
+            raise ValueError(f"{self.output} is not of the format {', '.join(self.formats)}")
+        return self
 
 
 class JudgeRecord(Record):
@@ -99,13 +155,13 @@ class JudgeRecord(Record):
         Whether every row has its outcome.
     """
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     choice: dict[str, Any]
     fingerprint: str | None = None
     engine: str | None = None
-    batch_tokens: int | None = None
+    batch_tokens: _Positive | None = None
     signatures: dict[str, str] = Field(default_factory=dict)
-    definitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    definitions: dict[str, _Definition] = Field(default_factory=dict)
     complete: bool = False
 
 
@@ -125,20 +181,50 @@ class Manifest(Record):
     results : dict of str to dict
         Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
     files : list of str
-        What was written.
+        Names of the results.
+    made : dict of str to list of str
+        What the run made in its directory, relative to it, written down before it is made -> SHA-256 of what it may
+        hold, none for what changes all the time. Nothing else in the directory is ever replaced or removed; parts of a
+        distributed run say of themselves whose they are.
+    replaces : str or None
+        SHA-256 of the output file that was there when the run began, and that it may replace.
     """
 
     format: Literal["geval-local run"] = "geval-local run"
-    schema_version: Literal[1] = 1
-    run: str
+    schema_version: Literal[2] = 2
+    run: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     version: str = __version__
     started: str
     ended: str | None = None
     input: InputFile
     settings: Settings
-    judges: list[JudgeRecord]
+    judges: Annotated[list[JudgeRecord], Field(min_length=1)]
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    files: list[str] = Field(default_factory=list)
+    files: list[_Name] = Field(default_factory=list)
+    made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
+    replaces: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> Manifest:
+        names = [judge.name for judge in self.judges]
+        if len(set(names)) < len(names):
+            raise ValueError("a judge is named twice")
+        metrics = {metric["name"] for metric in self.settings.metrics}
+        for judge in self.judges:
+            if judge.fingerprint is None and (judge.signatures or judge.definitions or judge.complete):
+                raise ValueError(f"judge {judge.name} has results, and no fingerprint")
+            if judge.fingerprint is not None and not (
+                metrics == set(judge.signatures) == set(judge.definitions) and judge.batch_tokens and judge.engine
+            ):
+                raise ValueError(f"judge {judge.name} is not described for each of the metrics")
+            if judge.complete and self.input.rows is None:
+                raise ValueError(f"judge {judge.name} is complete, and the number of rows is not known")
+        return self
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a judge has been loaded, so that there may be outcomes."""
+        return any(judge.fingerprint is not None for judge in self.judges)
 
     @classmethod
     def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> Manifest:
@@ -201,31 +287,92 @@ def now() -> str:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a run directory, in one step."""
-    write_atomically(directory / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
-
-
-def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a run directory; None if there is none.
+    """Write the manifest of a run directory, in one step, with a checksum over all that it says.
 
     Raises
     ------
     OutputError
-        If it is damaged or of another version.
+        If it cannot be written.
+    """
+    record = manifest.model_dump(mode="json")
+    text = json.dumps({"checksum": _checksum(record), **record}, indent=1) + "\n"
+    try:
+        write_atomically(directory / MANIFEST_NAME, text, private=True, mark=manifest.run)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {directory / MANIFEST_NAME}: {error.strerror or error}",
+            hint="Is the disk full? Make room and resume; what was committed is kept.",
+        ) from error
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """Read the manifest of a run directory; None if there is none of this tool's.
+
+    Raises
+    ------
+    OutputError
+        If it is damaged, was edited, is of another version, or belongs to another place.
     """
     path = directory / MANIFEST_NAME
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest.model_validate(record)
-    except (FileNotFoundError, NotADirectoryError):
+    record = _claimed(path)
+    if record is None:
         return None
-    except ValidationError as error:
-        problems: Iterable[str] = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3])
+    if record.get("schema_version") != SCHEMA_VERSION:
         raise OutputError(
-            f"{path} is not a manifest that this version reads: {'; '.join(problems)}",
-            hint="Use the version of geval-local that wrote it.",
-        ) from error
-    except (OSError, ValueError) as error:
+            f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
+            hint="Use the version that wrote it, or score into another directory.",
+        )
+    if record.pop("checksum", None) != _checksum(record):
+        raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
+    try:
+        manifest = Manifest.model_validate(record)
+    except (ValidationError, GevalError) as error:
+        problems = [str(error)]
+        if isinstance(error, ValidationError):
+            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3]]
+        raise OutputError(f"{path} is no manifest of a run: {'; '.join(problems)}", hint=_REMEDY) from error
+    output = manifest.settings.output
+    if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
         raise OutputError(
-            f"cannot read {path}: {error}", hint="Restore it, or delete the directory and run again."
-        ) from error
+            f"{path} is that of a run for {output}, and lies in a directory of another name than {side_name(output)}",
+            hint=f"Give the directory its name back; {output} is then written beside it.",
+        )
+    return manifest
+
+
+def is_claimed(directory: Path) -> bool:
+    """Whether a directory holds a manifest that says it is of this tool, whatever else is in it."""
+    try:
+        return _claimed(directory / MANIFEST_NAME) is not None
+    except OutputError:
+        return True
+
+
+def side_name(output: str) -> str:
+    """Name the run directory that stands beside an output file until that is whole."""
+    return f".{output}.run"
+
+
+def _claimed(path: Path) -> dict[str, Any] | None:
+    """Read a manifest that is of this tool by its own word."""
+    if not is_plain_file(path):
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError:
+        return None
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}", hint=_REMEDY) from error
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if f'"{FORMAT}"' in text[:400]:
+            raise OutputError(f"{path} is damaged or cut off: {error}", hint=_REMEDY) from error
+        return None
+    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """Hash the canonical form: keys sorted, no white space, ASCII."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from geval_local.errors import OutputError
+from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.runs.files import write_atomically
-from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now, write_manifest
+from geval_local.paths import safe_file_name
+from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
+from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.windows import Window
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.signature import signature_differences
@@ -19,7 +21,7 @@ from geval_local.signature import signature_differences
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["Identity", "OutcomeStore", "Run", "ScoredRow"]
+__all__ = ["Identity", "OutcomeStore", "Run", "ScoredRow", "export_name", "planned_names"]
 
 #: A row with its scores, by metric, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Score]]
@@ -44,6 +46,10 @@ class OutcomeStore(Protocol):
         """Whether no row is finished."""
         ...
 
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+        """Make sure that what is there can be used; see `Store.verify`."""
+        ...
+
     def close(self) -> None:
         """Let go of the files."""
         ...
@@ -66,6 +72,40 @@ class Identity(NamedTuple):
     engine: str
     batch_tokens: int
     signatures: dict[str, str]
+
+
+def export_name(format_name: str) -> str:
+    """Name the file of a run directory that holds the results in a format."""
+    return f"scores.{format_name}"
+
+
+def planned_names(manifest: Manifest) -> list[str]:
+    """List the files that a run is to write into its directory beside its store, as far as names can be told."""
+    names = [export_name(one) for one in manifest.settings.formats]
+    if manifest.settings.output is None:
+        names += [manifest_path(name).name for name in names]
+    with_steps = {metric["name"] for metric in manifest.settings.metrics if metric.get("steps") != []}
+    return [*names, *(name for (_, metric), name in _steps_names(manifest).items() if metric in with_steps)]
+
+
+def result_key(manifest: Manifest, judge: str, metric: str) -> str:
+    """Name the results of a judge on a metric: the metric, or ``metric@judge`` with several judges."""
+    return metric if len(manifest.judges) == 1 else f"{metric}@{judge}"
+
+
+def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
+    """Name the files of the steps as used: ``{(judge, metric): name}``, distinct even where case does not count."""
+    names: dict[tuple[str, str], str] = {}
+    taken: set[str] = set()
+    for judge in manifest.judges:
+        for metric in manifest.settings.metrics:
+            key = result_key(manifest, judge.name, metric["name"])
+            name = safe_file_name(key)
+            if name.lower() in taken:
+                name = safe_file_name(f"{key}\0")
+            taken.add(name.lower())
+            names[judge.name, metric["name"]] = f"{STEPS_NAME}/{name}.yaml"
+    return names
 
 
 class Run(ABC):
@@ -98,7 +138,7 @@ class Run(ABC):
 
     def key(self, judge: JudgeRecord, metric: Metric) -> str:
         """Name the results of a judge on a metric."""
-        return metric.name if len(self.manifest.judges) == 1 else f"{metric.name}@{judge.name}"
+        return result_key(self.manifest, judge.name, metric.name)
 
     @abstractmethod
     def rows(
@@ -142,6 +182,12 @@ class Run(ABC):
             for place, metric in enumerate(self.metrics):
                 outcomes = self.store.outcomes(number, place, window.first, window.stop)
                 threshold = metric.threshold if settings.threshold is None else settings.threshold
+                lost = [row for row in range(window.first, window.stop) if row not in outcomes]
+                if lost:
+                    raise OutputError(
+                        f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
+                        hint="Restore the directory from a backup, or delete it and run again.",
+                    )
                 scores = [
                     outcomes[row].score(metric, estimator=estimator, threshold=threshold)
                     for row in range(window.first, window.stop)
@@ -188,12 +234,16 @@ class Run(ABC):
     def _write_steps(self, record: JudgeRecord, metrics: list[Metric]) -> None:
         if self.directory is None:
             return
+        names = _steps_names(self.manifest)
         for metric in metrics:
             if metric.steps:
-                folder = self.directory / "steps"
-                folder.mkdir(exist_ok=True)
-                name = self.key(record, metric).replace("/", ".")
-                write_atomically(folder / f"{name}.yaml", metric.to_yaml())
+                self.own_files.write_text(names[record.name, metric.name], metric.to_yaml())
+
+    @property
+    def own_files(self) -> OwnFiles:
+        """What the run may replace and remove in its directory."""
+        assert self.directory is not None
+        return OwnFiles(self.directory, self.manifest)
 
     def save(self) -> None:
         """Write the manifest."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from geval_local.errors import OutputError
 from geval_local.runs.database import connect, migrate, plain_errors, transaction
@@ -21,7 +22,12 @@ from geval_local.runs.records import COLUMNS, from_columns, to_columns
 from geval_local.runs.schema import MIGRATIONS, LimitRecord, Origin, PlanRecord
 from geval_local.score import Outcome
 
-__all__ = ["Store"]
+__all__ = ["DAMAGE_REMEDY", "Store"]
+
+DAMAGE_REMEDY = (
+    "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
+    "where that is in use."
+)
 
 #: A power cut loses what was committed in the last so many seconds; a process that dies loses nothing committed.
 SYNC_SECONDS = 1.0
@@ -152,7 +158,60 @@ class Store:
                 f"SELECT row, {COLUMNS} FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
                 (judge, metric, first, stop),
             ).fetchall()
-        return {row: from_columns(columns) for row, *columns in rows}
+        return {row: self._outcome(judge, metric, row, columns) for row, *columns in rows}
+
+    def _outcome(self, judge: int, metric: int, row: int, columns: Sequence[Any]) -> Outcome:
+        try:
+            return from_columns(tuple(columns))
+        except (TypeError, ValueError) as error:
+            raise self._damaged(f"row {row + 1}, judge {judge + 1}, metric {metric + 1}: {error}") from error
+
+    def _damaged(self, problem: str) -> OutputError:
+        return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
+
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+        """Make sure, before a judge is loaded for it, that what is there can be used.
+
+        Parameters
+        ----------
+        labels : sequence of int
+            Number of labels, per metric.
+        complete : sequence of bool
+            Whether every row has its outcome, per judge.
+        rows : int or None
+            Rows of the input; None as long as that is not known.
+
+        Raises
+        ------
+        OutputError
+            If an outcome is damaged or of no judge or metric of this run, or if a row is missing.
+        """
+        counts: dict[tuple[int, int], int] = {}
+        with plain_errors(self.path):
+            for judge, metric, row, origin, *columns in self._connection.execute(
+                f"SELECT judge, metric, row, origin, {COLUMNS} FROM outcomes"
+            ):
+                numbers = (judge, metric, row, origin)
+                if not all(isinstance(number, int) and number >= 0 for number in numbers) or not (
+                    judge < len(complete) and metric < len(labels) and origin <= Origin.INPUT
+                ):
+                    raise self._damaged(f"it has a row of no part of this run: {numbers}")
+                outcome = self._outcome(judge, metric, row, columns)
+                if outcome.label_logprobs is not None and len(outcome.label_logprobs) != labels[metric]:
+                    found = len(outcome.label_logprobs)
+                    raise self._damaged(f"row {row + 1} has {found} log-probabilities for {labels[metric]} labels")
+                counts[judge, metric] = counts.get((judge, metric), 0) + 1
+                if complete[judge] and rows is not None and row >= rows:
+                    raise self._damaged(f"it has a row {row + 1} of an input of {rows}")
+            for judge, is_complete in enumerate(complete):
+                for metric in range(len(labels)):
+                    if is_complete and rows is not None and counts.get((judge, metric), 0) != rows:
+                        lost = rows - counts.get((judge, metric), 0)
+                        raise self._damaged(f"{lost} of {rows} rows are missing, although all were finished")
+            for table in ("plans", "limits", "retries"):
+                for record in self._connection.execute(f"SELECT * FROM {table}"):
+                    if not all(isinstance(number, int) for number in record):
+                        raise self._damaged(f"a record of its {table} is no record of whole numbers: {record}")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Say which rows there are, and where they came from."""

@@ -35,7 +35,7 @@ JUDGE = {"audit", "audit_examples", "identity", "judge", "scorer", "steps"}
 #: by itself and by the rows after it.
 ROWS: list[set[str]] = [
     {"errors"},
-    {"paths"},
+    {"atomic", "paths"},
     CORE,
     {"io"},
     {"models"},
@@ -54,7 +54,7 @@ ROWS: list[set[str]] = [
 RANK = {unit: rank for rank, row in enumerate(ROWS) for unit in row}
 
 #: Modules that import neither torch nor transformers, even through another library.
-PURE = {"errors", "paths", *CORE}
+PURE = {"atomic", "errors", "paths", *CORE}
 
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_run import run as run_command
+from geval_local.runs.lock import DirectoryLock
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
@@ -21,7 +22,6 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Interrupted
 from geval_local.runs.export import Exporter, deliver
-from geval_local.runs.lock import DirectoryLock
 from geval_local.runs.manifest import JudgeRecord, read_manifest
 from geval_local.runs.ray import driver as distributed
 from geval_local.runs.ray.attempts import MOST_ATTEMPTS, attempt

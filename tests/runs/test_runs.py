@@ -18,8 +18,8 @@ from geval_local.io.samples import read_samples
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Interrupted
-from geval_local.runs.lock import DirectoryLock
-from geval_local.runs.manifest import read_manifest
+from geval_local.runs.manifest import definition, read_manifest
+from geval_local.runs.own_files import hold
 from geval_local.testing import MockEngine, MockJudge
 
 ROWS = 120
@@ -122,7 +122,7 @@ def test_the_manifest_says_it_all(file, tmp_path):
         ({"window": 51}, "--window was 50, is 51"),
         ({"limit": 3}, "--limit was None, is 3"),
         ({"judges": ("other",)}, "judges were mock, are other"),
-        ({"metrics": []}, "metrics were"),
+        ({"metrics": [definition(METRICS[0])]}, "metrics were"),
     ],
 )
 def test_another_configuration_is_refused_with_what_changed(file, change, message):
@@ -237,9 +237,9 @@ def test_a_broken_cache_is_left_out(file, tmp_path, caplog):
 
 def test_a_second_process_is_refused(file, tmp_path):
     (tmp_path / "run").mkdir()
-    with DirectoryLock(tmp_path / "run"):
-        code = "import sys, pathlib; from geval_local.runs.lock import DirectoryLock\n"
-        code += "with DirectoryLock(pathlib.Path(sys.argv[1])): pass"
+    with hold(tmp_path / "run"):
+        code = "import sys, pathlib; from geval_local.runs.own_files import hold\n"
+        code += "with hold(pathlib.Path(sys.argv[1])): pass"
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "run")],
             capture_output=True,

@@ -35,8 +35,13 @@ def resume(
     from geval_local.runs.manifest import read_manifest
 
     gates = Gates.parse(fail_under, max_unscored)
-    directory = run if is_run_directory(run) else side_directory(run)
-    manifest = read_manifest(directory) if is_run_directory(directory) else None
+    try:
+        # `resume .` and `resume ..` have no name of their own that a side directory could be told from.
+        place = run if run.name not in ("", "..") else run.resolve()
+        directory = place if is_run_directory(place) or not place.name else side_directory(place)
+        manifest = read_manifest(directory)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OutputError(f"cannot use {str(run)!r}: {error}", hint="Give the path of a run directory.") from error
     if manifest is None:
         raise OutputError(f"there is no run in {run}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     task = Task.from_manifest(directory, manifest, gates, retry_errors=retry_errors)

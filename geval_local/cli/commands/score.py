@@ -34,9 +34,21 @@ def score(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/."
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/: a new or an empty one, or "
+            "that of the same run.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace OUT although it is a file of your own, or a run of another configuration, of which only what "
+            "its manifest names is removed. Not needed for a file that is a result of this tool, unchanged.",
+        ),
+    ] = False,
     export: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,6 +130,7 @@ def score(
         window=window,
         use_cache=not no_cache and distributed is None,
         retry_errors=retry_errors,
+        overwrite=overwrite,
         calibrations=load_calibrations(calibration or [], chosen),
         calibration_files=calibration or [],
         distributed=distributed,

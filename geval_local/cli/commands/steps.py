@@ -85,7 +85,8 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     path = pinned_path(bare, judge.fingerprint)
     old = read_pinned(bare, judge.fingerprint)
     if old is None:
-        return pinned_steps(judge, bare)[0], f"pinned in {path}"
+        complete, written = pinned_steps(judge, bare)
+        return complete, "not pinned" if written is None else f"pinned in {written}"
     if not force:
         return old, f"pinned in {path} already; --force writes them anew"
     complete = write_steps(judge, bare)

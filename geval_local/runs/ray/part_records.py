@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from geval_local.runs.records import checked_outcome
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -55,7 +56,13 @@ def to_table(rows: Iterable[PartRow], about: Mapping[bytes, str]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> list[PartRow]:
-    """Read outcomes back."""
+    """Read outcomes back.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If the table is none of `to_table`.
+    """
     return [_from_record(record) for record in table.to_pylist()]
 
 
@@ -75,17 +82,17 @@ def _to_record(entry: PartRow) -> dict[str, Any]:
 
 
 def _from_record(record: Mapping[str, Any]) -> PartRow:
-    logprobs, other = record["label_logprobs"], record["other_tokens"]
+    logprobs = record["label_logprobs"]
     return PartRow(
-        record["row"],
-        record["metric"],
-        record["origin"],
-        Outcome(
+        int(record["row"]),
+        int(record["metric"]),
+        int(record["origin"]),
+        checked_outcome(
             None if logprobs is None else np.array(logprobs, dtype=np.float64),
-            () if other is None else tuple((token, p) for token, p in json.loads(other)),
-            record["prompt_tokens"],
-            record["dropped_tokens"],
-            record["sample_key"],
+            record["other_tokens"],
+            int(record["prompt_tokens"]),
+            int(record["dropped_tokens"]),
+            int(record["sample_key"]),
             record["error"],
         ),
     )

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from geval_local.atomic import temporary_path
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.ray.part_records import PartRow, from_table, to_table
 from geval_local.runs.ray.shards import Shard
 from geval_local.runs.schema import PlanRecord
@@ -146,12 +149,43 @@ class PartStore:
         """Whether no shard is finished."""
         return not self._paths("*")
 
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+        """Make sure, before a judge is loaded for them, that the parts can be used; see `Store.verify`.
+
+        A row that is missing is no damage here: its shard is given out again.
+        """
+        for path in self._paths("*"):
+            found = self._read(path)
+            abouts = self._about(path)
+            for metric, about in enumerate(abouts):
+                if about["rows"] != sum(entry.metric == metric for entry in found):
+                    raise _damaged(path, ValueError("it has not as many rows as it says"))
+            for entry in found:
+                logprobs = entry.outcome.label_logprobs
+                if logprobs is not None and len(logprobs) != labels[entry.metric]:
+                    raise _damaged(path, ValueError(f"row {entry.row + 1} has {len(logprobs)} log-probabilities"))
+
+    def remove(self) -> None:
+        """Remove the parts of this run, and what was left half-written of them; other files stay."""
+        for path in self._paths("*"):
+            with suppress(OutputError, OSError):
+                self._record(path)
+                path.unlink()
+        sweep(self.directory, self._run)
+        with suppress(OSError):
+            self.directory.rmdir()  # stays while there is anything else in it
+
     def close(self) -> None:
         """Let go of what was read."""
         self._shown = (-1, {})
 
     def _paths(self, pattern: str) -> list[Path]:
-        return sorted(self.directory.glob(f"{pattern}.parquet"))
+        # A link is none of ours, and a link for the whole directory may lead anywhere.
+        if self.directory.is_symlink():
+            raise OutputError(
+                f"{self.directory} is a link, and no run makes links", hint="Put the directory itself in its place."
+            )
+        return sorted(path for path in self.directory.glob(f"{pattern}.parquet") if is_plain_file(path))
 
     def _about(self, path: Path, shard: Shard | None = None) -> list[dict[str, Any]]:
         """Read what a part says of itself, per metric; make sure that it is of this run, and of this shard."""
@@ -168,15 +202,28 @@ class PartStore:
         import pyarrow.parquet as pq
 
         try:
-            record: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_KEY])
-        except (OSError, ValueError, KeyError) as error:
+            record = json.loads((pq.read_metadata(path).metadata or {})[_KEY])
+            self._check_record(record)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, error) from error
         if record["run"] != self._run:
             raise OutputError(
                 f"{path} belongs to another run than the manifest beside it",
                 hint="Put back the files that belong here, or delete the directory and run again.",
             )
-        return record
+        return dict(record)
+
+    def _check_record(self, record: Any) -> None:
+        """Make sure that a part says of itself what `_write` lets it say."""
+        first, last, count = record["shard"]
+        abouts = record["metrics"]
+        names = ("rows", "unscored", "prompt_tokens", "planned_tokens")
+        numbers = [first, last, count, *(about[name] for about in abouts for name in names)]
+        texts = [record["run"], *(about["signature"] for about in abouts)]
+        if len(abouts) != self._metrics or not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ValueError("what it says of itself does not hold together")
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("what it says of itself does not hold together")
 
     def _read(self, path: Path) -> list[PartRow]:
         import pyarrow.parquet as pq
@@ -184,10 +231,12 @@ class PartStore:
         self._about(path)
         try:
             # Not `read_table`, which would take the part for one file of a data set.
-            table = pq.ParquetFile(path).read()
-        except (OSError, ValueError) as error:
+            rows = from_table(pq.ParquetFile(path).read())
+            if any(entry.metric not in range(self._metrics) for entry in rows):
+                raise ValueError("it has rows of no metric of this run")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise _damaged(path, error) from error
-        return from_table(table)
+        return rows
 
     def _write(
         self,
@@ -211,15 +260,18 @@ class PartStore:
         ]
         about = {"run": self._run, "shard": shard, "metrics": metrics}
         table = to_table(ordered, {_KEY: json.dumps(about)})
-        partial = path.with_name(f".{path.name}.tmp")
+        partial = temporary_path(path, self._run)
         try:
-            self.directory.mkdir(exist_ok=True)
-            with partial.open("wb") as file:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 pq.write_table(table, file)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
         except OSError as error:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise OutputError(
                 f"cannot write {path}: {error.strerror or error}",
                 hint="Is the disk full? Make room and resume; the parts that are there are kept.",
