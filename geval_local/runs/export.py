@@ -94,7 +94,7 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     list of Path
         Where the results are.
     """
-    output = output_of(run)
+    output = _output_of(run)
     run.finish([file.name for file in files] if output is None else [output.name])
     if output is None:
         return list(files)
@@ -115,7 +115,7 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     return [output]
 
 
-def output_of(run: Run) -> Path | None:
+def _output_of(run: Run) -> Path | None:
     """Name the file of the simple form, which is beside the run directory and nowhere else."""
     name = run.manifest.settings.output
     return None if name is None or run.directory is None else run.directory.parent / name

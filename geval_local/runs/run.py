@@ -88,7 +88,7 @@ def planned_names(manifest: Manifest) -> list[str]:
     return [*names, *(name for (_, metric), name in _steps_names(manifest).items() if metric in with_steps)]
 
 
-def result_key(manifest: Manifest, judge: str, metric: str) -> str:
+def _result_key(manifest: Manifest, judge: str, metric: str) -> str:
     """Name the results of a judge on a metric: the metric, or ``metric@judge`` with several judges."""
     return metric if len(manifest.judges) == 1 else f"{metric}@{judge}"
 
@@ -99,7 +99,7 @@ def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
     taken: set[str] = set()
     for judge in manifest.judges:
         for metric in manifest.settings.metrics:
-            key = result_key(manifest, judge.name, metric["name"])
+            key = _result_key(manifest, judge.name, metric["name"])
             name = safe_file_name(key)
             if name.lower() in taken:
                 name = safe_file_name(f"{key}\0")
@@ -138,7 +138,7 @@ class Run(ABC):
 
     def key(self, judge: JudgeRecord, metric: Metric) -> str:
         """Name the results of a judge on a metric."""
-        return result_key(self.manifest, judge.name, metric.name)
+        return _result_key(self.manifest, judge.name, metric.name)
 
     @abstractmethod
     def rows(

@@ -168,17 +168,16 @@ def test_nothing_is_left_beside_the_pinned_file(home):
     assert [file for file in home.rglob("*") if file.is_file()] == [path]
 
 
-def test_a_failed_write_leaves_no_pinned_file(home, monkeypatch):
-    def half(self, text, **options):
-        with self.open("w") as file:
-            file.write(text[: len(text) // 2])
-        raise OSError("disk full")
+def test_a_failed_write_costs_the_pin_and_not_the_steps(home, monkeypatch, caplog):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.write_text", half)
-        with pytest.raises(OSError, match="disk full"):
-            pinned_steps(FakeJudge(), a_metric())
-    assert not list(home.rglob("*.yaml"))
+        patch.setattr("geval_local.atomic.os.fsync", full)
+        metric, written = pinned_steps(FakeJudge(), a_metric())
+    assert (metric.steps, written) == (STEPS, None)
+    assert "x/tone are not pinned" in caplog.text
+    assert not [path for path in home.rglob("*") if path.is_file()]
     assert pinned_steps(FakeJudge(), a_metric())[0].steps == STEPS
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from cli_run import run as run_command
-from geval_local.runs.lock import DirectoryLock
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
@@ -23,6 +22,7 @@ from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Interrupted
 from geval_local.runs.export import Exporter, deliver
 from geval_local.runs.manifest import JudgeRecord, read_manifest
+from geval_local.runs.own_files import hold
 from geval_local.runs.ray import driver as distributed
 from geval_local.runs.ray.attempts import MOST_ATTEMPTS, attempt
 from geval_local.runs.ray.cluster import WorkerShare, share_out
@@ -153,7 +153,7 @@ def test_what_changed_is_refused(file, tmp_path, workers):
             carry_out(directory, changed)
     with pytest.raises(OutputError, match="the judge mock is not as it was when this run began: judge was"):
         carry_out(directory, None, lambda record: MockJudge(name="another"))
-    with DirectoryLock(directory), pytest.raises(OutputError, match="in use"):
+    with hold(directory), pytest.raises(OutputError, match="in use"):
         carry_out(directory, None)
     write_input(file, ROWS + 1)
     with pytest.raises(OutputError, match="has another content"):

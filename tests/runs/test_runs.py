@@ -114,6 +114,7 @@ def test_the_manifest_says_it_all(file, tmp_path):
     assert (result["rows"], result["unscored"]) == (ROWS, 7)
     assert result["signature"].startswith("judge:mock@")
     assert record["files"] == ["scores.jsonl"]
+    assert set(record["made"]) >= {"scores.sqlite", "scores.jsonl"}
 
 
 @pytest.mark.parametrize(
