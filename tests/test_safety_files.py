@@ -26,7 +26,8 @@ from geval_local.paths import safe_file_name
 from geval_local.runs import directory as directories
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Interrupted
-from geval_local.runs.manifest import read_manifest, write_manifest
+from geval_local.runs.manifest import definition, read_manifest, write_manifest
+from geval_local.runs.own_files import LOCK_NAME
 
 
 @pytest.fixture
@@ -66,9 +67,11 @@ def broken_judge(here: Path) -> Path:
 
 
 def tree(root: Path) -> dict[str, object]:
-    """Everything below a directory: kinds, permissions, contents, targets of links, times of change of files."""
+    """Everything below a directory but a run's own lock: kinds, permissions, contents, targets of links, times."""
     found: dict[str, object] = {}
     for path in sorted(root.rglob("*")):
+        if path.name == LOCK_NAME:
+            continue
         status = path.lstat()
         content: object = None
         if stat.S_ISLNK(status.st_mode):
@@ -148,7 +151,12 @@ def test_an_empty_directory_of_the_users_is_used_and_stays_after_a_failure(here)
     assert mode(here / "empty") == 0o755
 
 
-def test_links_are_not_followed_out_of_a_directory(started, file, tmp_path):
+def test_links_are_not_followed_out_of_a_directory(file, tmp_path):
+    metric = Metric(name="tone", criteria="Kind?", fields={"output": "Text"}, scale="1-5", steps=("Read.", "Score."))
+    started = tmp_path / "run"
+    asked = {"window": 12, "metrics": [definition(metric)]}
+    with pytest.raises(Interrupted):
+        execute(started, wanted(file, **asked), stop_after=2)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious.yaml").write_text("mine")
@@ -168,7 +176,7 @@ def test_links_are_not_followed_out_of_a_directory(started, file, tmp_path):
     (tmp_path / "linked" / "manifest.json").unlink()
     (tmp_path / "linked" / "manifest.json").symlink_to(started / "manifest.json")
     with pytest.raises(OutputError, match="holds no run"):
-        execute(tmp_path / "linked", wanted(file, window=12))
+        execute(tmp_path / "linked", wanted(file, **asked))
 
 
 # --- files that a user puts into a run directory ----------------------------------------------------------------------
@@ -446,7 +454,7 @@ def interrupted(here: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object)
         assert score(here, *arguments, "--batch-tokens", 600, "--no-cache").exit_code == 3
 
 
-@pytest.mark.parametrize("place", ["/", ".", "..", "nothing", "a\0b", "x" * 300])
+@pytest.mark.parametrize("place", ["/", ".", "..", "nothing", "x" * 300])
 def test_resume_names_what_is_no_run(here, place):
     done = run("resume", place, home=here / "home")
     assert done.exit_code == 2, done.exception
@@ -577,8 +585,8 @@ def test_an_unwritable_home_costs_pins_and_cache_and_one_warning(here, monkeypat
     done = score(here, "-o", "out.jsonl", home=home)
     assert done.exit_code == 0, (done.stderr, done.exception)
     assert len(read_rows(here / "out.jsonl")) == 12
-    assert done.stderr.count("warning") == 1, done.stderr
-    assert "steps are not pinned and figures not kept" in done.stderr.replace("\n", " ")
+    assert done.stderr.count("steps are not pinned and figures not kept") == 1, done.stderr
+    assert str(home) in done.stderr
     shown = run("cache", home=home)
     assert shown.exit_code in (0, 2), shown.exception
 
@@ -619,8 +627,6 @@ def test_steps_of_metrics_whose_names_look_alike_have_files_of_their_own(file, t
         Metric(name=name, criteria=f"Is it {name}?", fields={"output": "Text"}, scale="1-5", steps=("Read.", "Score."))
         for name in ("a/b", "a.b", "A.b")
     ]
-    from geval_local.runs.manifest import definition
-
     execute(tmp_path / "run", wanted(file, metrics=[definition(metric) for metric in metrics]))
     texts = {path.read_text() for path in (tmp_path / "run" / "steps").iterdir()}
     assert len(texts) == 3

@@ -18,6 +18,7 @@ from geval_local.errors import OutputError
 from geval_local.io.result_manifest import file_sha256
 from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
+from geval_local.runs.ray.parts import PARTS_NAME
 
 __all__ = ["LOCK_NAME", "OwnFiles", "hold", "leftovers"]
 
@@ -148,7 +149,8 @@ class OwnFiles:
     def sweep(self) -> None:
         """Remove half-written files of a process that died."""
         sweep(self._directory, self._manifest.run)
-        sweep(self._directory / STEPS_NAME, self._manifest.run)
+        for folder in (STEPS_NAME, PARTS_NAME):
+            sweep(self._directory / folder, self._manifest.run)
 
     def forget(self) -> None:
         """Write down that the run has not begun: should this process die while it removes it, the next one goes on."""

@@ -118,7 +118,8 @@ def test_a_run_goes_on_from_the_parts_that_are_there(file, tmp_path, workers):
     there = {path: path.stat().st_mtime_ns for path in (directory / "parts").glob("*.parquet")}
     assert len(there) == 2
     before = list(workers.scored)
-    (directory / "parts" / ".0-0000009-0000.parquet.tmp").write_bytes(b"half")
+    half = f".0-0000009-0000.parquet.{read_manifest(directory).run}.tmp"
+    (directory / "parts" / half).write_bytes(b"half")
     (path,) = carry_out(directory, None)
     assert path.read_bytes() == whole
     assert {path: path.stat().st_mtime_ns for path in there} == there
@@ -350,8 +351,5 @@ def test_the_manifest_keeps_how_a_run_is_spread(file, tmp_path, workers):
     carry_out(tmp_path / "run", asked(file, address="head:6379"))
     record = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [record["settings"][name] for name in ("distributed", "workers", "address")] == ["ray", 2, "head:6379"]
-    # A run of the time before there was such a thing is read as one that is not spread.
-    for name in ("distributed", "workers", "address"):
-        del record["settings"][name]
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps(record))
-    assert read_manifest(tmp_path / "run").settings.distributed is None
+    settings = read_manifest(tmp_path / "run").settings
+    assert (settings.distributed, settings.workers, settings.address) == ("ray", 2, "head:6379")
