@@ -17,13 +17,17 @@ from geval_local.paths import home_directory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["fingerprint", "tokenizer_hash", "weight_files"]
+__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "fingerprint", "tokenizer_hash", "weight_files"]
+
+#: The files of an adapter, as peft names them.
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
-_SAVED_BY = {"transformers_version", "_name_or_path", "use_cache"}
+_SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version", "base_model_name_or_path"}
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -54,16 +58,16 @@ def weight_files(directory: Path) -> list[Path]:
         return []
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
     for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise WeightsError(f"{index} names {name!r}, which is not a safetensors file of its own directory")
     return [directory / name for name in names]
 
 
-def fingerprint(directory: Path) -> str:
-    """Identify a judge by the content of its weights and of its configuration.
+def fingerprint(directory: Path, adapter: Path | None = None) -> str:
+    """Identify a judge by the content of its weights, of its configuration and of its adapter.
 
     The same weights under another configuration (rotary scaling, a sliding window) are another judge.
 
@@ -71,6 +75,8 @@ def fingerprint(directory: Path) -> str:
     ----------
     directory : Path
         The model's directory, complete.
+    adapter : Path, optional
+        Directory of the adapter that is laid over the weights.
 
     Returns
     -------
@@ -78,13 +84,17 @@ def fingerprint(directory: Path) -> str:
         16 hex digits of the SHA-256 over config.json (notes of the program that saved it left out) and the weight
         files' names and SHA-256 digests, sorted by name. The directory's place and the files' times do not enter.
     """
-    files = weight_files(directory)
-    digests = [f"{file.name}:{digest}" for file, digest in zip(files, _digests(files), strict=True)]
-    return hashlib.sha256("\n".join([_configuration(directory), *digests]).encode()).hexdigest()[:_HEX_DIGITS]
+    lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
+    if adapter is not None:
+        lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests([adapter / ADAPTER_WEIGHTS])]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
 
 
-def _configuration(directory: Path) -> str:
-    file = directory / "config.json"
+def _named_digests(files: Sequence[Path]) -> list[str]:
+    return [f"{file.name}:{digest}" for file, digest in zip(files, _digests(files), strict=True)]
+
+
+def _configuration(file: Path) -> str:
     record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     kept = {key: value for key, value in record.items() if key not in _SAVED_BY}
     return json.dumps(kept, sort_keys=True, ensure_ascii=False)
@@ -121,25 +131,28 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
 
 
 def _digests(files: Sequence[Path]) -> list[str]:
-    """SHA-256 of each file: from the name of its hub cache blob, from the notes of an earlier run, or by reading it."""
+    """SHA-256 of each file's content: read, or as noted when this very file was last read."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
     fresh: dict[str, str] = {}
     digests = []
     for file in files:
-        blob = file.resolve()
-        if file.is_symlink() and blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name):
-            digests.append(blob.name)  # the hub cache names each large file by the SHA-256 of its content
-            continue
-        status = blob.stat()
-        key = f"{blob}|{status.st_size}|{status.st_mtime_ns}"
+        key = _file_identity(file)
         digest = notes.get(key, "")
         if not _SHA256.fullmatch(digest):
-            digest = fresh[key] = _file_digest(blob)
+            digest = _file_digest(file)
+            if _file_identity(file) == key:  # else it was written to meanwhile
+                fresh[key] = digest
         digests.append(digest)
     if fresh:
         _write_notes(notes_file, fresh)
     return digests
+
+
+def _file_identity(file: Path) -> str:
+    """Name the state of a file, links followed: whatever writes to it changes the last time, which nobody can set."""
+    status = file.stat()
+    return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
 def _file_digest(path: Path) -> str:

@@ -101,26 +101,56 @@ def test_notes_that_cannot_be_written_cost_time_only(tmp_path, monkeypatch, read
     assert len(reads) == 2
 
 
-def test_blobs_of_the_hub_cache_carry_their_digest_in_their_name(tmp_path, home, reads):
-    plain = sharded(tmp_path / "plain", a=b"first")
-    expected = fingerprint(plain)
+def linked(snapshot, blob):
+    (snapshot / "a.safetensors").unlink()
+    (snapshot / "a.safetensors").symlink_to(blob)
+
+
+def test_the_name_of_a_blob_is_never_taken_for_its_content(tmp_path, home, reads):
+    expected = fingerprint(sharded(tmp_path / "plain", a=b"first"))
     snapshot = sharded(tmp_path / "hub" / "snapshots" / "c0ffee", a=b"")
     blob = tmp_path / "hub" / "blobs" / hashlib.sha256(b"first").hexdigest()
     blob.parent.mkdir()
     blob.write_bytes(b"first")
-    (snapshot / "a.safetensors").unlink()
-    (snapshot / "a.safetensors").symlink_to(blob)
+    linked(snapshot, blob)
     reads.clear()
-    assert fingerprint(snapshot) == expected
-    assert reads == []
-    # A link to a file that merely looks like one is read.
-    other = tmp_path / "other" / ("0" * 64)
-    other.parent.mkdir()
+    assert fingerprint(snapshot) == fingerprint(snapshot) == expected
+    assert len(reads) == 1
+    blob.write_bytes(b"FIRST")
+    assert fingerprint(snapshot) == fingerprint(sharded(tmp_path / "other", a=b"FIRST")) != expected
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(tmp_path, home):
+    directory = sharded(tmp_path / "m", a=b"first")
+    before = fingerprint(directory)
+    file = directory / "a.safetensors"
+    status = file.stat()
+    file.write_bytes(b"FIRST")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    changed = fingerprint(directory)
+    assert changed != before
+    # Another file of the same size and time in its place.
+    other = directory / "other"
     other.write_bytes(b"first")
-    (snapshot / "a.safetensors").unlink()
-    (snapshot / "a.safetensors").symlink_to(other)
-    assert fingerprint(snapshot) == expected
-    assert reads == ["0" * 64]
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(file)
+    assert fingerprint(directory) == before
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, home, monkeypatch):
+    directory = sharded(tmp_path / "m", a=b"first")
+    original = module._file_digest
+
+    def read_and_change(path):
+        digest = original(path)
+        path.write_bytes(b"another length")
+        return digest
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_file_digest", read_and_change)
+        fingerprint(directory)
+    assert not (home / "digests.json").exists()
+    assert fingerprint(directory) == fingerprint(sharded(tmp_path / "n", a=b"another length"))
 
 
 def test_a_single_file_goes_before_an_index(tmp_path):
