@@ -35,7 +35,7 @@ def judge_signature(
     """
     is_closed = encoder.style != "completion" and encoder.close_thinking
     return Signature(
-        judge=f"{loaded.entry.name}@{loaded.fingerprint}",
+        judge=f"{loaded.entry.label}@{loaded.fingerprint}",
         metric=f"{metric.name}@{metric.hash}",
         steps=metric.steps_hash,
         scale=metric.scale.text,

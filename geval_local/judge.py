@@ -54,7 +54,7 @@ class Judge(Scorer):
 
     def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineChoice = "auto") -> None:
         self.loaded = loaded
-        self.name = loaded.entry.name
+        self.name = loaded.entry.label
         self.fingerprint = loaded.fingerprint
         encoder = PromptEncoder(
             loaded.tokenizer, style=loaded.entry.style, close_thinking=loaded.entry.thinking == "closed"
@@ -70,6 +70,7 @@ class Judge(Scorer):
         name: str | Path | None = None,
         *,
         models_file: str | Path | None = None,
+        adapter: str | Path | None = None,
         style: Literal["completion", "chat", "chat-no-prefill"] | None = None,
         batch_tokens: int | None = None,
         engine: EngineChoice = "auto",
@@ -89,6 +90,9 @@ class Judge(Scorer):
             judge.
         models_file : str or Path, optional
             A models file of your own, laid over the packaged one.
+        adapter : str or Path, optional
+            Directory of a LoRA adapter, which is merged into the weights; needs peft. An adapter in the judge's own
+            directory is taken by itself.
         style : {"completion", "chat", "chat-no-prefill"}, optional
             Prompt style; the entry's own when absent.
         batch_tokens : int, optional
@@ -104,7 +108,7 @@ class Judge(Scorer):
             If the judge is unknown, its weights are missing or not safetensors, its architecture or tokenizer
             cannot be used, or `engine` is ``trie`` or ``cache`` and that is not exact for the model.
         """
-        entry = find_judge(name, models_file)
+        entry = find_judge(name, models_file, adapter=adapter)
         if style is not None:
             entry = entry.model_copy(update={"style": style})
         options = LoadOptions(

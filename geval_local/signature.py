@@ -19,7 +19,7 @@ class Signature:
     Attributes
     ----------
     judge : str
-        Name and content fingerprint of the weights.
+        Name, with that of an adapter, and content fingerprint of the weights, adapter included.
     tokenizer : str
         Hash of tokenizer and chat template.
     metric : str

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from geval_local.cli import options
+from geval_local.errors import JudgeError
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -22,6 +23,7 @@ __all__ = ["JudgeChoice", "Loading", "takes_loading"]
 class Loading:
     """How a judge is to be loaded: one field per option of the panel, in its order; the names of `Judge.load`."""
 
+    adapter: options.Adapter = None
     style: options.Style = None
     device: options.Device = None
     device_map: options.DeviceMap = None
@@ -51,16 +53,19 @@ class JudgeChoice(Loading):
         return Judge.load(**asdict(self))
 
     def label(self) -> str:
-        """Name the judge as results do."""
+        """Name the judge as results do; one that is not here, as it was asked for."""
         from geval_local.models.registry import load_registry
 
-        return self.name or load_registry(self.models_file).default
+        try:
+            return self.entry().label
+        except JudgeError:
+            return self.name or load_registry(self.models_file).default
 
     def entry(self) -> JudgeEntry:
         """Find its entry, without weights."""
         from geval_local.models.registry import find_judge
 
-        entry = find_judge(self.name, self.models_file)
+        entry = find_judge(self.name, self.models_file, adapter=self.adapter)
         return entry if self.style is None else entry.model_copy(update={"style": self.style})
 
 

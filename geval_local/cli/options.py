@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "Adapter",
     "Address",
     "Attention",
     "BatchTokens",
@@ -71,6 +72,14 @@ ModelsFile = Annotated[
     typer.Option("--models", metavar="FILE", help="A models file of your own, laid over the packaged one."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A LoRA adapter for the judge, merged into its weights (needs peft).",
+        rich_help_panel=_LOADING,
+    ),
+]
 Style = Annotated[
     StyleName | None,
     typer.Option(help="Prompt style. Absent: the judge's own.", rich_help_panel=_LOADING),

@@ -35,6 +35,8 @@ class JudgeEntry(BaseModel):
         Hub id ``organisation/model``.
     revision : str, optional
         Branch, tag or commit of the hub repository.
+    adapter : Path, optional
+        Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
     dtype : {"float64", "float32", "bfloat16", "float16"}
         What the weights are loaded in; ``float64`` is for proofs on small models.
     style : {"completion", "chat", "chat-no-prefill"}
@@ -60,6 +62,7 @@ class JudgeEntry(BaseModel):
     path: Path | None = None
     hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
     revision: str | None = None
+    adapter: Path | None = None
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "bfloat16"
     style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
     thinking: Literal["none", "closed"] = "none"
@@ -68,6 +71,13 @@ class JudgeEntry(BaseModel):
     parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     note: str = ""
+
+    @property
+    def label(self) -> str:
+        """What results call it: its name, and that of its adapter."""
+        if self.adapter is None:
+            return self.name
+        return f"{self.name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
 
     @model_validator(mode="before")
     @classmethod
@@ -140,12 +150,19 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
                 for problem in error.errors()
             ]
             continue
-        if entry.path is not None:
-            entry = entry.model_copy(update={"path": (base / entry.path.expanduser()).resolve()})
-        entries[name] = entry
+        try:
+            entries[name] = entry.model_copy(update=_absolute_paths(entry, base))
+        except (OSError, RuntimeError, ValueError) as error:  # no such user, a loop of links, a null character
+            problems.append(f"{where}: its path cannot be followed: {error}")
     if problems:
         raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
     return data.get("default"), entries
+
+
+def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
+    """Give the paths of an entry as they are from the file that names them."""
+    paths = {"path": entry.path, "adapter": entry.adapter}
+    return {key: (base / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
 
 
 def _explain(problem: Any, known: list[str]) -> str:

@@ -11,15 +11,20 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
+from geval_local.inference.adapter import check_adapter, merge_adapter
 from geval_local.models.checks import check_architecture, check_weight_files
 from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, tokenizer_hash
-from geval_local.models.gaps import check_gaps, check_placement
+from geval_local.models.gaps import check_finite, check_gaps, check_placement, check_surplus
 from geval_local.models.options import LoadOptions, loading_arguments
 from geval_local.models.quiet import first_line, quiet
 from geval_local.models.registry import fetch_directory, local_directory
 
 __all__ = ["LoadOptions", "LoadedModel", "check_style", "load_model", "load_tokenizer", "resolve_directory"]
+
+
+#: Where transformers is told to look for an adapter, so that it lays none over the weights by itself.
+_NO_ADAPTER = "no-adapter"
 
 
 @dataclass
@@ -37,7 +42,7 @@ class LoadedModel:
     directory : Path
         Where its files are.
     fingerprint : str
-        Content hash of the weights, see `fingerprint.fingerprint`.
+        Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
     tokenizer_hash : str
         Content hash of tokenizer and template.
     dtype : torch.dtype
@@ -147,13 +152,14 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     Raises
     ------
     WeightsError
-        If weights are missing, incomplete, damaged, not safetensors, or do not fill every parameter of the model.
+        If weights are missing, incomplete, damaged, not safetensors, not finite, or are not exactly those of the model.
     UnsupportedModelError
         If the model is no decoder with a next-token distribution, or needs code of its own without permission.
     TokenizerError
         See `load_tokenizer`.
     JudgeError
-        If the model does not fit, or a device map has memory for no part of it.
+        If the model does not fit, a device map has memory for no part of it, its adapter cannot be laid over it, or its
+        logits are not finite.
     ConfigurationError
         If an option cannot be met on this machine.
     """
@@ -161,6 +167,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     directory = resolve_directory(entry)
     check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
     check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    check_adapter(entry, quantized=options.quantization is not None)
     tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
     arguments = loading_arguments(options, entry.dtype)
     with quiet():
@@ -172,6 +179,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
                 trust_remote_code=options.trust_remote_code,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported, and refused below with the names of the parameters
+                adapter_kwargs={"subfolder": _NO_ADAPTER},
                 **arguments,
             )
         except SafetensorError as error:
@@ -188,18 +196,22 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
             raise JudgeError(f"judge {entry.name!r} cannot be loaded from {directory}: {first_line(error)}") from error
     model, report = loaded
     check_gaps(entry, directory, report)
+    check_surplus(entry, directory, model, report)
     check_placement(entry, model)
     _keep_soft_capping(entry, model, options)
+    if entry.adapter is not None:
+        model = merge_adapter(entry, model)
     model.eval()
     model.requires_grad_(False)
     if arguments["dtype"] is torch.float64:
         model.set_experts_implementation("eager")  # the grouped product of mixture models knows no float64
+    check_finite(entry, model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         entry=entry,
         directory=directory,
-        fingerprint=fingerprint(directory),
+        fingerprint=fingerprint(directory, entry.adapter),
         tokenizer_hash=tokenizer_hash(tokenizer, directory),
         dtype=arguments["dtype"],
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),

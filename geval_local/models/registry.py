@@ -16,6 +16,7 @@ from typing import Any
 
 from geval_local.errors import JudgeError
 from geval_local.models.entry import BYTES_PER_PARAMETER, HUB_ID, JudgeEntry, read_models
+from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.paths import home_directory
 
 __all__ = [
@@ -69,7 +70,9 @@ def load_registry(models_file: str | Path | None = None) -> Registry:
     return Registry(default, judges)
 
 
-def find_judge(name: str | Path | None = None, models_file: str | Path | None = None) -> JudgeEntry:
+def find_judge(
+    name: str | Path | None = None, models_file: str | Path | None = None, *, adapter: str | Path | None = None
+) -> JudgeEntry:
     """Find a judge by name, directory or hub id.
 
     Parameters
@@ -79,16 +82,41 @@ def find_judge(name: str | Path | None = None, models_file: str | Path | None = 
         ``organisation/model`` that is in the local Hugging Face cache. None: the default judge.
     models_file : str or Path, optional
         See `load_registry`.
+    adapter : str or Path, optional
+        Directory of a LoRA adapter for it; the entry's own, or the one in its directory, when absent.
 
     Raises
     ------
     JudgeError
-        If nothing of that name is known here; the message offers near names.
+        If nothing of that name is known here, with near names; if there is no adapter in that directory, or the judge
+        has one of its own already.
     """
+    entry = _find_entry(name, models_file)
+    own = local_directory(entry)
+    if entry.adapter is None and own is not None and (own / ADAPTER_CONFIG).is_file():
+        entry = entry.model_copy(update={"adapter": own})
+    if adapter is None:
+        return entry
+    directory = _expanded(adapter)
+    if directory is None or not (directory / ADAPTER_CONFIG).is_file():
+        raise JudgeError(
+            f"{adapter} holds no {ADAPTER_CONFIG}, so there is no adapter there",
+            hint="Give the directory that peft's `save_pretrained` wrote.",
+        )
+    if entry.adapter is not None:
+        raise JudgeError(
+            f"judge {entry.name!r} has an adapter of its own ({entry.adapter}); a second one cannot be laid over it",
+            hint="Leave --adapter out, or name the judge without its adapter.",
+        )
+    return entry.model_copy(update={"adapter": directory})
+
+
+def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
-    if wanted not in registry.judges and Path(wanted).expanduser().is_dir():
-        return directory_entry(Path(wanted).expanduser().resolve(), name=wanted)
+    directory = _expanded(wanted)
+    if wanted not in registry.judges and directory is not None and directory.is_dir():
+        return directory_entry(directory, name=wanted)
     entry = _named(registry, wanted)
     if entry is None and re.fullmatch(HUB_ID, wanted):
         directory = local_directory(JudgeEntry(name=wanted, hub=wanted))
@@ -122,6 +150,14 @@ def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
     return registry.judges.get(wanted) or next(by_hub, None)
 
 
+def _expanded(path: str | Path) -> Path | None:
+    """Give a path in full; None for one that leads nowhere (no such user, a loop, no name for a file)."""
+    try:
+        return Path(path).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
 def _unknown(registry: Registry, wanted: str) -> JudgeError:
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
@@ -143,6 +179,11 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
         If the directory holds no readable ``config.json``.
     """
     config = _read_json(directory / "config.json")
+    if config is None and (directory / ADAPTER_CONFIG).is_file():
+        raise JudgeError(
+            f"{directory} is an adapter alone: it holds {ADAPTER_CONFIG}, but no model with a config.json",
+            hint=f"Name the model that it was trained on: --judge MODEL --adapter {directory}.",
+        )
     if config is None:
         raise JudgeError(
             f"{directory} holds no readable config.json, so it is not a model directory",

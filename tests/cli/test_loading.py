@@ -16,6 +16,7 @@ from geval_local.errors import JudgeError
 
 #: What is given on the command line, and what `Judge.load` is to be given for it.
 GIVEN = {
+    "adapter": ("tuned", Path("tuned")),
     "style": ("chat", "chat"),
     "device": ("cpu", "cpu"),
     "device_map": ("auto", "auto"),

@@ -344,7 +344,8 @@ def test_loading_is_silent_and_leaves_the_log_level_as_it_was(judge, capfd):
     transformers.utils.logging.set_verbosity_info()
     try:
         weights = load_file(judge / "model.safetensors")
-        save_file({**weights, "surplus.weight": torch.zeros(2)}, judge / "model.safetensors", metadata={"format": "pt"})
+        surplus = {"model.rotary_emb.inv_freq": torch.zeros(2)}
+        save_file({**weights, **surplus}, judge / "model.safetensors", metadata={"format": "pt"})
         load_model(find_judge(judge))
         assert transformers.utils.logging.get_verbosity() == transformers.utils.logging.INFO
     finally:

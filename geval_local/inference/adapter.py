@@ -1,0 +1,140 @@
+"""LoRA adapters: checked before the weights are read, merged into them afterwards, never laid over them unnoticed.
+
+Merged, the model has its own layers only, so that every engine serves it as it serves the plain one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
+from geval_local.models.entry import JudgeEntry
+from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from geval_local.models.quiet import first_line, quiet
+
+__all__ = ["check_adapter", "merge_adapter"]
+
+_SHOWN = 3
+
+
+def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
+    """Check that a judge's adapter, if it has one, can be merged here.
+
+    Parameters
+    ----------
+    entry : JudgeEntry
+        The judge.
+    quantized : bool
+        Whether its weights are to be quantized while loading.
+
+    Raises
+    ------
+    ConfigurationError
+        If peft is not installed, or the weights are to be quantized, which leaves nothing to merge into.
+    WeightsError
+        If there are no adapter weights as safetensors.
+    UnsupportedModelError
+        If the adapter is no LoRA.
+    JudgeError
+        If its configuration cannot be read.
+    """
+    if entry.adapter is None:
+        return
+    file = entry.adapter / ADAPTER_CONFIG
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        kind = config["peft_type"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise JudgeError(f"judge {entry.name!r}: {file} is not the configuration of an adapter: {error!r}") from error
+    if kind != "LORA":
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: the adapter in {entry.adapter} is of the kind {kind!r}; only LoRA is merged",
+            hint="Merge it with peft's own `merge_and_unload` where it can, and give the merged model as --judge.",
+        )
+    if not (entry.adapter / ADAPTER_WEIGHTS).is_file():
+        raise WeightsError(
+            f"judge {entry.name!r}: {entry.adapter} holds no {ADAPTER_WEIGHTS}",
+            hint="Only safetensors are loaded. A pickled adapter_model.bin is converted by loading it with peft, where "
+            "you trust it, and `save_pretrained`.",
+        )
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigurationError(
+            f"judge {entry.name!r} has an adapter ({entry.adapter}), which needs the package peft",
+            hint="Install it: pip install 'geval-local[peft]'.",
+        )
+    if quantized:
+        raise ConfigurationError(
+            f"judge {entry.name!r}: an adapter is merged into the weights, which quantization has no room for",
+            hint="Leave --quantization out, or merge the adapter into the model's files beforehand.",
+        )
+
+
+def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
+    """Merge a judge's adapter into its loaded weights.
+
+    Parameters
+    ----------
+    entry : JudgeEntry
+        The judge, with an adapter that `check_adapter` has passed.
+    model : PreTrainedModel
+        Its model.
+
+    Returns
+    -------
+    PreTrainedModel
+        The same architecture, with other weights.
+
+    Raises
+    ------
+    WeightsError
+        If the adapter's weights are not exactly those that it has a place for in this model.
+    JudgeError
+        If it cannot be merged.
+    """
+    import peft
+
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise JudgeError(
+            f"judge {entry.name!r}: an adapter cannot be merged into weights that the device map left on the disk",
+            hint="Load all of it into memory: --device cpu, a smaller --dtype or a smaller judge.",
+        )
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    is_tied = head is not None and head.weight is embedding.weight
+    with quiet():
+        try:
+            config = peft.PeftConfig.from_pretrained(str(entry.adapter), local_files_only=True)
+            adapted = peft.PeftModel(model, config)
+            loaded = adapted.load_adapter(str(entry.adapter), "default", torch_device=str(model.device))
+        except Exception as error:  # peft raises whatever its parts do
+            raise JudgeError(
+                f"judge {entry.name!r}: the adapter in {entry.adapter} does not fit it: {first_line(error)}",
+                hint=f"An adapter belongs to the model that it was trained on; see {ADAPTER_CONFIG}.",
+            ) from error
+        wrong = sorted([*loaded.missing_keys, *loaded.unexpected_keys])
+        if wrong:
+            raise WeightsError(
+                f"judge {entry.name!r}: the weights of the adapter in {entry.adapter} are not those that its "
+                f"configuration asks for in this model: {len(loaded.missing_keys)} are missing and "
+                f"{len(loaded.unexpected_keys)} have no place ({', '.join(wrong[:_SHOWN])})",
+                hint=f"An adapter belongs to the model that it was trained on; see {ADAPTER_CONFIG}.",
+            )
+        if is_tied and any(hasattr(part, "base_layer") or hasattr(part, "modules_to_save") for part in _ends(adapted)):
+            raise JudgeError(
+                f"judge {entry.name!r}: the adapter in {entry.adapter} changes the embedding or the head, which are "
+                "one in this model, so that it cannot be merged into one without the other",
+                hint="Merge it into the model's files beforehand, with the two untied.",
+            )
+        try:
+            return adapted.merge_and_unload(safe_merge=True)
+        except Exception as error:
+            raise JudgeError(
+                f"judge {entry.name!r}: the adapter in {entry.adapter} cannot be merged: {first_line(error)}"
+            ) from error
+
+
+def _ends(adapted: Any) -> list[Any]:
+    """Input and output embeddings of a model with an adapter, as the adapter left them."""
+    model = adapted.get_base_model()
+    return [model.get_input_embeddings(), model.get_output_embeddings()]

@@ -1,0 +1,215 @@
+"""Adapters: other scores under another name, fingerprint and signature; never laid over a judge unnoticed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from cli_run import METRIC, run
+from safetensors.torch import load_file, save_file
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local.cli.loading import Loading
+from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
+from geval_local.judge import Judge
+from geval_local.metric import Metric
+from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.registry import find_judge
+
+peft = pytest.importorskip("peft")
+
+METRIC_IN_PYTHON = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"output": "O"})
+METRIC_IN_PYTHON = METRIC_IN_PYTHON.with_steps(("Read.", "Choose a score."))
+SAMPLES = [{"output": f"It ends at {row}."} for row in range(5)]
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return save_judge(tmp_path / "judge", tiny_model("llama", 263, dtype=torch.float32), byte_tokenizer())
+
+
+def make_adapter(directory, judge, seed=0, **settings):
+    """Write a LoRA adapter with weights far from zero, and give the logits that peft itself computes with it."""
+    model = load_model(find_judge(judge).model_copy(update={"adapter": None})).model
+    config = peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]} | settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        adapted = peft.get_peft_model(model, config).eval()
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_" in name:
+                    parameter.copy_(0.5 * torch.randn_like(parameter))
+    adapted.save_pretrained(str(directory))
+    with torch.inference_mode():
+        return directory, adapted(torch.arange(20).unsqueeze(0) + 8).logits
+
+
+@pytest.fixture
+def adapter(tmp_path, plain):
+    return make_adapter(tmp_path / "tuned", plain)[0]
+
+
+def values(judge):
+    return [score.value for score in judge.score_many(METRIC_IN_PYTHON, SAMPLES)]
+
+
+def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_path, plain):
+    adapter, logits = make_adapter(tmp_path / "tuned", plain)
+    one, other = Judge.load(plain), Judge.load(plain, adapter=adapter)
+    assert max(abs(a - b) for a, b in zip(values(one), values(other), strict=True)) > 0.01
+    with torch.inference_mode():
+        found = other.loaded.model(torch.arange(20).unsqueeze(0) + 8).logits
+    assert (found - logits).abs().max() < 1e-4
+    assert other.name == f"{plain}+tuned"
+    assert one.fingerprint != other.fingerprint
+    assert one.identity != other.identity
+    assert set(one.signature(METRIC_IN_PYTHON).differences(other.signature(METRIC_IN_PYTHON))) == {"judge"}
+    second = make_adapter(tmp_path / "again" / "tuned", plain, seed=1)[0]
+    assert Judge.load(plain, adapter=second).fingerprint not in (one.fingerprint, other.fingerprint)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
+def test_the_prefix_engine_is_exact_with_an_adapter(tmp_path, kind):
+    directory = save_judge(tmp_path / kind, tiny_model(kind, 263, dtype=torch.float32), byte_tokenizer())
+    make_adapter(tmp_path / "tuned", directory, target_modules="all-linear")
+    shared = Judge.load(directory, adapter=tmp_path / "tuned", engine="trie")
+    padded = Judge.load(directory, adapter=tmp_path / "tuned", engine="padded")
+    assert shared.engine_report.engine == "trie"
+    assert values(shared) == pytest.approx(values(padded), abs=1e-4)
+
+
+def test_an_adapter_in_the_judges_directory_is_named_and_counts(tmp_path, plain, adapter):
+    expected = Judge.load(plain, adapter=adapter)
+    both = shutil.copytree(plain, tmp_path / "both")
+    for file in (CONFIG, WEIGHTS):
+        shutil.copy(adapter / file, both)
+    found = Judge.load(both)
+    assert (found.name, found.fingerprint) == (f"{both}+adapter", expected.fingerprint)
+    assert values(found) == pytest.approx(values(expected), abs=1e-6)
+    assert Loading().of(str(both), None).label() == found.name
+    with pytest.raises(JudgeError, match="has an adapter of its own"):
+        Judge.load(both, adapter=adapter)
+    # A model that was loaded without asking for it is the plain one, and says so.
+    bare = load_model(find_judge(plain).model_copy(update={"path": both}))
+    assert bare.fingerprint == Judge.load(plain).fingerprint
+    assert bare.entry.label == str(plain)
+
+
+def test_a_models_file_names_an_adapter(tmp_path, plain, adapter):
+    models = tmp_path / "models.yaml"
+    models.write_text("judges:\n  mine:\n    path: judge\n    adapter: tuned\n    dtype: float32\n    style: chat\n")
+    judge = Judge.load("mine", models_file=models)
+    assert judge.name == "mine+tuned"
+    assert values(judge) == pytest.approx(values(Judge.load(plain, adapter=adapter)), abs=1e-6)
+
+
+def test_without_peft_it_is_refused_before_any_weights(plain, adapter, monkeypatch):
+    monkeypatch.setattr("geval_local.inference.adapter.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(ConfigurationError, match="needs the package peft") as caught:
+        Judge.load(plain, adapter=adapter)
+    assert "pip install 'geval-local[peft]'" in caught.value.hint
+
+
+def edit(adapter, **changes):
+    file = adapter / CONFIG
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def as_pickle(adapter):
+    (adapter / WEIGHTS).rename(adapter / "adapter_model.bin")
+
+
+def another_rank(adapter):
+    edit(adapter, r=2)
+
+
+def more_targets(adapter):
+    edit(adapter, target_modules=["q_proj", "down_proj", "up_proj"])
+
+
+def fewer_targets(adapter):
+    edit(adapter, target_modules=["q_proj"])
+
+
+def foreign_targets(adapter):
+    edit(adapter, target_modules=["c_attn"])
+
+
+def not_finite(adapter):
+    weights = load_file(adapter / WEIGHTS)
+    save_file({name: tensor * float("nan") for name, tensor in weights.items()}, adapter / WEIGHTS)
+
+
+def cut_short(adapter):
+    (adapter / WEIGHTS).write_bytes((adapter / WEIGHTS).read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (as_pickle, WeightsError, f"holds no {WEIGHTS}"),
+        (another_rank, JudgeError, "does not fit"),
+        (more_targets, WeightsError, "2 are missing and 0 have no place|4 are missing and 0 have no place"),
+        (fewer_targets, WeightsError, "0 are missing and 4 have no place"),
+        (foreign_targets, JudgeError, "does not fit"),
+        (not_finite, JudgeError, "merged|finite"),
+        (cut_short, JudgeError, "does not fit"),
+        (lambda adapter: edit(adapter, peft_type="PREFIX_TUNING"), UnsupportedModelError, "only LoRA is merged"),
+        (lambda adapter: edit(adapter, peft_type=["x"]), UnsupportedModelError, "only LoRA is merged"),
+        (lambda adapter: edit(adapter, r="x"), JudgeError, "does not fit"),
+        (lambda adapter: (adapter / CONFIG).write_text("[1"), JudgeError, "not the configuration of an adapter"),
+        (lambda adapter: (adapter / CONFIG).write_text("[1]"), JudgeError, "not the configuration of an adapter"),
+        (lambda adapter: (adapter / CONFIG).unlink(), JudgeError, f"holds no {CONFIG}"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(plain, adapter, change, error, says):
+    change(adapter)
+    with pytest.raises(error, match=says):
+        Judge.load(plain, adapter=adapter)
+
+
+def test_an_adapter_and_quantization_exclude_each_other(plain, adapter, monkeypatch):
+    entry = find_judge(plain, adapter=adapter)
+    with pytest.raises(ConfigurationError, match="quantization has no room"):
+        load_model(entry, LoadOptions(quantization="4bit"))
+
+
+def test_tied_embeddings_are_not_changed_in_one_place_only(tmp_path):
+    model = tiny_model("llama", 263, dtype=torch.float32, tie_word_embeddings=True)
+    directory = save_judge(tmp_path / "tied", model, byte_tokenizer())
+    make_adapter(tmp_path / "tuned", directory, target_modules=["lm_head"])
+    with pytest.raises(JudgeError, match="embedding or the head, which are one"):
+        Judge.load(directory, adapter=tmp_path / "tuned")
+
+
+def test_an_adapter_alone_says_how_it_is_given(adapter):
+    with pytest.raises(JudgeError, match="is an adapter alone") as caught:
+        find_judge(adapter)
+    assert f"--judge MODEL --adapter {adapter}" in caught.value.hint
+
+
+def test_the_command_line_scores_with_an_adapter_under_its_own_name(tmp_path, plain, adapter, monkeypatch):
+    """First with the adapter, then without: the cache must not give one the other's figures."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"source": "A tale.", **row}) + "\n" for row in SAMPLES))
+    command = ("score", "data.jsonl", "-m", "clarity.yaml", "-j", str(plain))
+    tuned = run(*command, "--adapter", "tuned", "-o", "tuned.jsonl", home=tmp_path / "home")
+    bare = run(*command, "-o", "bare.jsonl", home=tmp_path / "home")
+    assert (tuned.exit_code, bare.exit_code) == (0, 0), tuned.output + bare.output
+    found = [
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("tuned.jsonl", "bare.jsonl")
+    ]
+    assert re.search(r"judge\+tuned@", tuned.output)
+    assert found[0] != found[1]
