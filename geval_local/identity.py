@@ -33,13 +33,12 @@ def judge_signature(
     estimator : Estimator, optional
         Exact expectation when absent.
     """
-    is_closed = encoder.style != "completion" and encoder.close_thinking
     return Signature(
         judge=f"{loaded.entry.label}@{loaded.fingerprint}",
         metric=f"{metric.name}@{metric.hash}",
         steps=metric.steps_hash,
         scale=metric.scale.text,
-        style=encoder.style + ("+closed-thinking" if is_closed else ""),
+        style=encoder.style + ("+closed-thinking" if encoder.closes_thinking else ""),
         estimator=(estimator or Estimator()).text,
         **_setup(loaded),
     )

@@ -56,9 +56,7 @@ class Judge(Scorer):
         self.loaded = loaded
         self.name = loaded.entry.label
         self.fingerprint = loaded.fingerprint
-        encoder = PromptEncoder(
-            loaded.tokenizer, style=loaded.entry.style, close_thinking=loaded.entry.thinking == "closed"
-        )
+        encoder = PromptEncoder(loaded.tokenizer, style=loaded.entry.style)
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
         chosen, self.engine_report = choose_engine(loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens)

@@ -78,7 +78,7 @@ def gptscore_figures(
     encoder = judge.encoder
     if encoder.style == "chat-no-prefill":
         # The output is what the assistant writes, whoever has to write the label.
-        encoder = PromptEncoder(encoder.tokenizer, style="chat", close_thinking=encoder.close_thinking)
+        encoder = PromptEncoder(encoder.tokenizer, style="chat")
     figures: list[dict[str, Any]] = [{} for _ in samples]
     places: list[int] = []
     texts: list[tuple[str, str]] = []

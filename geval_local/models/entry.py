@@ -42,8 +42,6 @@ class JudgeEntry(BaseModel):
     style : {"completion", "chat", "chat-no-prefill"}
         ``completion``: one text that ends in the form's cue. ``chat``: all up to the cue in the user turn, the cue as
         the beginning of the assistant's turn. ``chat-no-prefill``: the cue too in the user turn.
-    thinking : {"none", "closed"}
-        ``closed``: the model thinks before it answers, and the chat template is told to leave that block empty.
     context : int, optional
         Longest input, tokens. None: the model names no limit.
     license : str, optional
@@ -65,7 +63,6 @@ class JudgeEntry(BaseModel):
     adapter: Path | None = None
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = "bfloat16"
     style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
-    thinking: Literal["none", "closed"] = "none"
     context: int | None = Field(default=None, gt=0)
     license: str | None = None
     parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)

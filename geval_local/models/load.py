@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
 from geval_local.inference.adapter import check_adapter, merge_adapter
+from geval_local.inference.template import chat_frame
 from geval_local.models.checks import check_architecture, check_weight_files
 from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, tokenizer_hash
@@ -127,16 +128,20 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
     Raises
     ------
     TokenizerError
-        If the style is a chat style, or thinking is to be closed, and there is no chat template.
+        If the style is a chat style, and there is no chat template, or none that ends where an answer starts.
     """
-    if tokenizer.chat_template or (entry.style == "completion" and entry.thinking == "none"):
+    if entry.style == "completion":
         return
-    setting = f"style {entry.style!r}" if entry.style != "completion" else "thinking 'closed'"
-    raise TokenizerError(
-        f"judge {entry.name!r}: {setting} needs a chat template, and its tokenizer has none",
-        hint="Set `style: completion` (and `thinking: none`) for it in a models file of your own, or add "
-        "chat_template.jinja to its directory.",
-    )
+    if not tokenizer.chat_template:
+        raise TokenizerError(
+            f"judge {entry.name!r}: style {entry.style!r} needs a chat template, and its tokenizer has none",
+            hint="Set `style: completion` for it in a models file of your own, or add chat_template.jinja to its "
+            "directory.",
+        )
+    try:
+        chat_frame(tokenizer)
+    except TokenizerError as error:
+        raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
 
 
 def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:

@@ -170,8 +170,7 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
 def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     """Describe a plain model directory by what its own files say.
 
-    The style is ``chat`` when the directory brings a chat template and ``completion`` otherwise; a template that knows
-    ``enable_thinking`` gets its thinking block closed.
+    The style is ``chat`` when the directory brings a chat template and ``completion`` otherwise.
 
     Raises
     ------
@@ -192,14 +191,12 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")
     context = next((text_config[key] for key in _CONTEXT_KEYS if isinstance(text_config.get(key), int)), None)
-    template = _chat_template(directory)
     return JudgeEntry.model_validate(
         {
             "name": name or str(directory),
             "path": directory,
             "dtype": stored if stored in BYTES_PER_PARAMETER else "float32",
-            "style": "chat" if template else "completion",
-            "thinking": "closed" if "enable_thinking" in template else "none",
+            "style": "chat" if _has_chat_template(directory) else "completion",
             "context": context,
             "note": "style and context as the directory's own files say",
         }
@@ -236,17 +233,12 @@ def _cached_snapshot(hub: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def _chat_template(directory: Path) -> str:
-    """Read the template as text; several named ones are joined, since only their presence and keys matter here."""
-    try:
-        return (directory / "chat_template.jinja").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        pass
-    for file in ("tokenizer_config.json", "chat_template.json"):
-        template = (_read_json(directory / file) or {}).get("chat_template")
-        if template:
-            return template if isinstance(template, str) else json.dumps(template)
-    return ""
+def _has_chat_template(directory: Path) -> bool:
+    """Whether a directory brings a chat template; `additional_chat_templates` may hold named ones beside it."""
+    if (directory / "chat_template.jinja").is_file():
+        return True
+    files = ("tokenizer_config.json", "chat_template.json")
+    return any((_read_json(directory / file) or {}).get("chat_template") for file in files)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError
+from geval_local.inference.template import chat_frame
 from geval_local.prompt import Prompt
 from geval_local.tokens.shared_text import SharedTextEncoder
 
@@ -34,23 +35,6 @@ TokenIds = NDArray[np.int32]
 
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")
 
-#: Some templates print the date (Llama 3.2, GPT-OSS), and a score must not depend on the day: they are told the date
-#: that Llama's own templates fall back to.
-_DATE_PARTS = {"%Y": "2024", "%y": "24", "%m": "07", "%d": "26", "%b": "Jul", "%B": "July", "%A": "Friday", "%a": "Fri"}
-_FIXED_DATE = (
-    "{% macro strftime_now(format) -%}{{ format"
-    + "".join(f" | replace('{part}', '{text}')" for part, text in _DATE_PARTS.items())
-    + " }}{%- endmacro +%}"
-)
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """A chat template around a prompt's body: the text before it and the text between it and the label."""
-
-    before: str
-    after: str
-
 
 class PromptEncoder:
     """Turns prompts into token ids for one tokenizer and prompt style.
@@ -62,18 +46,15 @@ class PromptEncoder:
     style : {"completion", "chat", "chat-no-prefill"}
         ``completion``: the paper's single text. ``chat``: the body is the user's turn and the form's last line opens
         the assistant's. ``chat-no-prefill``: body and last line are the user's turn.
-    close_thinking : bool
-        Whether the assistant's turn opens with an empty, closed thinking block.
 
     Raises
     ------
     TokenizerError
-        If the tokenizer has no fast backend, or a chat style meets a tokenizer without a chat template.
+        If the tokenizer has no fast backend, or a chat style meets a tokenizer without a usable chat template, see
+        `template.chat_frame`.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion", close_thinking: bool = False
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise TokenizerError(
                 "the tokenizer has no fast backend",
@@ -81,18 +62,20 @@ class PromptEncoder:
             )
         self.tokenizer = tokenizer
         self.style = style
-        self.close_thinking = close_thinking
         self._salt = f"\ue000{secrets.token_hex(8)}\ue001"
-        backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
-        self._backend, self._original_ids, self._secret_names = _with_secret_names(
-            backend, self._salt, str(tokenizer.chat_template or ""), set(tokenizer.all_special_tokens)
-        )
-        self.shared_texts = SharedTextEncoder(self._backend, ids=self._original_ids)
         if style != "completion" and not tokenizer.chat_template:
             raise TokenizerError(
                 f"prompt style {style!r} needs a chat template, and the tokenizer has none",
                 hint="Use style: completion in the judge's entry.",
             )
+        frame = None if style == "completion" else chat_frame(tokenizer)
+        written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
+        backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
+        self._backend, self._original_ids, self._secret_names = _with_secret_names(
+            backend, self._salt, written, set(tokenizer.all_special_tokens)
+        )
+        self.shared_texts = SharedTextEncoder(self._backend, ids=self._original_ids)
+        self._frame = frame and replace(frame, before=self._hide(frame.before), after=self._hide(frame.after))
 
     @cached_property
     def bos_ids(self) -> tuple[int, ...]:
@@ -101,24 +84,10 @@ class PromptEncoder:
         ids = self.tokenizer("x").input_ids
         return (int(bos),) if bos is not None and ids and ids[0] == bos else ()
 
-    @cached_property
-    def _frame(self) -> _Frame:
-        mark = self._salt + "body"
-        template = self.tokenizer.get_chat_template()
-        template_options: dict[str, Any] = {"enable_thinking": False} if self.close_thinking else {}
-        text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": mark}],
-            chat_template=_FIXED_DATE + template if "strftime_now" in template else template,
-            tokenize=False,
-            add_generation_prompt=True,
-            **template_options,
-        )
-        if not isinstance(text, str) or text.count(mark) != 1:
-            raise TokenizerError("the chat template does not show the user's message exactly once")
-        before, after = text.split(mark)
-        if self.close_thinking and "</think>" not in after:
-            after += "\n</think>\n\n" if after.rstrip().endswith("<think>") else "<think>\n\n</think>\n\n"
-        return _Frame(self._hide(before), self._hide(after))
+    @property
+    def closes_thinking(self) -> bool:
+        """Whether the assistant's turn opens with an empty thinking block."""
+        return self.style != "completion" and self._frame is not None and self._frame.closes_thinking
 
     def _hide(self, text: str) -> str:
         """Replace the control tokens that a template wrote by their secret names."""
@@ -129,11 +98,12 @@ class PromptEncoder:
 
     def full_text(self, prompt: Prompt) -> str:
         """Render a prompt in this style, control tokens under their secret names, ready for the label to follow."""
-        if self.style == "completion":
+        if self.style == "completion" or self._frame is None:
             return prompt.text
         if self.style == "chat":
             return f"{self._frame.before}{prompt.body.rstrip()}{self._frame.after}{prompt.cue}"
-        return f"{self._frame.before}{prompt.text}{self._frame.after}"
+        # Labels are tried with a space of their own, so the one that some templates put before an answer is left out.
+        return f"{self._frame.before}{prompt.text}{self._frame.after.rstrip(' ')}"
 
     def readable_text(self, prompt: Prompt) -> str:
         """Render a prompt as a person would read it, with the control tokens' own names."""

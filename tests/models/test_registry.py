@@ -49,8 +49,6 @@ def test_packaged_judges_are_complete():
                 assert 0.7 < entry.parameters / 1e9 / float(said[1]) < 1.35, name
     hubs = [entry.hub for entry in registry.judges.values() if entry.hub]
     assert len(hubs) == len(set(hubs)) >= 30
-    thinking = {name for name, entry in registry.judges.items() if entry.thinking == "closed"}
-    assert thinking == {name for name in registry.judges if name.startswith("qwen3-")}
 
 
 def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
@@ -126,9 +124,11 @@ def test_a_plain_directory_says_its_own_style_and_context(tmp_path):
     assert (entry.path, entry.style, entry.dtype, entry.context) == (plain, "completion", "float64", 512)
     chat = model_directory(tmp_path / "chat", torch_dtype="bfloat16")
     write(chat / "tokenizer_config.json", json.dumps({"chat_template": "{{ messages }}"}))
-    assert (find_judge(chat).style, find_judge(chat).thinking, find_judge(chat).dtype) == ("chat", "none", "bfloat16")
-    write(chat / "chat_template.jinja", "{% if enable_thinking %}<think>{% endif %}")
-    assert find_judge(chat).thinking == "closed"
+    assert (find_judge(chat).style, find_judge(chat).dtype) == ("chat", "bfloat16")
+    (chat / "tokenizer_config.json").unlink()
+    assert find_judge(chat).style == "completion"
+    write(chat / "chat_template.jinja", "{{ messages }}")
+    assert find_judge(chat).style == "chat"
     wrapped = model_directory(tmp_path / "wrapped", text_config={"max_position_embeddings": 2048, "dtype": "float16"})
     assert (find_judge(wrapped).context, find_judge(wrapped).dtype) == (2048, "float16")
 

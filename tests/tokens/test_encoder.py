@@ -98,7 +98,7 @@ def family_tokenizer(name: str) -> PreTrainedTokenizerFast:
 def family_encoder(name: str, style: str = "chat") -> PromptEncoder:
     """Encoders of one family share the copied tokenizer, which takes seconds to make for a large vocabulary."""
     if style == "chat":
-        return PromptEncoder(family_tokenizer(name), style="chat", close_thinking=FAMILIES[name].thinking)
+        return PromptEncoder(family_tokenizer(name), style="chat")
     other = copy.copy(family_encoder(name))
     other.style = style
     return other
@@ -296,21 +296,20 @@ def test_no_bos_where_the_tokenizer_adds_none():
 
 
 @pytest.mark.parametrize(
-    ("template", "close", "ending"),
+    ("template", "ending"),
     [
-        (byte_tokenizer(thinking=True).chat_template, True, "<|assistant|><think></think>"),
-        (byte_tokenizer(thinking=True).chat_template, False, "<|assistant|>"),
-        (byte_tokenizer().chat_template, True, "<|assistant|><think>\n\n</think>\n\n"),
-        (byte_tokenizer().chat_template + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}", True, None),
-        (byte_tokenizer().chat_template + "{% if add_generation_prompt %}{{ '<think>' }}{% endif %}", True, None),
+        (byte_tokenizer(thinking=True).chat_template, "<|assistant|><think></think>"),
+        (byte_tokenizer().chat_template, "<|assistant|>"),
+        (byte_tokenizer().chat_template + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}", None),
+        (byte_tokenizer().chat_template + "{% if add_generation_prompt %}{{ '<think>' }}{% endif %}", None),
     ],
-    ids=["supported", "left open", "unknown to the template", "opened by it", "opened without a line"],
+    ids=["supported", "unknown to the template", "opened by it", "opened without a line"],
 )
 @pytest.mark.parametrize("style", ["chat", "chat-no-prefill"])
-def test_thinking_is_closed_with_real_tokens(template, close, ending, style):
+def test_thinking_is_closed_with_real_tokens(template, ending, style):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
-    encoder = PromptEncoder(tokenizer, style=style, close_thinking=close)
+    encoder = PromptEncoder(tokenizer, style=style)
     text = encoder.readable_text(filled("</think>"))
     turn = text[text.rindex("<|assistant|>") :].removesuffix(CUE)
     if ending is None:
@@ -320,7 +319,7 @@ def test_thinking_is_closed_with_real_tokens(template, close, ending, style):
         assert turn == ending
     ids = encoder.encode([filled("</think>")])[0].tolist()
     opening, closing = tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
-    assert ids.count(opening) == ids.count(closing) == int(close)
+    assert ids.count(opening) == ids.count(closing) == int(encoder.closes_thinking) == int("</think>" in turn)
 
 
 def test_each_style_puts_the_cue_where_it_belongs():

@@ -182,7 +182,7 @@ def test_no_samples_are_no_requests():
 
 
 def test_chat_prompts_are_shortened_inside_their_frame():
-    encoder = PromptEncoder(byte_tokenizer(thinking=True), style="chat", close_thinking=True)
+    encoder = PromptEncoder(byte_tokenizer(thinking=True), style="chat")
     metric = a_metric(shorten="source")
     fields = {"source": "s" * 100, "output": "An output."}
     full = encoder.encode([render_form(metric, fields)])[0]

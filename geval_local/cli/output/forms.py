@@ -42,7 +42,7 @@ def show_forms(file: Path, metrics: Sequence[Metric], choice: JudgeChoice, *, as
     rows = list(islice(read_samples(file), ROWS_TRIED))
     entry = choice.entry()
     tokenizer = load_tokenizer(entry, trust_remote_code=choice.trust_remote_code)
-    encoder = PromptEncoder(tokenizer, style=entry.style, close_thinking=entry.thinking == "closed")
+    encoder = PromptEncoder(tokenizer, style=entry.style)
     directory = resolve_directory(entry)
     records: dict[str, Any] = {}
     for metric in metrics:

@@ -1,0 +1,252 @@
+"""Prompt endings: a prompt ends where the template's own answers start, or the template is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+
+import pytest
+from tiny import SHARED, byte_tokenizer, save_judge, shared_tokenizer, tiny_model
+
+from geval_local.errors import TokenizerError
+from geval_local.inference.template import chat_frame
+from geval_local.models.load import load_model, load_tokenizer
+from geval_local.models.registry import find_judge
+from geval_local.prompt import Prompt
+from geval_local.tokens.encoder import PromptEncoder
+
+CUE = "- Coherence:"
+TEMPLATES = SHARED / "templates"
+ENDINGS = json.loads((TEMPLATES / "endings.json").read_text()) if (TEMPLATES / "endings.json").is_file() else {}
+MARK = re.compile(r"<[^<>\s]{1,60}>|\[/?[A-Z_]+\]")
+
+
+def tokenizer_with(template, *tokens, base=byte_tokenizer):
+    tokenizer = base()
+    tokenizer.add_special_tokens({"additional_special_tokens": list(tokens)}, replace_extra_special_tokens=False)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def ending(template, *tokens):
+    """What a prompt ends with, from the assistant's own mark on."""
+    tokenizer = tokenizer_with(template, *tokens)
+    encoder = PromptEncoder(tokenizer, style="chat")
+    text = encoder.readable_text(Prompt("Body </think> text.\n\n", CUE))
+    assert text.endswith(CUE)
+    # Marks in what the template wrote are control tokens, the one in the body is not.
+    ids = encoder.encode([Prompt("Body </think> text.\n\n", CUE)])[0].tolist()
+    after = text[text.index("text.") :]
+    for token in tokens:
+        assert ids.count(tokenizer.convert_tokens_to_ids(token)) == text.count(token) - (token == "</think>"), token
+    return after.removesuffix(CUE).removeprefix("text.")
+
+
+@functools.cache
+def published(name):
+    """A published template on a tokenizer that has its marks."""
+    template = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    marks = {mark for mark in MARK.findall(template + ENDINGS[name]["ends_with"]) if not mark.startswith("<function")}
+    return template, tuple(sorted(marks | {"<think>", "</think>"}))
+
+
+@pytest.mark.skipif(not ENDINGS, reason="needs ../shared/templates")
+def test_there_are_21_published_endings():
+    assert len(ENDINGS) == 21
+
+
+@pytest.mark.parametrize("name", sorted(ENDINGS))
+def test_a_published_template_ends_where_its_answers_start(name):
+    template, marks = published(name)
+    frame = chat_frame(tokenizer_with(template, *marks))
+    assert frame.after.endswith(ENDINGS[name]["ends_with"])
+    assert frame.closes_thinking == bool(re.search("think|thought", ENDINGS[name]["ends_with"], re.IGNORECASE))
+
+
+# --- conventions that no published template of these has -----------------------------------------------------------
+
+#: A conversation, with what the template writes before an answer and at the end of a prompt.
+TURNS = (
+    "{{% for m in messages %}}{{% if m.role == 'user' %}}<|user|>{{{{ m.content }}}}{{% else %}}<|assistant|>{history}"
+    "{{% endif %}}{{{{ eos_token }}}}{{% endfor %}}{{% if add_generation_prompt %}}<|assistant|>{prompt}{{% endif %}}"
+)
+
+
+def turns(prompt="", history="{{ m.content }}"):
+    return TURNS.format(prompt=prompt, history=history)
+
+
+SPLIT = "{{{{ m.content.split('{0}')[-1] }}}}".format
+THOUGHTS = "{{% if m.reasoning_content %}}{0}{{{{ m.reasoning_content }}}}{1}{{% endif %}}{{{{ m.content }}}}".format
+OWN = {
+    "seed": (turns("<seed:think>\n"), ("<seed:think>", "</seed:think>"), "<seed:think>\n\n</seed:think>\n\n"),
+    "upper case": (
+        turns("<|START_THINKING|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        "<|START_THINKING|>\n<|END_THINKING|>\n\n",
+    ),
+    "the marks that it puts around thoughts": (
+        turns("[THINK]", THOUGHTS("[THINK]", "[/THINK]\n")),
+        ("[THINK]", "[/THINK]"),
+        "[THINK][/THINK]\n",
+    ),
+    "diamonds": (turns("◁think▷"), ("◁think▷", "◁/think▷"), "◁think▷\n◁/think▷\n\n"),
+    "a name that says nothing, shown": (
+        turns("<|one|>\n", THOUGHTS("<|one|>\n", "\n<|two|>\n")),
+        ("<|one|>", "<|two|>"),
+        "<|one|>\n\n<|two|>\n",
+    ),
+    "a name that says nothing, dropped": (
+        turns("<unused94>thought\n", SPLIT("<unused95>")),
+        ("<unused94>", "<unused95>"),
+        "<unused94>thought\n\n<unused95>\n\n",
+    ),
+    "a channel of its own for answers": (
+        turns("<|channel|>analysis<|message|>", "<|channel|>final<|message|>{{ m.content }}"),
+        ("<|channel|>", "<|message|>"),
+        "<|channel|>final<|message|>",
+    ),
+    "a channel left open": (
+        turns("<|channel>thought\n"),
+        ("<|channel>", "<channel|>"),
+        "<|channel>thought\n\n<channel|>\n\n",
+    ),
+    "thinking, then a mark for the answer": (
+        turns("<think>\n", "<response>{{ m.content }}</response>"),
+        ("<response>", "</response>"),
+        "<think>\n\n</think>\n\n<response>",
+    ),
+    "a switch in the system message only": (
+        "{% set ns = namespace(on=true) %}{% for m in messages %}{% if m.role == 'system' and '/no_think' in m.content %}"
+        "{% set ns.on = false %}{% endif %}{% endfor %}"
+        + turns("{% if ns.on %}<think>\n{% else %}<think></think>{% endif %}", SPLIT("</think>")),
+        (),
+        "<think>\n\n</think>\n\n",
+    ),
+    "a budget": (
+        turns("{% if thinking_budget == 0 %}<think></think>{% else %}<think>{% endif %}"),
+        (),
+        "<think></think>",
+    ),
+    "answers that open with an empty block": (turns("<think>\n", "<think></think>{{ m.content }}"), (), None),
+    "nothing of the kind": (turns("\n", "\n{{ m.content }}"), (), "\n"),
+    "a space before answers": (turns("", " {{ m.content }}"), (), " "),
+    "an answer's mark in the prompt alone": (turns("<|final|>"), ("<|final|>",), "<|final|>"),
+    "no history": (
+        "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('one turn') }}{% endif %}<|user|>"
+        "{{ m.content }}{% endfor %}<|assistant|><think>\n",
+        (),
+        "<think>\n</think>\n\n",
+    ),
+    "the generation tag": (turns("", "{% generation %}{{ m.content }}{% endgeneration %}"), (), ""),
+    "a date": ("{{ strftime_now('%Y') }}{{ date_string or '' }}" + turns(), (), ""),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_convention_is_understood_by_the_rule(name):
+    template, tokens, expected = OWN[name]
+    found = ending(template, *tokens)
+    after = found[found.rindex("<|assistant|>") + len("<|assistant|>") :]
+    if expected is None:
+        assert re.sub(r"\s", "", after) == "<think></think>"
+    else:
+        assert after == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "tokens", "says"),
+    [
+        (turns("<reason>\n"), ("<reason>",), "inside <reason>.*no token that is known to close it"),
+        (turns("<|ponder|>"), (), r"inside <\|ponder\|>"),
+        (turns("<reason>\n", "<reason>\n{{ m.content }}"), ("<reason>",), "inside <reason>"),
+        (turns("<|x9|>"), ("<|x9|>",), r"inside <\|x9\|>"),
+        (turns("{{ raise_exception('no luck') }}"), (), "fails: TemplateError: no luck"),
+        ("{% for m in messages %}{{ m.content }}", (), "fails: TemplateSyntaxError: .*line 1"),
+        (turns("{{ nothing.at.all }}"), (), "fails: UndefinedError: 'nothing' is undefined"),
+        (turns("{{ nothing() }}"), (), "fails: UndefinedError"),
+        (turns("{% for t in tools %}{{ t }}{% endfor %}"), (), "fails: TypeError"),
+        (turns("{{ 'x' * 10**10 }}"), (), "fails: MemoryError"),
+        (turns("{{ 'x' * 10**7 }}"), (), "writes 10,000,0.. characters"),
+        (turns("{{ '%10000000000d' % 1 }}"), (), "fails: MemoryError"),
+        (turns("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), (), "fails: RecursionError"),
+        (turns("{{ ().__class__.__mro__ }}"), (), "fails: SecurityError"),
+        ("{{ bos_token }}", (), "exactly once"),
+        ("{% for m in messages %}{{ m.content * 2 }}{% endfor %}", (), "exactly once"),
+        ({"tool_use": turns()}, (), r"names chat templates \(tool_use\), but none of them is the default"),
+        (7, (), "not a text, but of type int"),
+    ],
+)
+def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
+    with pytest.raises(TokenizerError, match=says) as caught:
+        PromptEncoder(tokenizer_with(template, *tokens), style="chat")
+    assert "--style completion" in caught.value.hint
+    PromptEncoder(tokenizer_with(template, *tokens))
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ loop.index }}{% endfor %}{% endfor %}",
+        "{{ 10 ** (10**10) }}",
+    ],
+)
+def test_a_template_without_end_is_given_up(endless):
+    start = time.monotonic()
+    with pytest.raises(TokenizerError, match="does not come to an end|MemoryError"):
+        chat_frame(tokenizer_with(turns(endless)))
+    assert time.monotonic() - start < 35
+
+
+def test_no_mark_is_written_that_is_no_token():
+    """The template drops what stands before </close>, and its name would close <think-x>; neither is a token here."""
+    template = turns("<think-x>\n", SPLIT("</close>"))
+    with pytest.raises(TokenizerError, match="inside <think-x>"):
+        chat_frame(tokenizer_with(template, "<think-x>"))
+    assert chat_frame(tokenizer_with(template, "<think-x>", "</close>")).after.endswith("<think-x>\n\n</close>\n\n")
+
+
+def test_the_default_of_several_templates_is_taken():
+    tokenizer = tokenizer_with({"default": turns("!"), "tool_use": turns("?")})
+    assert chat_frame(tokenizer).after.endswith("<|assistant|>!")
+
+
+def test_a_template_is_refused_with_its_file_before_any_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    directory = save_judge(tmp_path / "judge", tiny_model("llama", 263), byte_tokenizer())
+    (directory / "chat_template.jinja").write_text(turns("<reason>\n"))
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(TokenizerError, match=r"judge '.*': .*chat_template\.jinja: .*inside <reason>"):
+        load_model(find_judge(directory))
+    load_tokenizer(find_judge(directory).model_copy(update={"style": "completion"}))
+
+
+def test_a_directory_and_a_models_file_agree(tmp_path, monkeypatch):
+    """Which name a judge goes by changes nothing about its prompts."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    template = turns("{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}")
+    directory = save_judge(tmp_path / "judge", tiny_model("llama", 263), tokenizer_with(template))
+    (tmp_path / "models.yaml").write_text("judges:\n  named:\n    path: judge\n    dtype: float64\n")
+    prompt = Prompt("Body.\n\n", CUE)
+    entries = [find_judge(directory), find_judge("named", tmp_path / "models.yaml")]
+    texts = [PromptEncoder(load_tokenizer(entry), style=entry.style).readable_text(prompt) for entry in entries]
+    assert texts[0] == texts[1]
+    assert texts[0].endswith(f"<|assistant|><think></think>{CUE}")
+
+
+def test_a_prefilled_answer_stands_where_mistrals_history_puts_it():
+    """With SentencePiece, "[/INST] - Coherence" and "[/INST]- Coherence" are different tokens."""
+    template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + '[/INST]' }}"
+        "{% else %}{{ ' ' + m.content | trim + eos_token }}{% endif %}{% endfor %}"
+    )
+    tokenizer = tokenizer_with(template, base=functools.partial(shared_tokenizer, "mistral"))
+    encoder = PromptEncoder(tokenizer, style="chat")
+    messages = [{"role": "user", "content": "Body."}, {"role": "assistant", "content": f"{CUE} 4"}]
+    history = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+    ids = encoder.encode([Prompt("Body.\n\n", CUE)])[0].tolist()
+    assert ids == history[: len(ids)]
+    bare = PromptEncoder(tokenizer, style="chat-no-prefill").readable_text(Prompt("Body.\n\n", CUE))
+    assert bare.endswith(f"{CUE}[/INST]")
