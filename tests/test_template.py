@@ -119,8 +119,8 @@ OWN = {
         "<think>\n\n</think>\n\n<response>",
     ),
     "a switch in the system message only": (
-        "{% set ns = namespace(on=true) %}{% for m in messages %}{% if m.role == 'system' and '/no_think' in m.content %}"
-        "{% set ns.on = false %}{% endif %}{% endfor %}"
+        "{% set ns = namespace(on=true) %}{% for m in messages %}"
+        "{% if m.role == 'system' and '/no_think' in m.content %}{% set ns.on = false %}{% endif %}{% endfor %}"
         + turns("{% if ns.on %}<think>\n{% else %}<think></think>{% endif %}", SPLIT("</think>")),
         (),
         "<think>\n\n</think>\n\n",
@@ -195,7 +195,7 @@ def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
 )
 def test_a_template_without_end_is_given_up(endless):
     start = time.monotonic()
-    with pytest.raises(TokenizerError, match="does not come to an end|MemoryError"):
+    with pytest.raises(TokenizerError, match=r"does not come to an end|MemoryError"):
         chat_frame(tokenizer_with(turns(endless)))
     assert time.monotonic() - start < 35
 

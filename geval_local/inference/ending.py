@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 
 from geval_local.errors import TokenizerError
 
@@ -192,7 +192,7 @@ class _Rule:
         return next((mark for mark in self._closing_marks(opening) if mark in self.tokens), None)
 
     def _closing_marks(self, opening: str) -> list[str]:
-        """Marks that close a block: by name, by where the template puts thoughts, by what it drops from answers."""
+        """List marks that close a block: by name, by where the template puts thoughts, by what it drops."""
         named = [re.sub(old, new, opening, count=1) for old, new in _PAIRS]
         shown = []
         if self.seen.thought is not None:
@@ -207,7 +207,7 @@ class _Rule:
             if one == other:
                 shared += one
                 continue
-            common = commonprefix([one, other])
+            common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
             ends = (one[len(common) :], other[len(common) :])
             is_mark = any(self._pieces.fullmatch(piece) for piece in (one, other))
             if is_mark or any(end and not end[0].isspace() for end in ends):
@@ -217,6 +217,6 @@ class _Rule:
 
     def _refusal(self, opening: str) -> TokenizerError:
         return TokenizerError(
-            f"the chat template leaves a prompt inside {opening}, and the tokenizer has no token that is known to close "
-            "it: the next text would be a thought, not an answer"
+            f"the chat template leaves a prompt inside {opening}, and the tokenizer has no token that is known to "
+            "close it: the next text would be a thought, not an answer"
         )

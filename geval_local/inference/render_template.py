@@ -1,9 +1,9 @@
 """Render chat templates, run as a script: in a process of its own, with bounded time and memory.
 
-A template is a program from somebody else's repository. jinja2's sandbox keeps it from the machine, not from looping for
-ever or building a text of ten gigabytes. This script reads a task as JSON from stdin and writes a list of results to
-stdout. What templates find is what transformers gives them, except for the date, which is always the same one: a score
-must not depend on the day.
+A template is a program from somebody else's repository. jinja2's sandbox keeps it from the machine, not from looping
+for ever or building a text of ten gigabytes. This script reads a task as JSON from stdin and writes a list of results
+to stdout. What templates find is what transformers gives them, except for the date, which is always the same one: a
+score must not depend on the day.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Chat templates: what a tokenizer's own template writes around a prompt, rendered once and kept.
 
-Nothing of a sample goes through a template: it is rendered with stand-ins, and texts are put in their places afterwards.
+Nothing of a sample goes through a template: it is rendered with stand-ins, and texts take their places afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ChatFrame", "chat_frame"]
 
 _SCRIPT = Path(__file__).with_name("render_template.py")
 _PATIENCE = 30.0
-#: Every switch by which published templates are told that no thinking is wanted. Templates ignore what they do not know.
+#: Every switch by which published templates are told to leave thinking out. They ignore those that they do not know.
 _SWITCHES: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
 #: Under these names templates look for what an assistant thought before its answer.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")

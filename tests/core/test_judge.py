@@ -367,14 +367,13 @@ def test_the_signature_changes_with_whatever_changes_a_score(directory, tmp_path
 
 def test_the_signature_names_the_style_and_closed_thinking(tmp_path):
     model = tiny_model("llama", 263, dtype=torch.float32)
-    loaded = load_model(find_judge(save_judge(tmp_path / "chat", model, byte_tokenizer(thinking=True))))
-    styles = {
-        Judge(replace(loaded, entry=loaded.entry.model_copy(update={"style": style, "thinking": thinking})))
-        .signature(METRIC)
-        .style
-        for style in ("completion", "chat", "chat-no-prefill")
-        for thinking in ("none", "closed")
-    }
+    styles = set()
+    for thinking in (True, False):
+        tokenizer = byte_tokenizer(thinking=thinking)
+        loaded = load_model(find_judge(save_judge(tmp_path / f"chat-{thinking}", model, tokenizer)))
+        for style in ("completion", "chat", "chat-no-prefill"):
+            judge = Judge(replace(loaded, entry=loaded.entry.model_copy(update={"style": style})))
+            styles.add(judge.signature(METRIC).style)
     closed = {"chat+closed-thinking", "chat-no-prefill+closed-thinking"}
     assert styles == {"completion", "chat", "chat-no-prefill"} | closed
 
