@@ -22,9 +22,11 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-SECONDS = 5
-MEMORY = 1 << 30
-MOST_CHARACTERS = 1 << 20
+__all__ = ["render"]
+
+_SECONDS = 5
+_MEMORY = 1 << 30
+_MOST_CHARACTERS = 1 << 20
 #: The date that Llama's own templates fall back to.
 _DATE = datetime.datetime(2024, 7, 26)
 
@@ -70,7 +72,7 @@ def _attempt(template: jinja2.Template, variables: dict[str, Any]) -> dict[str, 
         text = template.render(**variables)
     except Exception as error:  # a template may do anything that an expression can
         return _failure(error)
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > _MOST_CHARACTERS:
         return {"error": f"it writes {len(text):,} characters for a conversation of two short turns"}
     return {"text": text}
 
@@ -95,9 +97,9 @@ def _limit() -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
 
 if __name__ == "__main__":

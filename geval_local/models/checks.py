@@ -36,7 +36,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
     """
     config = _config(directory)
     kind = config.get("model_type")
-    if "AutoModelForCausalLM" in config.get("auto_map", {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
+    if "AutoModelForCausalLM" in (config.get("auto_map") or {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
         if trust_remote_code:
             return  # what its own code builds is probed when it is first used
         raise UnsupportedModelError(
@@ -120,8 +120,21 @@ def _config(directory: Path) -> dict[str, Any]:
     file = directory / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise JudgeError(f"cannot read {file}: {error}") from error
     if not isinstance(config, dict):
         raise JudgeError(f"{file} is not a model configuration")
+    architectures = config.get("architectures")
+    problems = {
+        "model_type is the name of an architecture": isinstance(config.get("model_type"), str),
+        "auto_map maps classes to their code": isinstance(config.get("auto_map") or {}, dict),
+        "architectures is a list of class names": architectures is None
+        or (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)),
+    }
+    wrong = [rule for rule, holds in problems.items() if not holds]
+    if wrong:
+        raise JudgeError(
+            f"{file} is not a model configuration: {'; '.join(wrong)}",
+            hint="Copy the model's config.json again.",
+        )
     return config

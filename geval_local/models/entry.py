@@ -19,7 +19,7 @@ __all__ = ["BYTES_PER_PARAMETER", "HUB_ID", "JudgeEntry", "read_models"]
 BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 #: What a hub id looks like: ``organisation/model``.
-HUB_ID = r"[\w.-]+/[\w.-]+"
+HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
 
 
 class JudgeEntry(BaseModel):
@@ -83,7 +83,7 @@ class JudgeEntry(BaseModel):
             try:
                 size = BYTES_PER_PARAMETER[data.get("dtype", "bfloat16")]
                 return data | {"memory_gb": float(data["parameters"]) * size / 1e9}
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 return data  # the validation of the two fields themselves names the problem
         return data
 
@@ -130,6 +130,9 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
     problems = [
         f"{path}, line {line_of(node, [key])}: unknown key {key!r}" for key in data if key not in ("default", "judges")
     ]
+    default = data.get("default")
+    if default is not None and not isinstance(default, str):
+        problems.append(f"{path}, line {line_of(node, ['default'])}: default is the name of a judge, not {default!r}")
     entries: dict[str, JudgeEntry] = {}
     for name, record in data["judges"].items():
         where = f"{path}, line {line_of(node, ['judges', name])}: {name}"
@@ -153,13 +156,16 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
             problems.append(f"{where}: its path cannot be followed: {error}")
     if problems:
         raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
-    return data.get("default"), entries
+    return default, entries
 
 
 def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
     """Give the paths of an entry as they are from the file that names them."""
     paths = {"path": entry.path, "adapter": entry.adapter}
-    return {key: (base / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
+    found = {key: (base / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
+    for path in found.values():
+        path.exists()  # raises where no file can have such a name
+    return found
 
 
 def _explain(problem: Any, known: list[str]) -> str:

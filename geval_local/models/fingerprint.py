@@ -27,6 +27,7 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
+_LONGEST_NAME = 200
 _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version", "base_model_name_or_path"}
 
 
@@ -61,7 +62,13 @@ def weight_files(directory: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{index} is not an index of safetensors shards: {error!r}") from error
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+        if (
+            not isinstance(name, str)
+            or len(name) > _LONGEST_NAME
+            or "\0" in name
+            or Path(name).name != name
+            or not name.endswith(".safetensors")
+        ):
             raise WeightsError(f"{index} names {name!r}, which is not a safetensors file of its own directory")
     return [directory / name for name in names]
 

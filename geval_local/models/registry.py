@@ -190,12 +190,17 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
         )
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")
-    context = next((text_config[key] for key in _CONTEXT_KEYS if isinstance(text_config.get(key), int)), None)
+    context = next((text_config[key] for key in _CONTEXT_KEYS if type(text_config.get(key)) is int), None)
+    if context is not None and context < 1:
+        raise JudgeError(
+            f"{directory / 'config.json'}: a model that reads {context} tokens reads nothing",
+            hint="Copy the model's config.json again.",
+        )
     return JudgeEntry.model_validate(
         {
             "name": name or str(directory),
             "path": directory,
-            "dtype": stored if stored in BYTES_PER_PARAMETER else "float32",
+            "dtype": stored if isinstance(stored, str) and stored in BYTES_PER_PARAMETER else "float32",
             "style": "chat" if _has_chat_template(directory) else "completion",
             "context": context,
             "note": "style and context as the directory's own files say",
@@ -229,7 +234,10 @@ def local_directory(entry: JudgeEntry) -> Path | None:
 def _cached_snapshot(hub: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub, "config.json", revision=revision)
+    try:
+        found = try_to_load_from_cache(hub, "config.json", revision=revision)
+    except ValueError:  # no name that a repository can have
+        return None
     return Path(found).parent if isinstance(found, str) else None
 
 
@@ -244,6 +252,6 @@ def _has_chat_template(directory: Path) -> bool:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
