@@ -28,6 +28,7 @@ def judge(tmp_path):
     "changes",
     [
         {"auto_map": 5},
+        {"auto_map": None},
         {"model_type": ["a"]},
         {"model_type": None},
         {"architectures": 5},

@@ -36,7 +36,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
     """
     config = _config(directory)
     kind = config.get("model_type")
-    if "AutoModelForCausalLM" in (config.get("auto_map") or {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
+    if "AutoModelForCausalLM" in config.get("auto_map", {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
         if trust_remote_code:
             return  # what its own code builds is probed when it is first used
         raise UnsupportedModelError(
@@ -127,7 +127,7 @@ def _config(directory: Path) -> dict[str, Any]:
     architectures = config.get("architectures")
     problems = {
         "model_type is the name of an architecture": isinstance(config.get("model_type"), str),
-        "auto_map maps classes to their code": isinstance(config.get("auto_map") or {}, dict),
+        "auto_map maps classes to their code": isinstance(config.get("auto_map", {}), dict),
         "architectures is a list of class names": architectures is None
         or (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)),
     }
