@@ -51,12 +51,6 @@ def test_a_strange_configuration_is_refused(judge, changes):
         load_model(find_judge(judge))
 
 
-def test_a_code_map_without_anything_is_none(judge):
-    file = judge / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": None}))
-    load_model(find_judge(judge))
-
-
 @pytest.mark.parametrize(
     "text", [DEEP, DEEP.replace("[", '{"a":'), "\0", "[]", "", '{"model_type": 1' + "0" * 5000 + "}"]
 )
