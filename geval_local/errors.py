@@ -13,6 +13,7 @@
     |   `-- OutputError             an output that cannot be written
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
+        `-- FieldError              a metric's field without a column, or whose column holds no text
 
 Library code raises; only the command line exits.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigurationError",
     "DataError",
+    "FieldError",
     "GevalError",
     "JudgeError",
     "MetricError",
@@ -92,3 +94,7 @@ class DataError(GevalError):
 
 class UnscorableError(GevalError):
     """One sample that cannot be scored; the run keeps its reason and goes on."""
+
+
+class FieldError(UnscorableError):
+    """A metric's field without a column, or whose column holds no text: more often the file's way than one row's."""

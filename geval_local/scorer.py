@@ -13,6 +13,7 @@ from typing import Any
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
+from geval_local.input_check import check_columns, check_metric, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.score import Estimator, Outcome, Score
@@ -77,6 +78,11 @@ class Scorer(ABC):
         -------
         Score
             Unscored, with the reason in ``error``, if the fields do not fit the metric.
+
+        Raises
+        ------
+        TypeError
+            If `metric` is no `Metric`.
         """
         return self.score_many(metric, [fields], estimator=estimator, threshold=threshold)[0]
 
@@ -87,6 +93,7 @@ class Scorer(ABC):
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
         progress: bool = False,
     ) -> list[Score]:
         """Score samples; the result has one score per sample, in the order given.
@@ -101,10 +108,24 @@ class Scorer(ABC):
             Exact expectation when absent.
         threshold : float, optional
             Overrides the metric's own.
+        fields : mapping of str to str, optional
+            Field of the metric -> the column, or the dotted path into one, that it is read from, such as
+            ``{"output": "answer"}``. Fields that are not in it are found by their names.
         progress : bool
             Whether to show a progress bar on stderr.
+
+        Raises
+        ------
+        TypeError
+            If `metric` is no `Metric`, or `samples` are no rows of columns.
+        ConfigurationError
+            If `fields` names a field that the metric does not have.
+        DataError
+            If `fields` names a column that no sample has.
         """
-        listed = list(samples)
+        check_metric(metric)
+        listed = list(iter_samples(samples, metric, fields))
+        check_columns(listed, fields or {})
         if not progress:
             return list(self.iter_scores(metric, listed, estimator=estimator, threshold=threshold))
         from rich.console import Console
@@ -125,21 +146,38 @@ class Scorer(ABC):
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Score]:
         """Score a stream of samples, in order, `WINDOW` samples at a time.
 
         Parameters
         ----------
-        metric, samples, estimator, threshold
+        metric, samples, estimator, threshold, fields
             As in `score_many`.
         advance : callable
             Called with the number of samples finished, pack by pack.
+
+        Raises
+        ------
+        TypeError, ConfigurationError
+            As `score_many`; for single samples while iterating.
         """
+        check_metric(metric)
+        stream = iter_samples(samples, metric, fields)
+        return self._iter_scores(metric, stream, estimator, threshold, advance)
+
+    def _iter_scores(
+        self,
+        metric: Metric,
+        stream: Iterator[Sample],
+        estimator: Estimator | None,
+        threshold: float | None,
+        advance: Callable[[int], object],
+    ) -> Iterator[Score]:
         complete = self.with_steps(metric)
         estimator = estimator or Estimator()
         limit = metric.threshold if threshold is None else threshold
-        stream = (sample if isinstance(sample, Sample) else Sample(sample) for sample in samples)
         while window := list(itertools.islice(stream, WINDOW)):
             prepared = self.prepare(complete, window)
             readouts = read_window(self.engine, prepared, advance)

@@ -5,25 +5,25 @@ Nothing here knows about metrics or fields: a row is a mapping of column names t
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
+from geval_local.csv_rows import csv_records
 from geval_local.errors import DataError
+from geval_local.text_files import check_is_file, open_text
 
 __all__ = ["FORMATS", "RawRow", "read_rows"]
 
 PARQUET_BATCH_ROWS = 1024
-#: Read at a time: a thread that reads ahead gives the interpreter up at every read, and has to wait for it again.
-READ_BYTES = 1 << 20
-#: The csv module refuses cells above 128 KiB unless told; a source document may well be longer.
-CSV_CELL_LIMIT = 2**31 - 1
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: First lines of a .jsonl file that is JSON over several lines.
+_PRETTY = ("[", "{", "[{")
+_SPACE = re.compile(r"\s*")
 
 
 class RawRow(NamedTuple):
@@ -50,6 +50,44 @@ class _RepeatedKey(dict[str, Any]):
     repeated: str = ""
 
 
+class _Decoder(json.JSONDecoder):
+    """Marks objects that hold a key twice."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._object)
+        #: Whether a text decoded so far held one.
+        self.has_repeated = False
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) == len(pairs):
+            return record
+        names = [name for name, _ in pairs]
+        marked = _RepeatedKey(record)
+        marked.repeated = next(name for name in names if names.count(name) > 1)
+        self.has_repeated = True
+        return marked
+
+    def row(self, number: int, value: Any, raw: Any) -> RawRow:
+        """Make a row of a decoded value; `raw` is kept of one that is none."""
+        if self.has_repeated and (name := _repeated(value)) is not None:
+            return RawRow(number, {"raw": raw}, f"{name} is there twice")
+        if not isinstance(value, dict):
+            return RawRow(number, {"raw": raw}, f"not a JSON object but {type(value).__name__}")
+        return RawRow(number, value)
+
+
+def _repeated(value: Any) -> str | None:
+    """Name a key that is there twice in one object, at any depth."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, _RepeatedKey):
+            return f"the {'column' if one is value else 'key'} {one.repeated!r}"
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return None
+
+
 def read_rows(path: Path) -> Iterator[RawRow]:
     """Open a file of rows; the format is told by the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
@@ -68,17 +106,11 @@ def read_rows(path: Path) -> Iterator[RawRow]:
             f"cannot tell the format of {path} by its extension",
             hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz behind.",
         )
-    if path.is_dir():
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.")
+    check_is_file(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(2)
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
+        path.open("rb").close()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
-    if head in _UTF16_MARKS:
-        raise DataError(f"{path} is encoded as UTF-16", hint="Convert the file to UTF-8.")
     return _guarded(reader, path)
 
 
@@ -88,67 +120,76 @@ def _guarded(reader: Callable[[Path], Iterator[RawRow]], path: Path) -> Iterator
         for row in reader(path):
             last = row.number
             yield row
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path} beyond row {last}: {error}", hint="Is the file complete?") from error
 
 
-def _open_text(path: Path, newline: str) -> TextIO:
-    options: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": newline}
-    if path.name.lower().endswith(".gz"):
-        return cast(TextIO, gzip.open(path, "rt", **options))
-    return cast(TextIO, path.open("r", buffering=READ_BYTES, **options))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) == len(pairs):
-        return record
-    names = [name for name, _ in pairs]
-    marked = _RepeatedKey(record)
-    marked.repeated = next(name for name in names if names.count(name) > 1)
-    return marked
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
-
-
-def _parse(text: str) -> Any:
-    # json.loads would build a decoder for every row; what it has to say about a byte order mark is its own.
-    return json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)
-
-
-def _json_row(number: int, value: Any, raw: Any) -> RawRow:
-    if isinstance(value, _RepeatedKey):
-        return RawRow(number, {"raw": raw}, f"the column {value.repeated!r} is there twice")
-    if not isinstance(value, dict):
-        return RawRow(number, {"raw": raw}, f"not a JSON object but {type(value).__name__}")
-    return RawRow(number, value)
-
-
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
+    decoder = _Decoder()
+    if _is_over_lines(path):
+        values = _documents(path, decoder)
+        if values is not None:
+            for number, value in enumerate(values, start=1):
+                yield decoder.row(number, value, value)
+            return
     # Only "\n" ends a line, as editors count; a carriage return before it is white space to the parser.
-    with _open_text(path, newline="\n") as file:
+    with open_text(path, newline="\n") as file:
         for number, line in enumerate(file, start=1):
             raw = line.rstrip("\r\n")
             if not raw.strip():
                 continue
+            decoder.has_repeated = False
             try:
-                value = _parse(raw)
+                value = decoder.decode(raw)
             except json.JSONDecodeError as error:
                 yield RawRow(number, {"raw": raw}, f"not valid JSON: {error.msg} at column {error.colno}")
             except (ValueError, RecursionError) as error:
                 yield RawRow(number, {"raw": raw}, f"not readable as JSON: {error}")
             else:
-                yield _json_row(number, value, raw)
+                yield decoder.row(number, value, raw)
+
+
+def _is_over_lines(path: Path) -> bool:
+    """Whether a .jsonl file looks like JSON that runs over lines: a list, or objects as `jq` prints them."""
+    with open_text(path, newline="\n") as file:
+        first, second = islice(chain((line.strip() for line in file if line.strip()), ("", "")), 2)
+    if first in _PRETTY:
+        return True
+    return first.startswith(("[", "{")) and not _is_json(first) and not _is_json(second)
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _documents(path: Path, decoder: _Decoder) -> list[Any] | None:
+    """Read a file as one list, or as one JSON value after another; None if it is neither from end to end."""
+    with open_text(path, newline="") as file:
+        text = file.read()
+    values: list[Any] = []
+    place = _SPACE.match(text).end()  # type: ignore[union-attr]
+    try:
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
+            values.append(value)
+            place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return None
+    return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    with _open_text(path, newline="") as file:
+    decoder = _Decoder()
+    with open_text(path, newline="") as file:
         text = file.read()
     if not text.strip():
         return
     try:
-        rows = _parse(text)
+        rows = decoder.decode(text)
     except json.JSONDecodeError as error:
         hint = "If the file holds one object per line, name it .jsonl." if error.msg == "Extra data" else None
         raise DataError(
@@ -162,41 +203,21 @@ def _read_json(path: Path) -> Iterator[RawRow]:
             hint="Put the rows in a list: [{...}, {...}], or write one object per line and name the file .jsonl.",
         )
     for number, value in enumerate(rows, start=1):
-        yield _json_row(number, value, dict(value) if isinstance(value, dict) else value)
+        yield decoder.row(number, value, dict(value) if isinstance(value, dict) else value)
 
 
-def _read_csv(path: Path) -> Iterator[RawRow]:
-    csv.field_size_limit(CSV_CELL_LIMIT)
-    with _open_text(path, newline="") as file:
-        # Strict, because a quote that never closes would otherwise swallow the rest of the file as one cell's text.
-        reader = csv.reader(file, strict=True)
-        try:
-            header = next(filter(None, reader), [])
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: the header is not valid CSV: {error}") from None
+def _read_csv(path: Path, delimiter: str | None = None) -> Iterator[RawRow]:
+    with open_text(path, newline="") as file:
+        records = csv_records(file, path, delimiter)
+        header = next(records, [])
+        assert isinstance(header, list)
         _refuse_repeated(header, path)
-        number = 0
-        while True:
-            first_line = reader.line_num + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                number += 1
-                lines = f"{first_line}" if first_line == reader.line_num else f"{first_line} to {reader.line_num}"
-                yield RawRow(
-                    number, {}, f"not valid CSV in line {lines}: {error}; close every quote, and double those inside"
-                )
-                continue
-            if not cells:
-                continue
-            number += 1
-            if len(cells) == len(header):
-                yield RawRow(number, dict(zip(header, cells, strict=True)))
+        for number, record in enumerate(records, start=1):
+            if isinstance(record, list):
+                yield RawRow(number, dict(zip(header, record, strict=True)))
             else:
-                reason = f"{len(cells)} cells where the header has {len(header)} columns (line {first_line})"
-                yield RawRow(number, {"raw": cells}, f"{reason}; quote cells that hold a comma")
+                error, cells = record
+                yield RawRow(number, {"raw": cells} if cells else {}, error)
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:
@@ -218,13 +239,30 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
 
 def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
     for index in range(batch.num_rows):
-        # Row by row: one text that is not UTF-8 would fail the conversion of the whole batch.
+        # Row by row: one value that Python cannot hold would fail the conversion of the whole batch.
+        row = batch.slice(index, 1)
         try:
-            (record,) = batch.slice(index, 1).to_pylist()
-        except UnicodeDecodeError as error:
-            yield RawRow(start + index, {}, f"holds text that is not UTF-8: {error}; convert the file to UTF-8")
+            (record,) = row.to_pylist()
+        except (ValueError, ArithmeticError):  # Arrow's own errors of values are ValueErrors
+            yield _without_broken(row, start + index)
         else:
             yield RawRow(start + index, {name: _plain(value) for name, value in record.items()})
+
+
+def _without_broken(row: Any, number: int) -> RawRow:
+    """Keep of a row what Python can hold, with the reason for the rest."""
+    record: dict[str, Any] = {}
+    reasons = []
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            (value,) = column.to_pylist()
+        except UnicodeDecodeError as error:
+            reasons.append(f"the column {name!r} holds text that is not UTF-8: {error}; convert the file to UTF-8")
+        except (ValueError, ArithmeticError) as error:
+            reasons.append(f"the column {name!r} holds a value that cannot be read: {error}; mend or drop it")
+        else:
+            record[name] = _plain(value)
+    return RawRow(number, record, "; ".join(reasons))
 
 
 def _plain(value: Any) -> Any:
@@ -251,5 +289,6 @@ FORMATS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
+    ".tsv": lambda path: _read_csv(path, "\t"),
     ".parquet": _read_parquet,
 }

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,11 @@ GOOD = {"source": "S", "output": "O"}
         ("Article Response", "source output", "Article Response"),
         ("prediction response output_2", "output", "response"),  # the order of the aliases, not of the columns
         ("tone output", "tone output", "tone output"),
+        ("user_query retrieved_chunks answer", "question context output", "user_query retrieved_chunks answer"),
+        ("question contexts completion gold", "question context output reference", "question contexts completion gold"),
+        ("article summary target", "source output reference", "article summary target"),
+        ("source summary hypothesis candidate", "output", "hypothesis"),
+        ("instruction generation ground_truth", "question output reference", "instruction generation ground_truth"),
     ],
 )
 def test_aliases(columns: str, fields: str, expected: str) -> None:
@@ -71,7 +77,7 @@ def test_one_column_serves_one_field() -> None:
     message = reason(sample, ("source", "question", "output"))
     assert message.startswith("d.jsonl, row 4: the field 'question' is missing")
     assert "the columns are: input (read as source), output\n" in message
-    assert "question or query or input or user_input" in message
+    assert "question or query or input or user_input or user_query" in message
 
 
 def test_two_columns_that_differ_by_case_only_are_not_guessed() -> None:
@@ -103,6 +109,75 @@ def test_values_that_cannot_be_scored(value: object, expected: str) -> None:
 
 def test_the_column_is_named_when_it_is_an_alias() -> None:
     assert "sample: the field 'output' (column 'response') is null" in reason(Sample({"response": None}), ("output",))
+
+
+def test_a_mapping_comes_before_names() -> None:
+    row = {
+        "output": "wrong",
+        "answer": "A",
+        "turns": [{"content": "first"}, {"content": "last"}],
+        "a.b": "dotted name",
+        "a": {"b": "dotted path"},
+        "cell": '{"deep": ["x", "y"]}',
+    }
+    for path, text in {
+        "answer": "A",
+        "turns.0.content": "first",
+        "turns.-1.content": "last",
+        "a.b": "dotted name",
+        "cell.deep.1": "y",
+        "turns": None,
+    }.items():
+        sample = Sample(row, mapping={"output": path})
+        if text is None:
+            assert "item 1 is an object without a role and a content" in reason(sample, ("output",))
+        else:
+            assert sample.texts(("output",)) == {"output": text}
+    # What a mapping takes is not found a second time by its name.
+    sample = Sample({"output": "O", "context": "C"}, mapping={"fact": "context"})
+    assert "'context' is missing" in reason(sample, ("fact", "context", "output"))
+    assert "is mapped to 'anser', which is not there" in reason(Sample(row, mapping={"output": "anser"}), ("output",))
+    assert "did you mean 'answer'?" in reason(Sample(row, mapping={"output": "anser"}), ("output",))
+    for path in ("turns.9.content", "turns.x", "answer.b", "turns.-3", "turns.1.content.0", ".", "turns.²"):
+        assert "is not there" in reason(Sample(row, mapping={"output": path}), ("output",))
+
+
+@pytest.mark.parametrize(
+    ("chat", "expected"),
+    [
+        (
+            [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}],
+            "User: Hi\n\nAssistant: Hello.",
+        ),
+        ([{"role": "system", "content": ["a", "b"]}], "System: a\n\nb"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "User: a\nb"),
+        (["plain", {"role": "tool", "content": "42", "name": "f"}], "plain\n\nTool: 42"),
+    ],
+)
+def test_a_chat_is_written_with_its_roles(chat: list[object], expected: str) -> None:
+    assert Sample({"messages": chat, "output": "O"}).texts(FIELDS) == {"source": expected, "output": "O"}
+
+
+@pytest.mark.parametrize(
+    ("chat", "expected"),
+    [
+        ([{"role": "user"}], "item 1 is an object without a role and a content"),
+        ([{"role": "user", "content": None}], "item 1, content is null"),
+        ([{"role": "user", "content": "x"}, {"role": "", "content": "x"}], "item 2 is an object without a role"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "part 1 of the content is image_url"),
+        ([{"role": "user", "content": {"a": 1}}], "item 1, content is an object, not text"),
+        ({"role": "user", "content": "x"}, "is an object, not text"),
+    ],
+)
+def test_a_chat_without_text_is_refused(chat: object, expected: str) -> None:
+    assert expected in reason(Sample({"source": chat, "output": "O"}))
+
+
+def test_a_text_of_fifty_megabytes_is_refused_at_once() -> None:
+    start = time.perf_counter()
+    assert "has 50,000,000 characters, more than" in reason(Sample({"source": "x" * 50_000_000, "output": "O"}))
+    assert "has 6,000,002 characters, more than" in reason(Sample({"source": ["x" * 3_000_000] * 2, "output": "O"}))
+    assert time.perf_counter() - start < 5
 
 
 def test_texts_are_passed_on_unchanged_and_lists_joined() -> None:
@@ -185,7 +260,7 @@ def test_bad_csv_rows_in_place(tmp_path: Path) -> None:
         b'S,"never closed\r\nS,swallowed\r\n'
     )
     samples = list(read_samples(write(tmp_path / "rows.csv", text)))
-    assert [sample.row for sample in samples] == [1, 2, 3, 4, 5, 6, 7]
+    assert [sample.row for sample in samples] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert samples[0].texts(FIELDS) == {"source": 'multi\nline, with "quotes"', "output": "O1"}
     assert samples[5].texts(FIELDS) == {"source": "S", "output": "O2"}
     errors = [sample.error or "" for sample in samples]
@@ -194,7 +269,8 @@ def test_bad_csv_rows_in_place(tmp_path: Path) -> None:
     assert errors[2].startswith("rows.csv, row 3: 1 cells where the header has 2 columns (line 6)")
     assert "not valid Unicode" in errors[3]
     assert errors[4].startswith("rows.csv, row 5: not valid CSV in line 8: ")
-    assert errors[6].startswith("rows.csv, row 7: not valid CSV in line 10 to 11: unexpected end of data")
+    assert errors[6].startswith("rows.csv, row 7: not valid CSV in line 10: a quote is opened and not closed")
+    assert samples[7].texts(FIELDS) == {"source": "S", "output": "swallowed"}
 
 
 def test_a_long_csv_cell(tmp_path: Path) -> None:
@@ -227,8 +303,10 @@ def test_json_list_rows(tmp_path: Path) -> None:
         ("lines.json", '{"a": 1}\n{"a": 2}\n', r"(?s)line 2, column 1: .*Extra data.*name it \.jsonl"),
         ("object.json", '{"a": 1}', r"(?s)holds one dict, not a list of objects.*\[\{\.\.\.\}"),
         ("repeated.csv", "a,b,a\n1,2,3\n", "columns that are there twice: a"),
-        ("wide.jsonl", '{"a": "b"}'.encode("utf-16"), r"(?s)UTF-16.*Convert the file to UTF-8"),
-        ("data.txt", "x", r"(?s)cannot tell the format.*\.jsonl, \.ndjson, \.json, \.csv, \.parquet"),
+        ("data.txt", "x", r"(?s)cannot tell the format.*\.jsonl, \.ndjson, \.json, \.csv, \.tsv, \.parquet"),
+        ("book.csv", b"PK\x03\x04" + b"\0" * 90, "is a ZIP archive, such as an Excel workbook"),
+        ("rows.jsonl", b"PAR1" + b"\0" * 90, "is a Parquet file, whatever its name says"),
+        ("image.csv", bytes(range(256)) * 4 + b"\0" * 200, "is no text: it holds zero bytes"),
         ("data.parquet.gz", "x", "cannot tell the format"),
         ("text.parquet", "not Parquet at all", "is not a readable Parquet file"),
         ("cut.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 9)[:-12], "cannot read .* beyond row"),
@@ -298,7 +376,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples[0].texts(FIELDS) == {"source": "a", "output": "o\n\np"}
     assert samples[0].fields["weights"] == {"x": 1.5}
     assert "d.parquet, row 2: the field 'output' is null" in reason(samples[1])
-    assert (samples[2].error or "").startswith("d.parquet, row 3: holds text that is not UTF-8")
+    assert (samples[2].error or "").startswith("d.parquet, row 3: the column 'source' holds text that is not UTF-8")
     assert samples[4].texts(FIELDS) == {"source": "e", "output": "o"}
 
 

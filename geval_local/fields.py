@@ -1,0 +1,309 @@
+"""Fields: which column of a row holds the text of a metric's field, and how its value becomes a text.
+
+One list of aliases serves scoring, analysis and the report. What a mapping of the user's own says comes before it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+from geval_local.errors import ConfigurationError, FieldError, UnscorableError
+
+__all__ = [
+    "ALIASES",
+    "MAX_CHARACTERS",
+    "SYSTEM_FIELDS",
+    "check_mapping",
+    "field_value",
+    "is_unicode",
+    "lookup",
+    "nearest",
+    "output_text",
+    "read_mapping",
+    "resolve",
+    "text_of",
+]
+
+_OUTPUTS = (
+    *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
+    *("generated_text", "generated_answer", "model_output", "model_answer", "hypothesis", "candidate", "summary"),
+    *("output_text", "reply"),
+)
+_PASSAGES = ("contexts", "retrieval_context", "retrieved_contexts", "retrieved_chunks", "retrieved_documents")
+_CHATS = ("conversation", "dialogue", "messages", "history")
+
+#: Field of a metric -> other column names that are read as it, best first: of two in one row the first is taken.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "source": ("document", "article", "context", "input", "source_text", "text", "passage", *_CHATS, "prompt"),
+    "output": _OUTPUTS,
+    "reference": (
+        *("expected_output", "ground_truth", "target", "gold", "reference_answer", "expected_answer", "gold_answer"),
+        *("expected", "ideal", "label", "reference_summary"),
+    ),
+    "fact": ("knowledge", "context"),
+    "question": ("query", "input", "user_input", "user_query", "user_question", "instruction", "prompt"),
+    "context": (*_PASSAGES, "source", "document", "documents", "chunks", "passages", "passage", *_CHATS),
+}
+#: Columns that name the writer of an output, best first.
+SYSTEM_FIELDS = ("system_id", "system")
+#: A longer text is not read: no judge holds a million tokens, and finding that out by tokenizing takes minutes.
+MAX_CHARACTERS = 4_000_000
+
+_NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
+_JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
+_SHAPES = "A field's value is a text, a list of texts, or a chat: a list of objects with role and content."
+_ABSENT = object()
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def resolve(wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, str]:
+    """Map fields to columns; a field without a column is left out.
+
+    Each column serves one field: columns of exactly the fields' names first, then those names in another case, then
+    `ALIASES`, in the order of the fields, and of two aliases of a field the one that stands first there.
+
+    Parameters
+    ----------
+    wanted : tuple of str
+        Fields of a metric.
+    columns : tuple of str
+        Columns of a row.
+    """
+    found = {field: field for field in wanted if field in columns}
+    own_name = {field: (field,) for field in wanted}
+    for names, loosely in ((own_name, True), (ALIASES, False), (ALIASES, True)):
+        for field in wanted:
+            if field in found:
+                continue
+            free = [column for column in columns if column not in found.values()]
+            column = next(filter(None, (_match(name, free, loosely) for name in names.get(field, ()))), None)
+            if column is not None:
+                found[field] = column
+    return found
+
+
+def _match(name: str, columns: list[str], loosely: bool) -> str | None:
+    if not loosely:
+        return name if name in columns else None
+    same = [column for column in columns if str(column).strip().casefold() == name.casefold()]
+    return same[0] if len(same) == 1 else None  # "Output" beside "OUTPUT" is anyone's guess
+
+
+def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """Find a value by a column's name, or by a dotted path into one: ``scores.coherence``, ``turns.0.content``.
+
+    A column of exactly that name comes first. A number counts the items of a list, from 0, and from its end if it is
+    negative. Objects and lists that stand in a CSV cell as JSON are looked into.
+
+    Parameters
+    ----------
+    row : mapping
+        A row.
+    path : str
+        The name or path.
+    default : object
+        What to return where there is nothing.
+    """
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        value = _decoded(value)
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
+            index = int(part)
+            if not -len(value) <= index < len(value):
+                return default
+            value = value[index]
+        else:
+            return default
+    return value
+
+
+def lookup(row: Mapping[str, Any], path: str) -> Any:
+    """Find a value as `field_value` does; None if it is not there."""
+    return field_value(row, path)
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Name what was probably meant, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
+    by_fold = {str(one).casefold(): str(one) for one in known}
+    near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
+    return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
+
+
+# --- mappings of the user's own ---------------------------------------------------------------------------------------
+
+
+def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
+    """Read a mapping as the command line has it, ``output=answer``.
+
+    Returns
+    -------
+    dict of str to str
+        Field -> column, or dotted path.
+
+    Raises
+    ------
+    ConfigurationError
+        If a pair is none, or a field is mapped twice.
+    """
+    mapping: dict[str, str] = {}
+    for pair in pairs:
+        field, equals, column = (part.strip() for part in pair.partition("="))
+        if not (field and equals and column):
+            raise ConfigurationError(
+                f"--field {pair!r} is no mapping", hint="Write FIELD=COLUMN, such as --field output=answer."
+            )
+        if mapping.get(field, column) != column:
+            raise ConfigurationError(f"--field maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
+        mapping[field] = column
+    return mapping
+
+
+def check_mapping(mapping: object, fields: Iterable[str]) -> None:
+    """Make sure that a mapping is one, and of fields that a metric has.
+
+    Parameters
+    ----------
+    mapping : mapping of str to str
+        Field -> column, or dotted path.
+    fields : iterable of str
+        The fields of all metrics in question.
+
+    Raises
+    ------
+    TypeError
+        If it is no mapping of texts to texts.
+    ConfigurationError
+        If a field is of no metric.
+    """
+    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in chain(mapping, mapping.values())):
+        raise TypeError('fields is a mapping of fields to columns, such as {"output": "answer"}')
+    known = list(dict.fromkeys(fields))
+    for field in mapping:
+        if field not in known:
+            raise ConfigurationError(
+                f"no metric here has a field {field!r}{nearest(field, known)}",
+                hint=f"The fields are: {', '.join(known)}. Write FIELD=COLUMN, the metric's field first.",
+            )
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def text_of(value: Any, what: str) -> str:
+    """Turn one field's value into its text.
+
+    A text is itself, unchanged. A list of texts is joined by blank lines. A chat, a list of objects with ``role`` and
+    ``content``, is written turn by turn with its roles, ``User: ...``, by blank lines too; a content may be a list of
+    text parts. A NumPy array counts as a list.
+
+    Parameters
+    ----------
+    value : object
+        The value.
+    what : str
+        Names it; begins the message.
+
+    Raises
+    ------
+    FieldError
+        If it is of a kind that holds no text.
+    UnscorableError
+        If it is null, NaN, empty, too long, or not valid Unicode.
+    """
+    text = _text(value, what)
+    if len(text) > MAX_CHARACTERS:
+        raise UnscorableError(
+            f"{what} has {len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read of one text",
+            hint="Shorten it, or score it in parts.",
+        )
+    return text
+
+
+def _text(value: Any, what: str) -> str:
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        if not value:
+            raise UnscorableError(f"{what} is an empty list", hint="Give at least one text.")
+        parts = [
+            _turn(item, f"{what}, item {index}") if isinstance(item, Mapping) else _text(item, f"{what}, item {index}")
+            for index, item in enumerate(value, start=1)
+        ]
+        return "\n\n".join(parts)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise UnscorableError(
+            f"{what} is {'null' if value is None else 'NaN'}", hint="Fill it in, or leave the row out."
+        )
+    if not isinstance(value, str):
+        found = _JSON_TYPES.get(type(value), f"of type {type(value).__name__}")
+        inner = f" Its keys are: {', '.join(map(str, value))}." if isinstance(value, Mapping) and value else ""
+        raise FieldError(f"{what} is {found}, not text", hint=_SHAPES + inner)
+    if not value.strip():
+        raise UnscorableError(
+            f"{what} is empty" if not value else f"{what} is only white space", hint="Fill it in, or leave the row out."
+        )
+    if not is_unicode(value):
+        raise UnscorableError(f"{what} {_NOT_UNICODE}", hint="Convert the text to UTF-8.")
+    return value
+
+
+def _turn(message: Mapping[str, Any], what: str) -> str:
+    """Write one message of a chat with its role."""
+    role, content = message.get("role"), message.get("content", _ABSENT)
+    if content is _ABSENT or not isinstance(role, str) or not role.strip():
+        raise FieldError(f"{what} is an object without a role and a content, not text", hint=_SHAPES)
+    if isinstance(content, list | tuple) and any(isinstance(part, Mapping) for part in content):
+        content = "\n".join(_part(part, f"{what}, part {index}") for index, part in enumerate(content, start=1))
+    text = _text(content, f"{what}, content")
+    return f"{role.strip()[:1].upper()}{role.strip()[1:]}: {text}"
+
+
+def _part(part: Any, what: str) -> str:
+    if isinstance(part, Mapping):
+        if not isinstance(part.get("text"), str):
+            raise FieldError(f"{what} of the content is {part.get('type', 'an object')!s}, not text", hint=_SHAPES)
+        part = part["text"]
+    return _text(part, what)
+
+
+def is_unicode(value: Any) -> bool:
+    """Whether no text inside a value holds a lone surrogate, which is how bytes that are not UTF-8 come in."""
+    if isinstance(value, str):
+        try:
+            return value.isascii() or bool(value.encode())
+        except UnicodeEncodeError:
+            return False
+    if isinstance(value, Mapping):
+        return all(map(is_unicode, chain(value, value.values())))
+    return not isinstance(value, list | tuple) or all(map(is_unicode, value))
+
+
+def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:
+    """Find the text of a row's output, by the rules of scoring; None where there is none."""
+    path = (mapping or {}).get("output") or resolve(("output",), tuple(row)).get("output")
+    try:
+        return None if path is None else text_of(field_value(row, path), "the output")
+    except UnscorableError:
+        return None

@@ -1,0 +1,212 @@
+"""What is asked to be scored, checked before anything expensive: arguments, columns, and whether rows fit a metric."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from geval_local.errors import DataError, FieldError, UnscorableError
+from geval_local.fields import check_mapping, field_value, nearest
+from geval_local.io.samples import Sample, read_samples
+from geval_local.metric import Metric
+
+__all__ = ["ROWS_CHECKED", "check_columns", "check_input", "check_metric", "check_rows", "iter_samples"]
+
+#: Rows that are looked at before a judge is loaded.
+ROWS_CHECKED = 1000
+#: Columns that a message names.
+COLUMNS_NAMED = 40
+_ABSENT = object()
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def check_metric(metric: object) -> None:
+    """Make sure that a metric is one.
+
+    Raises
+    ------
+    TypeError
+        With what to write instead.
+    """
+    if isinstance(metric, Metric):
+        return
+    if isinstance(metric, str | os.PathLike):
+        raise TypeError(
+            f"a Metric is expected, not the name {os.fspath(metric)!r}; load it: Metric.load({os.fspath(metric)!r})"
+        )
+    if isinstance(metric, list | tuple | set | frozenset | Mapping):
+        raise TypeError(
+            f"one Metric at a time is scored, not a {type(metric).__name__}; score them in turn: "
+            "{metric.name: judge.score_many(metric, samples) for metric in metrics}"
+        )
+    raise TypeError(f"a Metric is expected, not {type(metric).__name__}; see Metric.load and Metric(name=..., ...)")
+
+
+def iter_samples(
+    samples: Iterable[Sample | Mapping[str, Any]], metric: Metric, fields: Mapping[str, str] | None = None
+) -> Iterator[Sample]:
+    """Give out rows as samples that are read by a mapping.
+
+    Parameters
+    ----------
+    samples : iterable of Sample or mapping
+        The rows.
+    metric : Metric
+        What they are to be scored on.
+    fields : mapping of str to str, optional
+        Field of the metric -> column, or dotted path. It goes before a sample's own.
+
+    Raises
+    ------
+    TypeError
+        If `samples` is something else; for a single row that is none while iterating.
+    ConfigurationError
+        If `fields` names a field that the metric does not have.
+    """
+    if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
+        raise TypeError(
+            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; give its rows: "
+            'frame.to_dict("records")'
+        )
+    if isinstance(samples, str | os.PathLike):
+        raise TypeError("samples are rows, not a path; read them: read_samples(path)")
+    if isinstance(samples, Mapping | Sample):
+        raise TypeError("samples are rows: give a list of them, [sample], or use judge.score(metric, **sample)")
+    if not isinstance(samples, Iterable):
+        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}")
+    mapping = {} if fields is None else fields
+    check_mapping(mapping, metric.fields)
+    return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
+
+
+def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
+    if isinstance(sample, Sample):
+        if not mapping:
+            return sample
+        return Sample(sample.fields, sample.row, sample.origin, sample.error, {**sample.mapping, **mapping})
+    if isinstance(sample, Mapping):
+        return Sample(sample, mapping=mapping)
+    raise TypeError(
+        f"sample {number} (from 0) is of type {type(sample).__name__}; a sample is a mapping of columns to texts, "
+        'such as {"source": ..., "output": ...}'
+    )
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
+    """Make sure that what a mapping names is in some row.
+
+    Raises
+    ------
+    DataError
+        With the columns that there are, and the one that was probably meant.
+    """
+    readable = [sample for sample in samples if sample.error is None]
+    for field, path in mapping.items():
+        if readable and all(field_value(sample.fields, path, _ABSENT) is _ABSENT for sample in readable):
+            columns = _columns(readable)
+            raise DataError(
+                f"{field!r} is mapped to {path!r}, and no row has such a column{nearest(path, columns)}",
+                hint=f"Columns: {_listed(columns)}. A dotted path leads into a column: turns.0.content.",
+            )
+
+
+def check_rows(
+    samples: Sequence[Sample], metrics: Iterable[Metric], where: str, mapping: Mapping[str, str] | None = None
+) -> None:
+    """Make sure that some row can be scored on each metric, as far as its columns go.
+
+    Rows that are broken, empty or null are the rows' own fault, and no reason to refuse a file.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        The first rows.
+    metrics : iterable of Metric
+        What they are to be scored on.
+    where : str
+        Names the file, for messages.
+    mapping : mapping of str to str, optional
+        The user's own mapping of fields, which the samples carry too.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mapping names a field that no metric has.
+    DataError
+        If it names a column that no row has, or no row has what a metric reads.
+    """
+    metrics = list(metrics)
+    check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))
+    check_columns(samples, mapping or {})
+    readable = [sample for sample in samples if sample.error is None]
+    for metric in metrics:
+        problems: list[FieldError] = []
+        for sample in readable:
+            try:
+                sample.texts(metric.fields)
+            except FieldError as error:
+                problems.append(error)
+            except UnscorableError:
+                break  # it has the columns
+            else:
+                break
+        else:
+            if problems:
+                raise _misfit(problems[0], readable, metric, where)
+
+
+def check_input(
+    path: str | os.PathLike[str],
+    metrics: Iterable[Metric],
+    *,
+    limit: int | None = None,
+    mapping: Mapping[str, str] | None = None,
+) -> list[Sample]:
+    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded.
+
+    Returns
+    -------
+    list of Sample
+        The first rows, at most `ROWS_CHECKED`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `check_rows` and `read_samples`.
+    """
+    first = list(islice(read_samples(path, limit=limit, fields=mapping), ROWS_CHECKED))
+    check_rows(first, metrics, os.fspath(path), mapping)
+    return first
+
+
+def _misfit(error: FieldError, samples: Sequence[Sample], metric: Metric, where: str) -> DataError:
+    columns = _columns(samples)
+    reason = error.message.removeprefix(f"{samples[0].where}: ").split(";", 1)[0]
+    missing = [field for field in metric.fields if f"the field {field!r}" in reason]
+    rows = "its only row" if len(samples) == 1 else f"its first {len(samples)} rows"
+    meant = nearest(missing[0], [column for column in columns if column not in metric.fields]) if missing else ""
+    field = missing[0] if missing else next(iter(metric.fields))
+    return DataError(
+        f"{where}: none of {rows} can be scored on {metric.name}: {reason}{meant}"
+        if len(samples) > 1
+        else f"{where}: {rows} cannot be scored on {metric.name}: {reason}{meant}",
+        hint=f"Columns: {_listed(columns)}. The metric reads {', '.join(metric.fields)}; map a field to its column: "
+        f"--field {field}=COLUMN, or in Python fields={{{field!r}: 'COLUMN'}}."
+        + (f"\n{error.hint}" if "is missing" not in reason and error.hint else ""),
+    )
+
+
+def _columns(samples: Sequence[Sample]) -> list[str]:
+    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
+
+
+def _listed(columns: Sequence[str]) -> str:
+    more = len(columns) - COLUMNS_NAMED
+    return (", ".join(columns[:COLUMNS_NAMED]) or "none") + (f" and {more} more" if more > 0 else "")

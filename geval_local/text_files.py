@@ -1,0 +1,132 @@
+"""Text files as they come: checked to be files, unpacked, and decoded as what their first bytes show them to be."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+from pathlib import Path
+from typing import IO, cast
+
+from geval_local.errors import DataError
+
+__all__ = ["check_is_file", "encoding_of", "kind_of_special", "open_text"]
+
+#: Read at a time: a thread that reads ahead gives the interpreter up at every read, and has to wait for it again.
+READ_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_GZIP = b"\x1f\x8b"
+#: What a file starts with that is no text, whatever its name says.
+_NO_TEXT = {
+    b"PK\x03\x04": "a ZIP archive, such as an Excel workbook",
+    b"PAR1": "a Parquet file",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+}
+_MARKS = {
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+_SPECIAL = {
+    stat.S_ISDIR: "a directory",
+    stat.S_ISFIFO: "a pipe (FIFO)",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+def kind_of_special(mode: int) -> str | None:
+    """Name what is at a path if it is no regular file: opening a pipe would wait for a writer, for ever."""
+    return next((name for test, name in _SPECIAL.items() if test(mode)), None)
+
+
+def check_is_file(path: Path) -> None:
+    """Make sure that there is a regular file, without opening it.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, a directory, a pipe or a device.
+    """
+    try:
+        special = kind_of_special(path.stat().st_mode)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {path}: {reason}", hint="Check the path and its permissions.") from error
+    if special == "a directory":
+        raise DataError(f"{path} is a directory", hint="Give the path of one file.")
+    if special is not None:
+        raise DataError(
+            f"{path} is {special}, not a file: rows are read more than once",
+            hint="Write them to a file first; `geval-local score -` reads JSONL from standard input.",
+        )
+
+
+def open_text(path: Path, *, newline: str) -> IO[str]:
+    """Open a file of text, decoded and unpacked; bytes that are not valid in it come through as lone surrogates.
+
+    Parameters
+    ----------
+    path : Path
+        The file, plain or compressed by gzip, in UTF-8, UTF-16 or UTF-32.
+    newline : str
+        As for `open`.
+
+    Raises
+    ------
+    DataError
+        If its first bytes are those of something that is no text.
+    """
+    packed = _unpacked(path)
+    with packed:
+        head = packed.read(_HEAD_BYTES)
+    for start, kind in _NO_TEXT.items():
+        if head.startswith(start):
+            raise DataError(f"{path} is {kind}, whatever its name says", hint="Save it as JSONL, CSV or Parquet.")
+    encoding = encoding_of(head)
+    if encoding is None:
+        raise DataError(
+            f"{path} is no text: it holds zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
+        )
+    # UTF-16 has no bytes that could stand for themselves; a lone surrogate, which it can hold, is passed on.
+    errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
+    return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
+
+
+def encoding_of(head: bytes) -> str | None:
+    """Tell the encoding of a text by its first bytes: a mark, or where the zero bytes of UTF-16 stand.
+
+    Returns
+    -------
+    str or None
+        A codec's name; UTF-8 unless the bytes say otherwise, None if they are those of no text.
+    """
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    if b"\0" not in head:
+        return "utf-8-sig"
+    even, odd = head[0::2].count(0), head[1::2].count(0)
+    # Tables and JSON begin with a sign of ASCII, and hold many: column names, quotes, commas. In UTF-16 each has a zero
+    # byte on one side, and next to nothing has one on the other.
+    if head[:1] != b"\0" == head[1:2] and odd > 1 and even <= 0.1 * odd:
+        return "utf-16-le"
+    if head[:1] == b"\0" != head[1:2] and even > 1 and odd <= 0.1 * even:
+        return "utf-16-be"
+    # A few zero bytes in a text are the row's fault that holds them; many are no text's.
+    return "utf-8-sig" if even + odd < 0.05 * len(head) else None
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
+    if packed:
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb", buffering=READ_BYTES)

@@ -1,0 +1,246 @@
+"""Files as people have them: encodings, delimiters, JSON over several lines, quotes that never close, pipes."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geval_local.csv_rows import find_delimiter
+from geval_local.errors import DataError
+from geval_local.io.readers import read_rows
+
+ROWS = [{"id": "1", "source": "Çà et là: naïve", "output": "日本, x"}, {"id": "2", "source": "S; | ,", "output": "O"}]
+
+
+def fields(path: Path) -> list[dict[str, object]]:
+    rows = list(read_rows(path))
+    assert [row.error for row in rows] == [None] * len(rows)
+    return [row.fields for row in rows]
+
+
+def csv_text(rows: list[dict[str, str]], delimiter: str = ",") -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def texts() -> dict[str, str]:
+    return {
+        "rows.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS),
+        "rows.json": json.dumps(ROWS, ensure_ascii=False),
+        "rows.csv": csv_text(ROWS),
+    }
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_encodings(tmp_path: Path, name: str, encoding: str, packed: bool) -> None:
+    data = texts()[name].encode(encoding)
+    path = tmp_path / (name + ".gz" * packed)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert fields(path) == ROWS
+
+
+def test_the_mark_of_big_endian_and_gzip_without_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(gzip.compress(codecs.BOM_UTF16_BE + csv_text(ROWS).encode("utf-16-be")))
+    assert fields(path) == ROWS
+
+
+def test_a_lone_surrogate_in_utf_16_costs_its_row(tmp_path: Path) -> None:
+    from geval_local.io.samples import read_samples
+
+    path = tmp_path / "rows.jsonl"
+    text = '{"output": "\ud800"}\n{"output": "good"}\n'
+    path.write_bytes(text.encode("utf-16-le", "surrogatepass"))
+    first, second = read_samples(path)
+    assert "not valid Unicode" in (first.error or "")
+    assert second.texts(("output",)) == {"output": "good"}
+
+
+def test_utf_16_that_ends_in_the_midst_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes('{"output": "good"}\n'.encode("utf-16-le") + b"x")
+    with pytest.raises(DataError, match="Is the file complete"):
+        list(read_rows(path))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(csv_text(ROWS, delimiter), encoding="utf-8")
+    assert fields(path) == ROWS
+    path.write_text(f"sep={delimiter}\n" + csv_text(ROWS, delimiter), encoding="utf-8")
+    assert fields(path) == ROWS
+
+
+def test_tsv(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("output\na, b; c\n", encoding="utf-8")
+    assert fields(path) == [{"output": "a, b; c"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("output\na;b;c\n", ","),
+        ("a,b\n1;2,3;4\n", ","),
+        ("a;b\n1,5;2,5\n", ";"),
+        ("a,x;b,y\n1,5;2,5\n3;4\n", ";"),
+        ("a,b,c\nbroken\nbroken\n", ","),
+        ("a|b\n", "|"),
+        ("", ","),
+        ('"a;b",c\n1,2\n', ","),
+    ],
+)
+def test_what_separates_cells(text: str, expected: str) -> None:
+    assert find_delimiter(text) == expected
+
+
+WORDS = st.text("ab,;|\t\n\" 'é", max_size=8)
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(",;\t|"), st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=5))
+def test_any_table_comes_back(tmp_path_factory: pytest.TempPathFactory, delimiter: str, rows: list[tuple[str, ...]]):
+    path = tmp_path_factory.mktemp("csv") / "rows.csv"
+    wanted = [dict(zip(("id", "source", "output"), row, strict=True)) for row in rows]
+    path.write_text(csv_text(wanted, delimiter), encoding="utf-8", newline="")
+    assert fields(path) == wanted
+
+
+# --- quotes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "good", "bad"),
+    [
+        (['1,"a,b', "2,d,e", "3,x,y"], ["2", "3"], [1]),
+        (['1,"a,b', '2,"d",e', "3,x,y"], ["2", "3"], [1]),
+        (['1,"a,b', '2,d,"e, f"', "3,x,y"], ["2", "3"], [1]),
+        (["1,a,b", '2,d,"e', "3,x,y"], ["1", "3"], [2]),
+        (["1,a,b", "2,d,e", '3,x,"y'], ["1", "2"], [3]),
+        (['1,"a,b', '2,"d,e', "3,x,y", '4,"p","q"'], ["3", "4"], [1, 2]),
+        (['1,"two', 'lines",b', '2,"d"x,e', "3,x,y"], ["1", "3"], [3]),
+        # Inside a quote that did not close nothing is taken for a row but what is one beyond doubt.
+        (['1,"a,b', 'and "more", of, it', "3,x,y"], ["3"], [1, 2]),
+    ],
+)
+def test_an_unclosed_quote_costs_its_own_row(tmp_path: Path, lines: list[str], good: list[str], bad: list[int]) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["id,source,output", *lines, ""]), encoding="utf-8")
+    rows = list(read_rows(path))
+    assert [row.number for row in rows] == list(range(1, len(rows) + 1))
+    assert [row.fields["id"] for row in rows if row.error is None] == good
+    errors = [row.error for row in rows if row.error is not None]
+    assert len(errors) == len(bad)
+    for error, number in zip(errors, bad, strict=True):
+        assert f"in line {number + 1}: " in error or f"(line {number + 1})" in error
+        assert "quote" in error
+
+
+def test_a_quote_that_is_open_for_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geval_local.csv_rows.QUOTED_CHARACTERS", 1000)
+    path = tmp_path / "rows.csv"
+    path.write_text('id,output\n1,a\n2,"b\n' + "3,c\n" * 1000, encoding="utf-8")
+    with pytest.raises(DataError, match="line 3: a quote is opened that does not close within 1,000 characters"):
+        list(read_rows(path))
+
+
+def test_quotes_without_end_take_no_more_than_linear_time(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,source,output\n" + '1,"a,b\n' * 50_000, encoding="utf-8")
+    start = time.perf_counter()
+    rows = list(read_rows(path))
+    assert len(rows) == 50_000
+    assert time.perf_counter() - start < 20
+
+
+@settings(max_examples=200)
+@given(st.text('a",\n', max_size=60))
+def test_no_text_ends_the_reading_or_loses_the_order(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("csv") / "rows.csv"
+    path.write_text("id,output\n" + text, encoding="utf-8", newline="")
+    rows = list(read_rows(path))
+    assert [row.number for row in rows] == list(range(1, len(rows) + 1))
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(ROWS, indent=2),
+        "[\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n",
+        "[" + ",\n".join(map(json.dumps, ROWS)) + "]\n",
+        "\n".join(json.dumps(row, indent=4) for row in ROWS),
+        json.dumps(ROWS[0], indent=1) + json.dumps(ROWS[1], indent=1) + "\n\n",
+    ],
+    ids=["list", "lines in brackets", "brackets on the lines", "objects", "objects without a break"],
+)
+def test_json_over_lines_that_is_called_jsonl(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text, encoding="utf-8")
+    assert fields(path) == ROWS
+
+
+def test_a_broken_first_line_is_one_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('[{"a": \n{"a": "b"}\n', encoding="utf-8")
+    first, second = read_rows(path)
+    assert first.error is not None
+    assert (second.number, second.fields, second.error) == (2, {"a": "b"}, None)
+
+
+def test_a_key_that_is_twice_in_an_inner_object(tmp_path: Path) -> None:
+    rows = ['{"a": {"x": 1, "x": 2}}', '{"a": [[{"y": 1, "y": 2}]]}', '{"a": {"x": 1}}']
+    for name, text in (("rows.jsonl", "\n".join(rows)), ("rows.json", f"[{','.join(rows)}]")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        errors = [row.error for row in read_rows(tmp_path / name)]
+        assert errors == ["the key 'x' is there twice", "the key 'y' is there twice", None]
+
+
+# --- Parquet, pipes ---------------------------------------------------------------------------------------------------
+
+
+def test_values_that_python_cannot_hold_cost_their_row(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    output = pa.array(["a", "b", "c"])
+    for kind, base, value in (
+        (pa.date32(), pa.int32(), 2**31 - 1),
+        (pa.timestamp("us"), pa.int64(), -(2**62)),
+        (pa.duration("s"), pa.int64(), 2**62),
+    ):
+        odd = pa.array([1, value, 3], base).cast(kind)
+        for column in (odd, pa.StructArray.from_arrays([odd], names=["inner"])):
+            pq.write_table(pa.table({"output": output, "when": column}), tmp_path / "rows.parquet")
+            rows = list(read_rows(tmp_path / "rows.parquet"))
+            assert [row.fields["output"] for row in rows] == ["a", "b", "c"]
+            assert [row.error is None for row in rows] == [True, False, True]
+            assert "the column 'when' holds a value that cannot be read" in (rows[1].error or "")
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match=r"(?s)is a pipe \(FIFO\), not a file.*score -"):
+        read_rows(pipe)
+    (tmp_path / "null.jsonl").symlink_to("/dev/null")
+    with pytest.raises(DataError, match="is a device, not a file"):
+        read_rows(tmp_path / "null.jsonl")
