@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, model_validator
 
 from geval_local.errors import ScaleError
-from geval_local.metric_text import find_metric, preset_names, read_metric
+from geval_local.metric_checks import find_problems
+from geval_local.metric_text import Reading, find_metric, preset_names, read_metric
 from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml
 
@@ -22,8 +23,6 @@ DEFAULT_INTRODUCTION = """\
 You will be given a text. Your task is to rate it on one metric.
 
 Please read these instructions carefully and keep to them while you rate."""
-
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 
 
 def _parse_scale(value: object) -> Scale:
@@ -143,19 +142,15 @@ class Metric(BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _check(self) -> Metric:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r} may hold letters, digits, '_', '-', '.' and '/' between parts")
-        if not self.fields:
-            raise ValueError("fields: a metric needs at least one field")
-        if self.shorten is not None and self.shorten not in self.fields:
-            raise ValueError(f"shorten: {self.shorten!r} is not one of the fields {', '.join(self.fields)}")
-        if self.steps is not None and any(not step for step in self.steps):
-            raise ValueError("steps: a step is empty")
-        if self.threshold is not None and not self.scale.low <= self.threshold <= self.scale.high:
-            raise ValueError(f"threshold: {self.threshold:g} is outside the scale {self.scale.text}")
-        if self.template is None and not self.criteria:
-            raise ValueError("criteria: must not be empty")
+    def _check(self, info: ValidationInfo) -> Metric:
+        # The reader of YAML collects the problems of a file; parts that are not well-formed have stand-ins then.
+        reading = info.context if isinstance(info.context, Reading) else Reading()
+        known = [key for key in type(self).model_fields if key not in reading.stand_ins]
+        problems = find_problems(dict(self), known)
+        if isinstance(info.context, Reading):
+            reading.problems[:] = problems
+        elif problems:
+            raise ValueError("; ".join(problem.message for problem in problems))
         return self
 
     @classmethod

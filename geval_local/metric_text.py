@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +13,12 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from geval_local.errors import MetricError
+from geval_local.errors import DataError, MetricError
+from geval_local.metric_checks import Problem
+from geval_local.text_files import check_is_file
 from geval_local.yaml_text import line_of, load_yaml
 
-__all__ = ["find_metric", "metric_file_text", "preset_names", "read_metric"]
+__all__ = ["Reading", "find_metric", "metric_file_text", "preset_names", "read_metric"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -60,7 +64,10 @@ def metric_file_text(path: Path) -> str:
         If it cannot be read.
     """
     try:
+        check_is_file(path)
         return path.read_text(encoding="utf-8")
+    except DataError as error:
+        raise MetricError(f"cannot read the metric file {path}: {error.message}", hint=error.hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise MetricError(f"cannot read the metric file {path}: {error}") from error
 
@@ -77,22 +84,74 @@ def preset_names() -> list[str]:
     )
 
 
+@dataclass
+class Reading:
+    """A metric's file while it is read.
+
+    Attributes
+    ----------
+    problems : list of Problem
+        What does not fit together, collected instead of raised.
+    stand_ins : set of str
+        Keys that are missing or not well-formed, and were replaced so that the others could be checked.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    stand_ins: set[str] = field(default_factory=set)
+
+
+#: Well-formed values of the keys that a metric must have.
+_STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
+
+
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     """Read YAML text as `model`, the class of a metric; `text`, `origin` and errors are those of `Metric.from_yaml`."""
     try:
         data, node = load_yaml(text)
     except yaml.YAMLError as error:
-        raise MetricError(f"{origin}: not valid YAML: {error}") from error
+        raise MetricError(_printable(f"{origin}: not valid YAML: {error}")) from error
     if not isinstance(data, dict):
         raise MetricError(f"{origin}: a metric is a mapping of keys such as name, criteria and scale")
+    keys = list(model.model_fields)
     try:
-        return model.model_validate(data)
+        found, problems = _validated(model, data, keys)
+    except (RecursionError, OverflowError) as error:
+        raise MetricError(f"{origin}: a value is nested too deeply, refers to itself, or is too large") from error
+    if found is not None and not problems:
+        return found
+    lines = text.splitlines()
+    placed = []
+    for problem in problems:
+        line = line_of(node, problem.path)
+        if problem.quote:
+            line = next((at for at in range(line, len(lines) + 1) if problem.quote in lines[at - 1]), line)
+        placed.append((line, problem.text))
+    raise MetricError(
+        _printable("\n".join(f"{origin}, line {line}: {text}" for line, text in sorted(placed))),
+        hint=f"Known keys: {', '.join(keys)}.",
+    )
+
+
+def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tuple[_Model | None, list[Problem]]:
+    """Validate a metric's data; every problem has its path, and its text names the key."""
+    reading = Reading()
+    problems: list[Problem] = []
+    found = None
+    try:
+        found = model.model_validate(data, context=reading)
     except ValidationError as error:
-        keys = list(model.model_fields)
-        problems = [
-            f"{origin}, line {line_of(node, problem['loc'])}: {_explain(problem, keys)}" for problem in error.errors()
-        ]
-        raise MetricError("\n".join(problems), hint=f"Known keys: {', '.join(keys)}.") from error
+        problems = [Problem(one["loc"], _explain(one, keys)) for one in error.errors()]
+        failed = {problem.path[0] for problem in problems if problem.path}
+        reading.stand_ins = {str(key) for key in failed} | (set(_STAND_INS) - set(data))
+        rest = {key: value for key, value in data.items() if key in keys and key not in failed}
+        with contextlib.suppress(ValidationError):
+            model.model_validate({**_STAND_INS, **rest}, context=reading)
+    return found, problems + [Problem(one.path, one.message, one.quote) for one in reading.problems]
+
+
+def _printable(text: str) -> str:
+    """Make lone surrogates, which no terminal takes, visible escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _explain(problem: Mapping[str, Any], keys: list[str]) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from geval_local.errors import MetricError
+from geval_local.errors import DataError, MetricError
 from geval_local.metric import Metric
+from geval_local.placeholders import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.scale import Scale
+from geval_local.text_files import check_is_file
 
 __all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
 
@@ -22,20 +24,6 @@ STEPS_HEADING = "Evaluation Steps:"
 STEPS_REQUEST = (
     "Write the evaluation steps for this task as a short numbered list, one step per line, and nothing else."
 )
-_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w ]*?)\s*\}\}")
-
-#: What published prompt files call the fields of a sample.
-PLACEHOLDER_FIELDS: Mapping[str, str] = {
-    "document": "source",
-    "article": "source",
-    "source": "source",
-    "summary": "output",
-    "response": "output",
-    "output": "output",
-    "fact": "fact",
-    "reference": "reference",
-    "expected_output": "reference",
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +63,7 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     """
     if metric.template is not None:
         template = metric.template
-        return lambda fields: _fill_template(template, lambda name: fields[_field_name(name)])
+        return lambda fields: _fill_template(template, lambda name: fields[placeholder_field(name, fields)])
     cue = f"- {metric.title}:"
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
@@ -141,17 +129,20 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
     """
     path = Path(path)
     try:
+        check_is_file(path)
         text = path.read_text(encoding="utf-8-sig")
+    except DataError as error:
+        raise MetricError(f"cannot read the prompt file: {error.message}", hint=error.hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise MetricError(f"cannot read the prompt file {path}: {error}") from error
-    names = list(dict.fromkeys(_field_name(match[1]) for match in _PLACEHOLDER.finditer(text)))
+    names = list(dict.fromkeys(placeholder_field(match[1]) for match in PLACEHOLDER.finditer(text)))
     if not names:
         raise MetricError(
             f"the prompt file {path} holds no placeholder", hint="Mark the sample's fields: {{Document}}, {{Summary}}."
         )
     cue = _fill_template(text, lambda placeholder: "").cue
     title = re.sub(r"\s*\([^)]*\)", "", cue).strip("-*: \t")
-    if not title or _PLACEHOLDER.search(text.rstrip().rsplit("\n", 1)[-1]):
+    if not title or PLACEHOLDER.search(text.rstrip().rsplit("\n", 1)[-1]):
         raise MetricError(f"the prompt file {path} does not end in a form line such as '- Coherence:'")
     return Metric(
         name=name or re.sub(r"[^\w.-]+", "_", path.stem),
@@ -177,11 +168,6 @@ def _instructions(metric: Metric) -> list[str]:
 
 def _fill_template(template: str, value: Callable[[str], str]) -> Prompt:
     """Split off the cue before filling, so that white space at the end of a sample's text is never taken for it."""
-    head, newline, cue = template.rstrip().rpartition("\n")
+    body, cue = split_cue(template)
     # One pass over the template: placeholders inside a sample's own text stay text.
-    return Prompt(_PLACEHOLDER.sub(lambda match: value(match[1]), head + newline), cue)
-
-
-def _field_name(placeholder: str) -> str:
-    key = re.sub(r"\W+", "_", placeholder.strip()).lower()
-    return PLACEHOLDER_FIELDS.get(key, key)
+    return Prompt(PLACEHOLDER.sub(lambda match: value(match[1]), body), cue)

@@ -42,11 +42,23 @@ def read_scale(spec: str | Mapping[object, object] | Sequence[object]) -> Labels
         return _read_text(spec)
     if isinstance(spec, Mapping):
         pairs = [(label_text(label), _number(value, f"label {label!r}")) for label, value in spec.items()]
-    elif isinstance(spec, Sequence):
+    elif isinstance(spec, Sequence) and not isinstance(spec, bytes):
         pairs = [(label_text(label), _number(label, "a label of a list scale")) for label in spec]
+        _refuse_ends([value for _, value in pairs])
     else:
         raise ScaleError(f"a scale cannot be read from {type(spec).__name__}", hint=_FORMS)
     return tuple(label for label, _ in pairs), tuple(value for _, value in pairs)
+
+
+def _refuse_ends(values: Sequence[float]) -> None:
+    """Refuse a list of two numbers that are the ends of a range: as labels they would be a scale without a middle."""
+    if len(values) == 2 and abs(values[1] - values[0]) > 1:
+        low, high = (f"{value:g}" for value in sorted(values))
+        raise ScaleError(
+            f"the list [{values[0]:g}, {values[1]:g}] would be a scale of two labels with nothing between them",
+            hint=f'Write "{low}-{high}" for all numbers from {low} to {high}; if just these two labels are meant, '
+            f"{{{low}: {low}, {high}: {high}}}.",
+        )
 
 
 def _read_text(spec: str) -> LabelsAndValues:
@@ -96,5 +108,10 @@ def _number(value: object, where: str) -> float:
         raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS)
     try:
         return float(value)
-    except ValueError:
-        raise ScaleError(f"the value of {where} is not a number: {value!r}", hint=_FORMS) from None
+    except (ValueError, OverflowError):
+        raise ScaleError(f"the value of {where} is not a number: {_short(value)}", hint=_FORMS) from None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:40]}... ({len(text)} characters)"

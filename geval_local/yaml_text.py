@@ -82,11 +82,13 @@ def load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     try:
         node = loader.get_single_node()
         return (None if node is None else loader.construct_document(node)), node
+    except yaml.YAMLError:
+        raise
     except RecursionError as error:
-        raise yaml.YAMLError("it is nested too deeply") from error
-    except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
-        # "0x_" looks like a number to the resolver and is none; a tag may promise what its value is not.
-        raise yaml.YAMLError(f"a value is not of the type that it claims: {error}") from error
+        raise yaml.YAMLError("nested too deeply") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # "0x_" looks like a number to the resolver and is none; `!!bool foo` and the like fail in their own ways.
+        raise yaml.YAMLError(f"a value is not what it is marked as or looks like: {error}") from error
     finally:
         loader.dispose()
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
+from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, output_text
 from geval_local.io import readers
-from geval_local.io.text_formats import FIGURES
+from geval_local.output_columns import FIGURES
 
-__all__ = ["figures_of", "lookup", "number_at", "rated_items", "read_results", "read_rows", "row_keys"]
+__all__ = [
+    "check_ratings",
+    "figures_of",
+    "missing_field",
+    "number_at",
+    "rated_items",
+    "read_results",
+    "read_rows",
+    "row_keys",
+]
 
-OUTPUT_FIELDS = ("output", "system_output", "response", "actual_output")
-SYSTEM_FIELDS = ("system_id", "system")
+logger = logging.getLogger("geval_local")
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
@@ -62,37 +73,75 @@ def _decoded(value: Any) -> Any:
     return None if value == "" else value
 
 
-def lookup(row: Mapping[str, Any], field: str) -> Any:
-    """Find a field by name or by dotted path (``scores.coherence``); None if it is not there."""
-    if field in row:
-        return row[field]
-    value: Any = row
-    for part in field.split("."):
-        value = _decoded(value)
-        if not isinstance(value, Mapping) or part not in value:
-            return None
-        value = value[part]
-    return value
-
-
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN where the field is absent, null or empty.
+    """Read a number from a row: NaN where the field is absent, null or empty; the mean of a list of ratings.
 
     Raises
     ------
     DataError
-        If the field holds something that is not a finite number.
+        If the field holds something that is not a finite number, nor a list of them.
     """
-    value = lookup(row, field)
-    if value is None or value == "":
+    value = _decoded(lookup(row, field))
+    if isinstance(value, list | tuple):
+        given = [_number(item) for item in value if item is not None and item != ""]
+        number = math.nan if any(map(math.isnan, given)) else sum(given) / len(given) if given else None
+        if number is not None and not math.isnan(number):
+            _say_averaged(field)
+    else:
+        number = None if value is None or value == "" else _number(value)
+    if number is None:
         return math.nan
+    if not math.isfinite(number):
+        inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
+        raise DataError(
+            f"{where}: {field} is not a number: {_shown(value)}{inner}",
+            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
+        )
+    return number
+
+
+def _number(value: Any) -> float:
+    """Read one number; NaN for what is none."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{where}: {field} is not a number: {value!r}")
-    return number
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@cache
+def _say_averaged(field: str) -> None:
+    logger.info("%s holds lists of ratings: the mean of each is taken", field)
+
+
+def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
+    """Make sure that a field holds ratings, before anything is scored for them.
+
+    Raises
+    ------
+    DataError
+        If a rating is no number, or no row has one.
+    """
+    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
+    if all(map(math.isnan, ratings)):
+        raise _no_ratings(rows, field, path)
+
+
+def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+    columns = _columns(rows)
+    return DataError(
+        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
+        hint=f"Columns: {', '.join(columns)}.",
+    )
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(str(name) for row in rows for name in row))
 
 
 def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -164,8 +213,11 @@ def rated_items(
     human: str | None = None,
     group_by: str | None = None,
     system: str | None = None,
+    fields: Mapping[str, str] | None = None,
 ) -> list[ScoredItem]:
     """Join figures, one per row, to the rows' human ratings; the other arguments are those of `read_results`.
+
+    `fields` maps ``output`` to its column where its name does not tell.
 
     Raises
     ------
@@ -174,12 +226,21 @@ def rated_items(
     """
     keys = row_keys(rows)
     items = [
-        _item(row, own, key, f"{path}, row {number}", human, group_by, system)
+        _item(row, own, key, f"{path}, row {number}", human, group_by, system, fields)
         for number, (row, own, key) in enumerate(zip(rows, figures, keys, strict=True), start=1)
     ]
     if human is not None and all(math.isnan(item.human) for item in items):
-        raise DataError(f"{path}: no row has a human rating in {human!r}", hint=f"Columns: {', '.join(rows[0])}.")
+        raise _no_ratings(rows, human, path)
     return items
+
+
+def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
+    """Say that a row lacks a field, with the columns that it has."""
+    columns = [str(name) for name in row if name != "geval"]
+    return DataError(
+        f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
+        hint=f"Columns: {', '.join(columns)}.",
+    )
 
 
 def _item(
@@ -190,15 +251,16 @@ def _item(
     human: str | None,
     group_by: str | None,
     system: str | None,
+    fields: Mapping[str, str] | None,
 ) -> ScoredItem:
     group = key if group_by is None else lookup(row, group_by)
     if group is None:
-        raise DataError(f"{where}: the field {group_by!r} to group by is missing")
+        raise missing_field(row, group_by or "", where, "to group by ")
     writers = (system,) if system is not None else SYSTEM_FIELDS
     writer = next((str(found) for name in writers if (found := lookup(row, name)) is not None), "")
     if system is not None and not writer:
-        raise DataError(f"{where}: the field {system!r} is missing")
-    output = next((row[name] for name in OUTPUT_FIELDS if isinstance(row.get(name), str)), None)
+        raise missing_field(row, system, where)
+    output = output_text(row, fields)
     value = number_at(figures, "score", where)
     return ScoredItem(
         group=str(group),

@@ -66,7 +66,14 @@ def from_results(
     """
     own: Rated
     if isinstance(rated, OwnRatings):
-        own = read_own(path, rated.human, group_by=rated.group_by, system=rated.system, limit_groups=limit_groups)
+        own = read_own(
+            path,
+            rated.human,
+            group_by=rated.group_by,
+            system=rated.system,
+            limit_groups=limit_groups,
+            fields=rated.fields,
+        )
     elif isinstance(rated, PublishedRatings):
         own = read_published(path, rated.data.benchmark.name, limit_groups=limit_groups)
     held = own.rows[0].get("geval")
@@ -204,12 +211,14 @@ def _texts(rated: Rated) -> tuple[list[str], list[str | None]]:
     if isinstance(rated, PublishedRatings):
         field = rated.data.benchmark.fields["output"]
         return [str(row[field]) for row in rated.rows], references(rated.data)
-    return [_text(row, "output") or "" for row in rated.rows], [_text(row, "reference") for row in rated.rows]
+    fields = rated.fields if isinstance(rated, OwnRatings) else {}
+    outputs, compared = ([_text(row, name, fields) for row in rated.rows] for name in ("output", "reference"))
+    return [output or "" for output in outputs], compared
 
 
-def _text(row: Mapping[str, Any], field: str) -> str | None:
+def _text(row: Mapping[str, Any], field: str, mapping: Mapping[str, str]) -> str | None:
     try:
-        return Sample(row).texts((field,))[field]
+        return Sample(row, mapping=mapping).texts((field,))[field]
     except UnscorableError:
         return None
 

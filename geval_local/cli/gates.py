@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_GATE", "Gates"]
 
 EXIT_GATE = 1
+#: Reasons that are named for a metric without a score.
+REASONS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,12 @@ class Gates:
         return cls(fail_under, limit, is_share)
 
     def failures(self, summaries: Sequence[Summary]) -> list[str]:
-        """Say which gates a run has failed; empty if none."""
+        """Say which gates a run has failed, and which metrics have no score at all, gates or not; empty if none."""
         failures = []
         for summary in summaries:
+            if summary.rows and not summary.scored:
+                failures.append(f"{summary.metric}: {_why(summary)}")
+                continue
             if self.fail_under is not None and not summary.mean >= self.fail_under:
                 failures.append(f"{summary.metric}: the mean {summary.mean:.4g} is under {self.fail_under:g}")
             if self.max_unscored is not None:
@@ -70,3 +75,12 @@ class Gates:
                         f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored, more than {limit}"
                     )
         return failures
+
+
+def _why(summary: Summary) -> str:
+    rows = "the only row has no score" if summary.rows == 1 else f"none of {summary.rows} rows has a score"
+    named = "; ".join(
+        reason.text + (f" ({reason.count} rows)" if reason.count > 1 else "")
+        for reason in summary.reasons[:REASONS_NAMED]
+    )
+    return f"{rows}: {named}" if named else rows

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,20 @@ class KeptRuns:
         Where result files are kept; None keeps nothing.
     part : str
         Names which part of the rows was taken, such as ``first5``; empty for all.
+    fields : mapping of str to str
+        Field of a metric -> the column, or the dotted path into one, that it is read from.
     """
 
     source: Path
     rows: Sequence[Mapping[str, Any]]
     directory: Path | None
     part: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The rows as they are scored."""
+        return [Sample(row, number, self.source.name, None, self.fields) for number, row in enumerate(self.rows, 1)]
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
         """Score the rows, or read the scores that are kept under the same signature.
@@ -126,7 +135,11 @@ class KeptRuns:
     def _path(self, judge: str, variant: str) -> Path | None:
         if self.directory is None:
             return None
-        return self.directory / kept_name(self.source, judge_name(judge), variant, self.part, suffix=".jsonl")
+        # Read from other columns, the same rows have other scores under the same signature.
+        read = ",".join(f"{name}={column}" for name, column in sorted(self.fields.items()))
+        if read:
+            read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
+        return self.directory / kept_name(self.source, judge_name(judge), variant, self.part, read, suffix=".jsonl")
 
     def _checked(self, path: Path, signatures: Mapping[str, str]) -> Manifest:
         manifest = read_manifest(path)
@@ -146,7 +159,7 @@ class KeptRuns:
         return manifest
 
     def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
-        samples = [Sample(row, number, self.source.name) for number, row in enumerate(self.rows, start=1)]
+        samples = self.samples
         label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
         with show_progress(label, len(samples) * len(metrics)) as advance:
             return {metric.name: list(judge.iter_scores(metric, samples, advance=advance)) for metric in metrics}

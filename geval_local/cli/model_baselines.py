@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from geval_local import __version__
-from geval_local.analysis.ratings.rated import PublishedRatings, Rated
+from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated
 from geval_local.analysis.studies.evaluation import Contender
 from geval_local.baselines.gptscore import NO_READING, gptscore_figures
 from geval_local.baselines.overlap import references
@@ -49,7 +49,10 @@ _SMALL_FILES = (".json", ".txt", ".model", ".jinja")
 
 def gptscore(rated: Rated, kept: KeptColumns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
     """Score with the judge's likelihood of the outputs, or take the scores that are kept under the same signature."""
-    samples = [Sample(row, number, Path(rated.path).name) for number, row in enumerate(rated.rows, start=1)]
+    fields = rated.fields if isinstance(rated, OwnRatings) else {}
+    samples = [
+        Sample(row, number, Path(rated.path).name, None, fields) for number, row in enumerate(rated.rows, start=1)
+    ]
     items = {}
     with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as advance:
 

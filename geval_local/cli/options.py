@@ -12,12 +12,15 @@ __all__ = [
     "Address",
     "Attention",
     "BatchTokens",
+    "Columns",
+    "CsvSafe",
     "Device",
     "DeviceMap",
     "Distributed",
     "Dtype",
     "Engine",
     "FailUnder",
+    "Fields",
     "Json",
     "JudgeName",
     "JudgeNames",
@@ -57,6 +60,30 @@ JudgeNames = Annotated[
         help="A name of `judges list`, a directory, or a hub id in the local cache; may be repeated, and results are "
         "then named metric@judge. Absent: the default judge.",
         show_default=False,
+    ),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        metavar="FIELD=COLUMN",
+        help="Read a metric's field from this column, or from a dotted path into one, such as output=turns.0.content; "
+        "may be repeated. Absent: columns are found by their names.",
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="NAMES",
+        help="Columns of CSV results, by commas: input columns, row, figures such as score or probabilities, "
+        "METRIC.FIGURE, input for all input columns, all for everything. Absent: id,row,score,error.",
+    ),
+]
+CsvSafe = Annotated[
+    bool,
+    typer.Option(
+        "--csv-safe", help="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."
     ),
 ]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Score the rows again that have no score so far.")]

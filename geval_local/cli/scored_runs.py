@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from geval_local.analysis.reading import figures_of, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.correlation import Level
-from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import check_mapping, output_text
+from geval_local.input_check import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.samples import Sample
 
@@ -31,14 +33,20 @@ class ScoredRun:
     ----------
     path : Path
         The file.
+    fields : mapping of str to str
+        ``output`` -> its column, or the dotted path into one, where its name does not tell.
     """
 
     path: Path
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """Its rows."""
-        return read_rows(self.path)
+        rows = read_rows(self.path)
+        check_mapping(self.fields, ["output"])
+        check_columns([Sample(row) for row in rows], self.fields)
+        return rows
 
     @cached_property
     def manifest(self) -> Manifest | None:
@@ -85,7 +93,9 @@ class ScoredRun:
     ) -> list[ScoredItem]:
         """Read the scores of a metric, with ratings and groups where they are named."""
         figures = figures_of(self.rows, metric, self.path)
-        return rated_items(self.rows, figures, self.path, human=human, group_by=group_by, system=system)
+        return rated_items(
+            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.fields
+        )
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest says what the scores of a metric are."""
@@ -108,11 +118,4 @@ class ScoredRun:
 
     def outputs(self) -> list[str | None]:
         """Text of every row's output, None where there is none."""
-        return [_output(row) for row in self.rows]
-
-
-def _output(row: Mapping[str, Any]) -> str | None:
-    try:
-        return Sample(row).texts(("output",))["output"]
-    except UnscorableError:
-        return None
+        return [output_text(row, self.fields) for row in self.rows]

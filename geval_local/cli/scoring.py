@@ -16,9 +16,11 @@ from geval_local.cli.output.console import note, show_progress
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
+from geval_local.input_check import check_input
 from geval_local.io.result_manifest import Manifest, ScoredMetric, read_manifest
-from geval_local.io.samples import Sample, read_samples
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.output_columns import check_chosen
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.export import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord
@@ -91,8 +93,9 @@ def score_file(task: Task) -> Result:
     directory = task.target.directory
     wanted = None
     if not task.is_resumed:
-        # The first row shows whether the file holds any; loading a judge for an empty one would be a waste.
-        next(iter(read_samples(task.file, limit=task.limit)))
+        # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
+        first = check_input(task.file, task.metrics, limit=task.limit, mapping=task.fields)
+        check_chosen(task.columns, first, [metric.name for metric in task.metrics])
         wanted = task.manifest()
     began = False
     stopper = Stopper()

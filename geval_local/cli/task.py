@@ -125,7 +125,7 @@ class Task:
         Metric -> what brings its scores onto the scale of human ratings.
     calibration_files : sequence of Path
         Where they come from.
-    distributed, workers, address
+    distributed, workers, address, fields, columns, csv_safe
         See `geval_local.runs.manifest.Settings`.
     """
 
@@ -148,6 +148,9 @@ class Task:
     distributed: Literal["ray"] | None = None
     workers: int | None = None
     address: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] | None = None
+    csv_safe: bool = False
 
     @property
     def output(self) -> Path | None:
@@ -190,6 +193,9 @@ class Task:
             distributed=settings.distributed,
             workers=settings.workers,
             address=settings.address,
+            fields=settings.fields,
+            columns=settings.columns,
+            csv_safe=settings.csv_safe,
         )
 
     def manifest(self) -> Manifest:
@@ -225,6 +231,9 @@ class Task:
             distributed=self.distributed,
             workers=self.workers,
             address=self.address,
+            fields=dict(self.fields),
+            columns=None if self.columns is None else list(self.columns),
+            csv_safe=self.csv_safe,
         )
         judges = [
             JudgeRecord(name=name, choice=_plain(choice)) for name, choice in zip(names, self.judges, strict=True)

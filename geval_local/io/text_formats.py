@@ -11,29 +11,14 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from geval_local.output_columns import FIGURES, figures_in, header_of, holds_all_input, neutral
+
 __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
 
-#: Every figure of `Score.to_dict`, in the order of the columns.
-FIGURES = (
-    "score",
-    "normalized",
-    "probabilities",
-    "label_mass",
-    "std",
-    "entropy",
-    "mode",
-    "margin",
-    "threshold",
-    "threshold_probability",
-    "passed",
-    "calibrated",
-    "other_tokens",
-    "prompt_tokens",
-    "dropped_tokens",
-    "error",
-)
 #: Rows from which the columns of a CSV file are collected; what comes later has to fit.
 HEADER_ROWS = 1000
+#: Where a row's number waits among its cells: no name of a column.
+_NUMBER = "\ud800number"
 #: Types whose values JSON's encoder writes as `plain` would, or refuses.
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -52,12 +37,15 @@ class ResultRow(NamedTuple):
         Metric -> figures as by `Score.to_dict`.
     is_bad : bool
         Whether the input row could not be read.
+    number : int
+        The row's number in its file; 0 where it has none.
     """
 
     columns: dict[str, Any]
     earlier: dict[str, Any]
     figures: dict[str, dict[str, Any]]
     is_bad: bool
+    number: int = 0
 
 
 class Sink(Protocol):
@@ -113,20 +101,38 @@ class JsonlSink:
 
 
 class CsvSink:
-    """Input columns, then ``metric.figure`` for every metric and figure, then ``extra``.
+    """The columns that were asked for: input columns, ``row``, and ``metric.figure`` for every metric and figure.
 
     Texts are written as they are, null and NaN as empty cells, everything else as JSON. The header stands first in the
-    file, so it is made from the first `HEADER_ROWS` readable rows; columns that only turn up later, or only in rows
-    that could not be read, go into ``extra`` as one JSON object, so that nothing is lost and memory stays bounded.
+    file, so it is made from the first `HEADER_ROWS` readable rows. Where all input columns are asked for, those that
+    only turn up later, or only in rows that could not be read, go into ``extra`` as one JSON object, so that nothing is
+    lost and memory stays bounded.
+
+    Parameters
+    ----------
+    file : binary file
+        Takes the text.
+    metrics : sequence of str
+        Names of the results.
+    columns : sequence of str, optional
+        See `geval_local.output_columns.header_of`.
+    safe : bool
+        Whether texts that a spreadsheet would execute get an apostrophe in front.
     """
 
-    def __init__(self, file: BinaryIO, metrics: Sequence[str]) -> None:
+    def __init__(
+        self, file: BinaryIO, metrics: Sequence[str], columns: Sequence[str] | None = None, *, safe: bool = False
+    ) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         self._writer = csv.writer(self._text)
-        self._figure_columns = [f"{metric}.{figure}" for metric in metrics for figure in FIGURES]
+        self._metrics = metrics
+        self._columns = columns
+        self._safe = safe
+        self._figure_columns = {f"{metric}.{figure}" for metric in metrics for figure in FIGURES}
         self._header: list[str] | None = None
-        self._extra = "extra"
+        self._extra: str | None = None
         self._waiting: list[tuple[dict[str, Any], bool]] = []
+        self._present: set[str] = set()
 
     def write(self, row: ResultRow) -> None:
         """Append a row; the first ones wait for the header."""
@@ -134,12 +140,13 @@ class CsvSink:
         cells = {as_text(name): value for name, value in row.columns.items() if name not in self._figure_columns}
         for metric, values in {**row.earlier, **row.figures}.items():
             cells |= {as_text(f"{metric}.{figure}"): value for figure, value in values.items()}
-        if self._header is not None:
-            self._put(cells)
-            return
-        self._waiting.append((cells, row.is_bad))
-        if len(self._waiting) >= HEADER_ROWS:
-            self._start()
+        if self._header is None:
+            self._present |= figures_in([row.figures])
+            self._waiting.append((cells | {_NUMBER: row.number}, row.is_bad))
+            if len(self._waiting) >= HEADER_ROWS:
+                self._start()
+        else:
+            self._put(cells | {_NUMBER: row.number})
 
     def finish(self) -> None:
         """Write the rows that still wait, and the header if there was none."""
@@ -154,17 +161,29 @@ class CsvSink:
 
     def _start(self) -> None:
         good = [cells for cells, is_bad in self._waiting if not is_bad] or [cells for cells, _ in self._waiting]
-        names = dict.fromkeys(name for cells in good for name in cells if name not in self._figure_columns)
-        self._header = [*names, *self._figure_columns]
-        self._extra = free_name("extra", self._header)
-        self._writer.writerow([*self._header, self._extra])
+        names = dict.fromkeys(name for cells in good for name in cells if name != _NUMBER)
+        self._header = header_of(self._columns, list(names), self._metrics, self._present)
+        self._extra = free_name("extra", self._header) if holds_all_input(self._columns) else None
+        header = [*self._header, *([] if self._extra is None else [self._extra])]
+        self._writer.writerow(map(neutral, header) if self._safe else header)
         for cells, _ in self._waiting:
             self._put(cells)
         self._waiting.clear()
 
     def _put(self, cells: dict[str, Any]) -> None:
-        known = [_cell(cells.pop(name, None)) for name in self._header or ()]
-        self._writer.writerow([*known, to_json(cells) if cells else ""])
+        number = cells.pop(_NUMBER)
+        cells.setdefault("row", number or None)
+        known = [self._cell(cells.pop(name, None)) for name in self._header or ()]
+        if self._extra is not None:
+            if number == cells.get("row"):
+                del cells["row"]
+            known.append(to_json(cells) if cells else "")
+        self._writer.writerow(known)
+
+    def _cell(self, value: Any) -> str:
+        text = _cell(value)
+        # What is a number keeps its sign: only texts are ever executed.
+        return neutral(text) if self._safe and isinstance(value, str) else text
 
 
 def _cell(value: Any) -> str:

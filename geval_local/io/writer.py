@@ -32,11 +32,7 @@ def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path) -> Si
     return ParquetSink(file, metrics, directory)
 
 
-_SINKS: Mapping[str, Callable[[BinaryIO, Sequence[str], Path], Sink]] = {
-    ".jsonl": lambda file, metrics, directory: JsonlSink(file),
-    ".csv": lambda file, metrics, directory: CsvSink(file, metrics),
-    ".parquet": _parquet_sink,
-}
+_FORMATS = (".jsonl", ".csv", ".parquet")
 
 
 #: Written at a time; see `geval_local.io.readers.READ_BYTES`.
@@ -47,8 +43,8 @@ class ResultWriter:
     r"""Write scored samples, one row for every sample, in the order of the calls; use it as a context manager.
 
     JSONL: the input columns and ``geval``, an object ``{metric: figures}`` with the figures of `Score.to_dict`. CSV: a
-    column ``metric.figure`` for every figure, see `CsvSink`. Parquet: a struct column ``geval`` with one struct per
-    metric, see `ParquetSink`.
+    column ``metric.figure`` for every figure that is asked for, see `CsvSink`. Parquet: a struct column ``geval`` with
+    one struct per metric, see `ParquetSink`.
 
     - An unscored sample has its reason under ``error`` and no other figures. A row that could not be read has what
       could be kept of it, its ``row`` number, and the reason.
@@ -92,6 +88,8 @@ class ResultWriter:
         path: str | os.PathLike[str],
         metrics: Sequence[str],
         *,
+        columns: Sequence[str] | None = None,
+        csv_safe: bool = False,
         private: bool = False,
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
@@ -104,6 +102,12 @@ class ResultWriter:
             The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) tells the format.
         metrics : sequence of str
             Names of the metrics, in the order of the output.
+        columns : sequence of str, optional
+            What a CSV file holds: names of input columns, ``row``, figures such as ``score``, ``METRIC.FIGURE``,
+            ``input`` for all input columns, ``all`` for everything. Absent: ``id`` where the rows have it, ``row``, and
+            the score and the error of every metric. The other formats hold everything.
+        csv_safe : bool
+            Whether texts in a CSV file that a spreadsheet would take for formulas get an apostrophe in front.
         private : bool
             Whether only the user may read the file. Otherwise, as for a file that the user named, that is up to the
             user's umask.
@@ -119,7 +123,6 @@ class ResultWriter:
             Parquet without pyarrow.
         """
         given, path = path, cls.check(path)
-        make_sink = _SINKS[path.suffix.lower()]
         temporary = temporary_path(path, mark)
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -130,7 +133,12 @@ class ResultWriter:
                 hint=f"Choose a directory that you may write to, not {path.parent}.",
             ) from error
         try:
-            return cls(path, temporary, file, make_sink(file, metrics, path.parent), metrics, before_replacing)
+            suffix = path.suffix.lower()
+            if suffix == ".csv":
+                sink: Sink = CsvSink(file, metrics, columns, safe=csv_safe)
+            else:
+                sink = JsonlSink(file) if suffix == ".jsonl" else _parquet_sink(file, metrics, path.parent)
+            return cls(path, temporary, file, sink, metrics, before_replacing)
         except BaseException:
             file.close()
             temporary.unlink()
@@ -151,8 +159,8 @@ class ResultWriter:
             As `open`, as far as that can be told without a try.
         """
         given, path = path, Path(path).resolve()
-        if path.suffix.lower() not in _SINKS:
-            raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_SINKS)}.")
+        if path.suffix.lower() not in _FORMATS:
+            raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_FORMATS)}.")
         if path.is_dir():
             raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
         if not path.parent.is_dir():
@@ -191,7 +199,7 @@ class ResultWriter:
             columns.setdefault("row", sample.row)
         earlier = _take_earlier_results(columns, self._metrics)
         try:
-            self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None))
+            self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None, sample.row))
         except OSError as error:
             raise self._failure(error) from error
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from geval_local.analysis.reading import lookup
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError
+from geval_local.fields import lookup
 from geval_local.io.results import Record, Results
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import as_text

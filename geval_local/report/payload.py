@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from geval_local.io.samples import ALIASES
+from geval_local.fields import ALIASES, SYSTEM_FIELDS
 from geval_local.io.text_formats import as_text
 from geval_local.scale import Scale
 from geval_local.score import Score
@@ -18,7 +18,6 @@ from geval_local.score import Score
 __all__ = ["TextColumns", "metric_payload", "named_columns", "scale_range"]
 
 _DIGITS = 6
-_SYSTEMS = ("system_id", "system")
 
 
 class TextColumns:
@@ -53,7 +52,7 @@ def named_columns(names: Sequence[str]) -> dict[str, int]:
     return {
         "source": place("source", *ALIASES["source"], "question", *ALIASES["question"]),
         "output": place("output", *ALIASES["output"]),
-        "system": place(*_SYSTEMS),
+        "system": place(*SYSTEM_FIELDS),
     }
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.reading import OUTPUT_FIELDS, SYSTEM_FIELDS, lookup, number_at
+from geval_local.analysis.reading import number_at
 from geval_local.analysis.records import ScoredItem, usable, word_count
 from geval_local.analysis.statistics.correlation import Correlation, Level, correlate
 from geval_local.analysis.statistics.levels import coefficients
 from geval_local.errors import DataError
+from geval_local.fields import SYSTEM_FIELDS, lookup, output_text
 from geval_local.io.results import Record, Results
 
 __all__ = ["GroupCorrelation", "HumanFields", "agreement", "group_correlations", "human_field", "scored_items"]
@@ -86,7 +87,7 @@ def _item(record: Record, key: str, where: str, metric: str, field: str | None, 
     group = key if group_by is None else lookup(columns, group_by)
     if group is None:
         raise DataError(f"{where}: the field {group_by!r} to group by is missing")
-    output = next((columns[name] for name in OUTPUT_FIELDS if isinstance(columns.get(name), str)), None)
+    output = output_text(columns)
     return ScoredItem(
         group=str(group),
         system=next((str(columns[name]) for name in SYSTEM_FIELDS if columns.get(name) is not None), ""),

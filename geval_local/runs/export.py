@@ -64,13 +64,19 @@ class Exporter:
 
     def _open(self, file: Path) -> ResultWriter:
         # What is moved out of the directory to the place that the user named follows the user's umask.
-        private = self._run.manifest.settings.output is None
+        settings = self._run.manifest.settings
 
         def claim(whole: Path) -> None:
             self._run.own_files.claim(file.name, file_sha256(whole))
 
         return ResultWriter.open(
-            file, self._run.keys, private=private, mark=self._run.manifest.run, before_replacing=claim
+            file,
+            self._run.keys,
+            columns=settings.columns,
+            csv_safe=settings.csv_safe,
+            private=settings.output is None,
+            mark=self._run.manifest.run,
+            before_replacing=claim,
         )
 
     def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:

@@ -84,7 +84,7 @@ class LocalRun(Run):
             preparers = [partial(judge.prepare, metric) for metric in definitions]
             worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
         windows = read_windows(
-            read_samples(self.manifest.input.path, limit=settings.limit),
+            read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields),
             settings.window,
             preparers,
             lambda metric, window, rows: counts.get((metric, window), 0) == rows,

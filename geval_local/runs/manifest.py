@@ -108,6 +108,12 @@ class Settings(Record):
         How many workers it has there.
     address : str or None
         The cluster; None for one of this machine's own.
+    fields : dict of str to str
+        Field of a metric -> the column, or the dotted path into one, that it is read from.
+    columns : list of str or None
+        What CSV results hold; None for the default.
+    csv_safe : bool
+        Whether CSV cells that a spreadsheet would execute are neutralised.
     """
 
     window: _Positive
@@ -123,6 +129,9 @@ class Settings(Record):
     distributed: Literal["ray"] | None = None
     workers: _Positive | None = None
     address: str | None = None
+    fields: dict[str, str] = Field(default_factory=dict)
+    columns: list[str] | None = None
+    csv_safe: bool = False
 
     @model_validator(mode="after")
     def _hold_together(self) -> Settings:
@@ -249,6 +258,8 @@ class Manifest(Record):
             before, after = getattr(self.settings, name), getattr(other.settings, name)
             if before != after:
                 found.append(f"--{name} was {before}, is {after}")
+        if self.settings.fields != other.settings.fields:
+            found.append(f"--field was {self.settings.fields or 'none'}, is {other.settings.fields or 'none'}")
         found += _metric_differences(self.settings.metrics, other.settings.metrics)
         before, after = [[judge.name for judge in one.judges] for one in (self, other)]
         if before != after:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -181,6 +182,155 @@ def test_a_bad_scale_is_refused_with_its_line(scale, message):
     assert message in refusal(MINIMAL.replace("1-5", scale))
 
 
+PROBLEMS = """\
+name: two words
+criteria: c
+scale: 1-5
+treshold: 3
+threshold: 9
+shorten: sorce
+fields:
+  source: Source
+  output: Output
+rubric:
+  1-2: low
+  7: best
+  poor: worst
+steps:
+  - Read.
+  - ""
+template: |
+  {{ source }}
+  {{ nope }} and {{ outptu }}
+  - {{ output }}:
+"""
+
+
+def test_every_problem_is_named_with_its_line():
+    message = refusal(PROBLEMS)
+    expected = {
+        1: "name: name 'two words' may hold letters",
+        4: "unknown key 'treshold', did you mean 'threshold'?",
+        5: "threshold: 9 is outside the scale 1-5",
+        6: "shorten: 'sorce' is not one of the fields source, output; did you mean 'source'?",
+        12: "rubric: '7' is no label of the scale 1-5, nor a band of its labels such as 1-5",
+        13: "rubric: 'poor' is no label of the scale 1-5",
+        16: "steps: a step is empty",
+        19: "template: the placeholder {{ nope }} names none of the fields source, output",
+        20: "template: its last line is the form's cue",
+    }
+    for line, text in expected.items():
+        assert f"tone.yaml, line {line}: {text}" in message
+    assert "{{ outptu }} names none of the fields source, output; did you mean 'output'?" in message
+    assert message.count("tone.yaml, line") == len(expected) + 1
+
+
+def test_problems_beside_a_part_that_is_not_well_formed_are_named_too():
+    message = refusal("name: a\ncriteria: c\nscale: five\nthreshold: 9\nshorten: x\nsteps: 3\ntemplate: ''\n")
+    for text in (
+        "line 3: scale: cannot read",
+        "line 5: shorten: 'x' is not",
+        "line 6: steps: ",
+        "line 7: template: is empty",
+    ):
+        assert text in message
+    assert "threshold" not in message.split("Known keys")[0], "no scale, no limits"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("", "template: is empty"),
+        (" \n", "template: is empty"),
+        (
+            "Rate it.\n- X:",
+            "template: holds no placeholder of a field, such as {{output}}: every row would score alike",
+        ),
+        ("- X {{output}}:", "template: holds no placeholder of a field"),
+        ("{{ nope }} {{output}}\n- X:", "template: the placeholder {{ nope }} names none of the fields output"),
+        ("{{ output.text }} {{output}}\n- X:", "template: the placeholder {{ output.text }} names none of the fields"),
+    ],
+)
+def test_templates_that_cannot_be_filled(template, message):
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        Metric(name="a", criteria="c", scale="1-5", template=template)
+
+
+@pytest.mark.parametrize(
+    ("scale", "good", "bad"),
+    [
+        ("1-5", ["1", "2-3", "4 to 5", "1, 2", "3/4", "1-5"], ["0", "6", "4-6", "5-4", "one", "", "1, 9", "1-"]),
+        ("-2-2", ["-2--1", "-2 to 0", "1"], ["-3", "-3-1"]),
+        ("Yes/No", ["Yes", "no", "Yes-No"], ["Maybe", "Yes-Maybe"]),
+        ({"poor": 1, "fair": 2, "very good": 3}, ["poor-fair", "very good", "fair or very good", "2"], ["4", "bad"]),
+        ("0-1 step 0.25", ["0.5", "0-0.5", ".25"], ["0.3", "0.3-0.4", "2"]),
+    ],
+)
+def test_rubrics_are_of_labels_and_bands(scale, good, bad):
+    for band in good:
+        Metric(name="a", criteria="c", scale=scale, rubric={band: "x"})
+    for band in bad:
+        with pytest.raises(ValidationError, match="is no label of the scale"):
+            Metric(name="a", criteria="c", scale=scale, rubric={band: "x"})
+
+
+@pytest.mark.parametrize("scale", [(0, 100), [0, 100], (100, 0), ("1", "5"), (1, 5.5)])
+def test_the_ends_of_a_range_are_no_scale_of_two_labels(scale):
+    with pytest.raises(ValueError, match=r'(?s)two labels with nothing between.*Write "\d+-'):
+        Metric(name="a", criteria="c", scale=scale)
+    assert Metric(name="a", criteria="c", scale={0: 0, 100: 100}).scale.labels == ("0", "100")
+    assert Metric(name="a", criteria="c", scale=(0, 1)).scale.labels == ("0", "1")
+
+
+def test_a_field_of_the_metrics_own_comes_before_what_published_files_mean():
+    metric = Metric(name="a", criteria="c", scale="1-5", fields={"summary": "S"}, template="{{Summary}}\n- X:")
+    assert render_form(metric, {"summary": "text"}).text == "text\n- X:"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "threshold: !!timestamp foo",
+        "case_variants: !!bool foo",
+        "threshold: !!int foo",
+        "title: !!python/object/apply:os.system [ls]",
+        "steps: " + "[" * 3000,
+        "steps: " + "[" * 3000 + "]" * 3000,
+        "steps: &a [*a]",
+        "fields: &a {output: *a}",
+        'title: "\\ud800"',
+        'criteria2: "\\ud800"',
+        '"\\ud800": 1',
+        'fields: {output: "\\ud800"}',
+        "threshold: " + "9" * 400,
+        "threshold: " + "9" * 5000,
+        "rubric: {" + "9" * 400 + ": x}",
+        "? [a, b]\n: 1",
+        "? {a: b}\n: 1",
+        "title: !!set {a, b}",
+        "title: !!omap [a]",
+        "<<: 3",
+        "name2: *nothing",
+        "%YAML 9.9",
+        "threshold: 1:30",
+        "threshold: .inf",
+    ],
+)
+@pytest.mark.parametrize("replaced", [None, "scale"])
+def test_hostile_yaml_is_refused_in_words(line, replaced):
+    text = MINIMAL if replaced is None else MINIMAL.replace("scale: 1-5", f"scale: {line.partition(': ')[2] or '~'}")
+    message = refusal(text + line + "\n")
+    assert message.startswith("tone.yaml")
+    message.encode()
+    assert len(message) < 3000
+
+
+def test_a_metric_file_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "m.yaml")
+    with pytest.raises(MetricError, match="is a pipe"):
+        Metric.load(tmp_path / "m.yaml")
+
+
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "3"])
 def test_a_file_that_is_no_mapping_is_refused(text):
     assert refusal(text) == "tone.yaml: a metric is a mapping of keys such as name, criteria and scale"
@@ -266,13 +416,17 @@ _any_text = _text | _tricky | _lines
     introduction=_any_text,
     steps=st.none() | st.lists(_any_text, max_size=3).map(tuple),
     fields=st.dictionaries(_any_text, _any_text, min_size=1, max_size=3),
-    rubric=st.none() | st.dictionaries(_any_text, _any_text, max_size=3),
+    descriptions=st.none() | st.lists(_any_text, max_size=2),
     scale=st.sampled_from(["1-5", "0-100", "0-1 step 0.25", "Yes/No", {"Off": 0, "null": 1, "~": 2}, [1, 2, 4]]),
-    template=st.none() | _any_text,
+    template=st.none() | _any_text.filter(lambda text: "{{" not in text),
     threshold=st.none() | st.just(1),
 )
-def test_every_metric_survives_yaml(**keys):
-    metric = Metric(name="a/b", **keys)
+def test_every_metric_survives_yaml(descriptions, template, scale, **keys):
+    labels = Scale.parse(scale).labels
+    rubric = None if descriptions is None else dict(zip(labels, descriptions, strict=False))
+    fields = {**keys.pop("fields"), "text": "Text"}
+    template = None if template is None else f"{template}{{{{ text }}}}\n- Cue:"
+    metric = Metric(name="a/b", rubric=rubric, template=template, scale=scale, fields=fields, **keys)
     again = Metric.from_yaml(metric.to_yaml())
     assert again == metric
     assert list(again.fields) == list(metric.fields)

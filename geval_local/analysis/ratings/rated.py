@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.responses import figure_items
-from geval_local.analysis.reading import SYSTEM_FIELDS, lookup, rated_items, read_rows
+from geval_local.analysis.reading import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.correlation import Level
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import ConfigurationError
+from geval_local.fields import SYSTEM_FIELDS, lookup
 
 __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
 
@@ -84,6 +85,8 @@ class OwnRatings:
         Metric -> field of its human rating.
     group_by, system : str or None
         As for `geval_local.analysis.reading.read_results`.
+    fields : dict of str to str
+        Field of a metric -> the column, or the dotted path into one, that it is read from.
     """
 
     path: str
@@ -91,6 +94,7 @@ class OwnRatings:
     human: Mapping[str, str]
     group_by: str | None = None
     system: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -103,7 +107,13 @@ class OwnRatings:
     def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
         """Join figures to the ratings of a dimension, which is the name of a metric here."""
         return rated_items(
-            self.rows, figures, self.path, human=self.human[dimension], group_by=self.group_by, system=self.system
+            self.rows,
+            figures,
+            self.path,
+            human=self.human[dimension],
+            group_by=self.group_by,
+            system=self.system,
+            fields=self.fields,
         )
 
 
@@ -127,6 +137,7 @@ def read_own(
     group_by: str | None = None,
     system: str | None = None,
     limit_groups: int | None = None,
+    fields: Mapping[str, str] | None = None,
 ) -> OwnRatings:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, where nothing groups them).
 
@@ -135,17 +146,19 @@ def read_own(
     ConfigurationError
         For a limit below 1.
     DataError
-        If the file cannot be read, or a row lacks the field to group by.
+        If the file cannot be read, a row lacks the field to group by, a rating is no number, or no row has one.
     """
     rows = read_rows(path)
+    for rating in dict.fromkeys(human.values()):
+        check_ratings(rows, rating, path)
     groups = []
     for number, row in enumerate(rows, start=1):
         group = number if group_by is None else lookup(row, group_by)
         if group is None:
-            raise DataError(f"{path}, row {number}: the field {group_by!r} to group by is missing")
+            raise missing_field(row, group_by or "", f"{path}, row {number}", "to group by ")
         groups.append(str(group))
     chosen = _first_groups(groups, limit_groups)
-    return OwnRatings(str(path), tuple(rows[index] for index in chosen), human, group_by, system)
+    return OwnRatings(str(path), tuple(rows[index] for index in chosen), human, group_by, system, fields or {})
 
 
 def _first_groups(groups: Sequence[str], limit: int | None) -> list[int]:

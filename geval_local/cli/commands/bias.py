@@ -38,6 +38,7 @@ def bias(
     document: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of the document, by which sides are paired.")
     ] = None,
+    field: options.Fields = None,
     sides: Annotated[
         list[str] | None,
         typer.Option("--side", metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
@@ -57,22 +58,23 @@ def bias(
     loading: Loading,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping."""
-    from geval_local.analysis.reading import lookup
+    from geval_local.analysis.reading import missing_field
     from geval_local.analysis.studies.bias import side_means
     from geval_local.analysis.studies.length import length_bias
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.fields import lookup, read_mapping
 
     if prior_correction and judge is None:
         raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
     if sides and len(sides) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
-    run = ScoredRun(file)
+    run = ScoredRun(file, read_mapping(field or []))
     name = run.one_metric(metric)
     items = run.items(name, human=human, group_by=document)
     own = [lookup(row, group_by) for row in run.rows]
     absent = [number for number, side in enumerate(own, start=1) if side is None]
     if absent:
-        raise DataError(f"{file}, row {absent[0]}: the field {group_by!r} to group by is missing")
+        raise missing_field(run.rows[absent[0] - 1], group_by, f"{file}, row {absent[0]}", "to group by ")
     members = [str(side) for side in own]
     found: dict[str, Any] = {
         "sides": side_means(items, members, resamples=resamples, seed=seed),

@@ -41,6 +41,7 @@ def compare(
     ] = None,
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
     group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    field: options.Fields = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
@@ -56,8 +57,10 @@ def compare(
     from geval_local.analysis.statistics.significance import compare as test
     from geval_local.analysis.studies.comparison import differences
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.fields import read_mapping
 
-    first, second = ScoredRun(run_a), ScoredRun(run_b)
+    mapping = read_mapping(field or [])
+    first, second = ScoredRun(run_a, mapping), ScoredRun(run_b, mapping)
     names = [first.one_metric(name) for name in metric] if metric else first.metrics
     names = [second.one_metric(name) for name in names if metric or name in second.metrics]
     if not names:

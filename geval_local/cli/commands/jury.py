@@ -126,6 +126,7 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
     from geval_local.io.samples import Sample
     from geval_local.io.writer import ResultWriter
+    from geval_local.output_columns import EVERYTHING
     from geval_local.score import Distribution, Estimator, Score
     from geval_local.signature import signature_parts
 
@@ -137,7 +138,7 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
     unscored = 0
     with ExitStack() as stack:
-        writer = stack.enter_context(ResultWriter.open(output, [metric]))
+        writer = stack.enter_context(ResultWriter.open(output, [metric], columns=[EVERYTHING]))
         for row, key in zip(runs[0].rows, row_keys(runs[0].rows), strict=True):
             columns = {column: value for column, value in row.items() if column != "geval"}
             if key in verdicts:

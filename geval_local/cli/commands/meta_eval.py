@@ -52,6 +52,7 @@ def meta_eval(
         list[str] | None,
         typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
     ] = None,
+    field: options.Fields = None,
     group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
     system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
     ablations: Annotated[
@@ -85,18 +86,22 @@ def meta_eval(
     Without --judge, --results or --from-responses the default judge scores FILE.
     """
     from geval_local.analysis.ratings.published import published_table
-    from geval_local.analysis.ratings.rated import PublishedRatings, read_own, read_published
+    from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, read_own, read_published
     from geval_local.analysis.studies.evaluation import evaluate
     from geval_local.cli import contenders as sources
     from geval_local.cli.kept_columns import KeptColumns
     from geval_local.cli.kept_runs import KeptRuns, check_directory
     from geval_local.cli.meta_metrics import benchmark_metrics, own_metrics
     from geval_local.cli.output.meta_evaluation import Report, show_report
+    from geval_local.fields import read_mapping
+    from geval_local.input_check import ROWS_CHECKED, check_rows
 
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system:
-            raise ConfigurationError("--human, --group-by and --system are for your own rows; --benchmark brings them")
+        if human or group_by or system or field:
+            raise ConfigurationError(
+                "--human, --field, --group-by and --system are for your own rows; --benchmark brings them"
+            )
         rated = read_published(file, benchmark, limit_groups=limit_groups)
         metrics = benchmark_metrics(rated.data.benchmark, metric or [])
         coefficient = published_table(benchmark).coefficient
@@ -106,7 +111,9 @@ def meta_eval(
         if from_responses:
             raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
         metrics, fields = own_metrics(metric or [], human or [])
-        rated = read_own(file, fields, group_by=group_by, system=system, limit_groups=limit_groups)
+        rated = read_own(
+            file, fields, group_by=group_by, system=system, limit_groups=limit_groups, fields=read_mapping(field or [])
+        )
         coefficient = "spearman"
     if no_steps:
         metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
@@ -115,10 +122,13 @@ def meta_eval(
     check_directory(output)
 
     found: list[Contender] = []
+    mapping = rated.fields if isinstance(rated, OwnRatings) else {}
     part = "" if limit_groups is None else f"first{limit_groups}"
-    runs = KeptRuns(file, rated.rows, output, part)
+    runs = KeptRuns(file, rated.rows, output, part, mapping)
     columns = KeptColumns(file, output, part)
     names: list[str | None] = list(judge or []) if judge or results or from_responses else [None]
+    if names:
+        check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(file), mapping)
     for path in results or []:
         run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
         found += [run, *(sources.ablations(run, metrics) if ablations else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,7 +21,12 @@ __all__ = ["score"]
 @takes_loading()
 def score(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; one sample per row.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="JSONL, JSON, CSV or Parquet; one sample per row. - reads JSONL from standard input."
+        ),
+    ],
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
@@ -63,6 +69,9 @@ def score(
             metavar="N", min=1, help="Rows that are gathered to share their texts. Absent: 4096.", show_default=False
         ),
     ] = None,
+    field: options.Fields = None,
+    columns: options.Columns = None,
+    csv_safe: options.CsvSafe = False,
     retry_errors: options.RetryErrors = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
@@ -98,6 +107,8 @@ def score(
     `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
     from geval_local.cli.gates import EXIT_GATE, Gates
+    from geval_local.fields import read_mapping
+    from geval_local.output_columns import read_columns
     from geval_local.score import Estimator
 
     gates = Gates.parse(fail_under, max_unscored)
@@ -106,17 +117,27 @@ def score(
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
     choices = [loading.of(name, models) for name in (judge if judge else (None,))]
+    mapping = read_mapping(field or [])
     if dry_run:
         from geval_local.cli.output.forms import show_forms
+        from geval_local.cli.standard_input import input_file
 
-        show_forms(file, chosen, choices[0], as_json=as_json)
+        with input_file(file, keep=False) as path:
+            show_forms(path, chosen, choices[0], mapping, as_json=as_json)
         return
 
     from geval_local.cli.calibrated import load_calibrations
     from geval_local.cli.output.run_summary import show_result
     from geval_local.cli.scoring import score_file
+    from geval_local.cli.standard_input import input_file
     from geval_local.cli.task import Task, find_target
 
+    target = find_target(output, export or [])
+    if (columns or csv_safe) and "csv" not in target.formats:
+        raise ConfigurationError(
+            "--columns and --csv-safe are about CSV results; the other formats keep everything",
+            hint="Add -o NAME.csv, or --format csv to a run directory.",
+        )
     task = Task(
         file=file,
         metrics=chosen,
@@ -124,7 +145,7 @@ def score(
         judges=choices,
         estimator=Estimator(estimator, n, seed),
         gates=gates,
-        target=find_target(output, export or []),
+        target=target,
         limit=limit,
         threshold=threshold,
         window=window,
@@ -136,9 +157,15 @@ def score(
         distributed=distributed,
         workers=workers,
         address=address,
+        fields=mapping,
+        columns=read_columns(columns),
+        csv_safe=csv_safe,
     )
-    result = score_file(task)
-    show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
+    is_directory = target.directory is not None and target.output is None
+    with input_file(file, keep=target.directory is not None, keep_after=is_directory) as path:
+        task = replace(task, file=path)
+        result = score_file(task)
+        show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
     if result.failures:
         raise typer.Exit(EXIT_GATE)
 

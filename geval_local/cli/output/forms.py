@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from geval_local.cli.loading import JudgeChoice
 from geval_local.cli.output.audits import label_record, show_labels, show_tokens
 from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.errors import DataError, UnscorableError
-from geval_local.io.samples import Sample, read_samples
+from geval_local.input_check import check_input
+from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, weight_files
@@ -24,12 +24,12 @@ from geval_local.tokens.requests import RequestMaker
 
 __all__ = ["show_forms"]
 
-#: Rows that are tried before a file counts as one without usable rows.
-ROWS_TRIED = 100
 UNLIMITED = 1 << 20
 
 
-def show_forms(file: Path, metrics: Sequence[Metric], choice: JudgeChoice, *, as_json: bool) -> None:
+def show_forms(
+    file: Path, metrics: Sequence[Metric], choice: JudgeChoice, mapping: Mapping[str, str], *, as_json: bool
+) -> None:
     """Print, for every metric, the form of the first row that fills it.
 
     Raises
@@ -39,7 +39,7 @@ def show_forms(file: Path, metrics: Sequence[Metric], choice: JudgeChoice, *, as
     GevalError
         If the file cannot be read or the judge's tokenizer cannot be used.
     """
-    rows = list(islice(read_samples(file), ROWS_TRIED))
+    rows = check_input(file, metrics, mapping=mapping)
     entry = choice.entry()
     tokenizer = load_tokenizer(entry, trust_remote_code=choice.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)

@@ -69,7 +69,7 @@ class DistributedRun(Run):
     def _windows(self) -> Iterator[Window]:
         """Read the input once; the number of its rows is known afterwards."""
         settings, rows = self.manifest.settings, 0
-        samples = read_samples(self.manifest.input.path, limit=settings.limit)
+        samples = read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields)
         for window in read_windows(samples, settings.window, [], lambda metric, number, count: True):
             yield window
             rows = window.stop

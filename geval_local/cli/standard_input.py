@@ -1,0 +1,98 @@
+"""``-``: rows from standard input, kept in a file, because a run reads them more than once and may be resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from geval_local.cli.output.console import note
+from geval_local.cli.stopping import RunStopped
+from geval_local.errors import DataError, GevalError
+from geval_local.paths import home_directory
+
+__all__ = ["input_file"]
+
+STANDARD_INPUT = Path("-")
+_BLOCK = 1 << 20
+
+
+@contextmanager
+def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[Path]:
+    """Give the path of a file; ``-`` is JSONL from standard input, read to its end into one of its own.
+
+    The same rows are kept under the same name, so a repeated command goes on with its run. The file is removed when the
+    work is done, unless a run directory refers to it.
+
+    Parameters
+    ----------
+    file : Path
+        As given on the command line.
+    keep : bool
+        Whether a run that stops half-way can be resumed and needs the file for it.
+    keep_after : bool
+        Whether a run that is finished still refers to it.
+
+    Raises
+    ------
+    DataError
+        If standard input is a terminal or cannot be kept.
+    """
+    if file != STANDARD_INPUT:
+        yield file
+        return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise DataError(
+            "- reads JSONL from standard input, and that is a terminal", hint="cat FILE | geval-local ... -"
+        )
+    path, stays = _spool(sys.stdin.buffer, keep=keep)
+    if keep and not stays:
+        note(f"standard input could only be kept in {path.parent}: this run cannot be resumed", "yellow")
+    needed = keep_after and stays
+    try:
+        yield path
+    except (RunStopped, GevalError, KeyboardInterrupt):
+        needed = keep and stays
+        raise
+    finally:
+        if not needed:
+            path.unlink(missing_ok=True)
+            if not stays:
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()
+
+
+def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
+    """Write what comes in to a file that only this user can read; say whether it is where it can be found again."""
+    try:
+        if not keep:
+            raise OSError
+        folder = home_directory() / "stdin"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
+        stays = True
+    except OSError:
+        folder, stays = Path(tempfile.mkdtemp(prefix="geval-local-")), False
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
+    digest = hashlib.sha256()
+    try:
+        with os.fdopen(handle, "wb") as file:
+            while block := source.read(_BLOCK):
+                digest.update(block)
+                file.write(block)
+        path = folder / f"stdin-{digest.hexdigest()[:16]}.jsonl"
+        os.replace(name, path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if not stays:
+            folder.rmdir()
+        if isinstance(error, OSError):
+            raise DataError(f"cannot keep standard input in {folder}: {error.strerror or error}") from error
+        raise
+    return path, stays
