@@ -22,6 +22,8 @@ __all__ = ["Sample", "read_samples"]
 
 #: No sane row comes near; without a limit one hostile row would exhaust the stack of whoever walks it.
 MAX_LEVELS = 32
+#: Other names of a field that a message lists.
+ALIASES_NAMED = 5
 #: Types of values that hold no others.
 _FLAT = frozenset({str, int, float, bool, type(None)})
 _ABSENT = object()
@@ -128,7 +130,7 @@ class Sample:
     def _missing(self, wanted: str, columns: Mapping[str, str]) -> FieldError:
         read_as = {column: field for field, column in columns.items() if column != field}
         there = [f"{name} (read as {read_as[name]})" if name in read_as else str(name) for name in self.fields]
-        names = " or ".join((wanted, *ALIASES.get(wanted, ())))
+        names = " or ".join((wanted, *ALIASES.get(wanted, ())[:ALIASES_NAMED]))
         return FieldError(
             f"{self.where}: the field {wanted!r} is missing; the columns are: {', '.join(there) or 'none'}",
             hint=f"Map it to its column, {wanted}=COLUMN, or name the column {names}.",

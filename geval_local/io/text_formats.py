@@ -171,12 +171,11 @@ class CsvSink:
         self._waiting.clear()
 
     def _put(self, cells: dict[str, Any]) -> None:
-        number = cells.pop(_NUMBER)
-        cells.setdefault("row", number or None)
-        known = [self._cell(cells.pop(name, None)) for name in self._header or ()]
+        number, header = cells.pop(_NUMBER), self._header or []
+        if "row" in header and "row" not in cells:
+            cells["row"] = number or None
+        known = [self._cell(cells.pop(name, None)) for name in header]
         if self._extra is not None:
-            if number == cells.get("row"):
-                del cells["row"]
             known.append(to_json(cells) if cells else "")
         self._writer.writerow(known)
 

@@ -127,7 +127,7 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
         {"id": "p", "doc": "a", "output": "one {two}", "scores": {"tone": 2.5}},
         {"id": "q", "doc": "a", "output": '["three"]', "scores": {"tone": 1}},
     ]
-    with ResultWriter.open(tmp_path / name, ["sum/m.1"]) as writer:
+    with ResultWriter.open(tmp_path / name, ["sum/m.1"], columns=["all"]) as writer:
         for row, score in zip(columns, scores, strict=True):
             writer.write(Sample(row), {"sum/m.1": score})
     first, second = read_results(tmp_path / name, "sum/m.1", human="scores.tone", group_by="doc")

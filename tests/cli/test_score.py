@@ -126,9 +126,9 @@ def test_max_unscored_counts_rows_or_their_share(here, limit, code):
     assert ("gate failed" in done.stderr) == bool(code)
 
 
-def test_no_scored_row_at_all_fails_the_mean_gate(here):
+def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
     write_rows(here / "holes.jsonl", [{"source": "x", "output": ""}])
-    assert score(here, file="holes.jsonl").exit_code == 0
+    assert score(here, file="holes.jsonl").exit_code == 1
     done = score(here, "--fail-under", 1, "--json", file="holes.jsonl")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["metrics"]["clarity"]["mean"] is None

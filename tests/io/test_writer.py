@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_local.errors import OutputError
+from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import text_formats as output_formats
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import FIGURES
 from geval_local.io.writer import ResultWriter
+from geval_local.output_columns import check_chosen, read_columns
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
 
@@ -42,7 +43,7 @@ FULL = replace(
 
 def save(path: Path, samples: Iterable[Sample], scores: Mapping[str, Score] | None = None) -> Path:
     scores = {"coherence": score()} if scores is None else scores
-    with ResultWriter.open(path, list(scores)) as writer:
+    with ResultWriter.open(path, list(scores), columns=["all"]) as writer:
         for sample in samples:
             writer.write(sample, {} if sample.error else scores)
     return path
@@ -444,3 +445,91 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
     with pytest.raises(OutputError, match=r"geval-local\[parquet\]"):
         ResultWriter.open(tmp_path / "o.parquet", ["coherence"])
     assert list(tmp_path.iterdir()) == []
+
+
+# --- the columns of a CSV file ----------------------------------------------------------------------------------------
+
+
+def chosen(path: Path, columns: list[str] | None, *, safe: bool = False, rows: Any = None) -> list[list[str]]:
+    rows = rows or [{"id": "a", "source": "S", "output": "O"}, {"id": "b", "source": "T", "output": "P", "late": 1}]
+    metrics = ["coherence", "tone"]
+    with ResultWriter.open(path, metrics, columns=columns, csv_safe=safe) as writer:
+        for number, row in enumerate(rows, start=1):
+            writer.write(Sample(row, number + 4), {"coherence": FULL, "tone": Score.unscored("tone", "=too(long)")})
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_csv_holds_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
+    header, first, second = chosen(tmp_path / "o.csv", None)
+    figures = ("score", "calibrated", "error")  # calibrated only where there is such a figure, as here
+    assert header == ["id", "row", *(f"{metric}.{figure}" for metric in ("coherence", "tone") for figure in figures)]
+    assert first == ["a", "5", str(FULL.value), str(FULL.calibrated), "", "", "", "=too(long)"]
+    with ResultWriter.open(tmp_path / "o.csv", ["coherence"]) as writer:
+        writer.write(Sample({"id": "a"}, 1), {"coherence": Score.unscored("coherence", "too long")})
+    assert (tmp_path / "o.csv").read_text().splitlines() == ["id,row,coherence.score,coherence.error", "a,1,,too long"]
+    assert second[:2] == ["b", "6"]
+    (header, first) = chosen(tmp_path / "o.csv", None, rows=[{"source": "S", "row": "own"}])
+    assert header[:2] == ["row", "coherence.score"]
+    assert first[0] == "own"
+
+
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [
+        (["output", "mode", "score"], "output coherence.mode coherence.score tone.mode tone.score"),
+        (["row", "tone.error", "source"], "row tone.error source"),
+        (["input", "score"], "id source output late coherence.score tone.score extra"),
+        (["unknown", "score"], "unknown coherence.score tone.score"),
+    ],
+)
+def test_csv_columns_are_chosen(tmp_path: Path, columns: list[str], header: str) -> None:
+    assert chosen(tmp_path / "o.csv", columns)[0] == header.split()
+
+
+def test_all_columns_of_a_csv_file_lose_nothing(tmp_path: Path) -> None:
+    header, first, second = chosen(tmp_path / "o.csv", ["all"])
+    assert header == [
+        "id",
+        "source",
+        "output",
+        "late",
+        *(f"{m}.{f}" for m in ("coherence", "tone") for f in FIGURES),
+        "extra",
+    ]
+    assert (second[3], first[-1]) == ("1", "")
+
+
+def test_scores_of_an_earlier_run_stay_beside_the_new_ones(tmp_path: Path) -> None:
+    row = {"id": "a", "fluency.score": "3", "fluency.entropy": "1", "coherence.score": "9"}
+    header, first = chosen(tmp_path / "o.csv", None, rows=[row])
+    assert header[:4] == ["id", "row", "fluency.score", "coherence.score"]
+    assert first[2:4] == ["3", str(FULL.value)]
+
+
+def test_formulas_are_neutralised_on_request(tmp_path: Path) -> None:
+    cells_ = ["=1+1", "+1", "-2", "@x", "\tx", "\rx", "plain", " =x", "'=x", "5-1"]
+    rows = [{"=cmd": cell, "number": -3, "text": "a"} for cell in cells_]
+    header, *lines_ = chosen(tmp_path / "o.csv", ["=cmd", "number", "error"], safe=True, rows=rows)
+    assert header[0] == "'=cmd"
+    assert [line[0] for line in lines_] == ["'=1+1", "'+1", "'-2", "'@x", "'\tx", "'\rx", "plain", " =x", "'=x", "5-1"]
+    assert {line[1] for line in lines_} == {"-3"}
+    assert {line[-1] for line in lines_} == {"'=too(long)"}
+    plain = chosen(tmp_path / "o.csv", ["=cmd"], rows=rows)
+    assert [line[0] for line in plain] == ["=cmd", *cells_]
+
+
+def test_columns_that_are_not_there_are_named() -> None:
+    samples = [Sample({"id": 1, "source": "S"})]
+    check_chosen(["id", "source", "row", "score", "tone.mode", "tone@nano.mode", "all"], samples, ["tone"])
+    for name, message in (
+        ("sourse", "did you mean 'source'"),
+        ("scores", "did you mean 'score'"),
+        ("x.mode", "no column"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            check_chosen([name], samples, ["tone"])
+    assert read_columns(["id, score", "error"]) == ["id", "score", "error"]
+    assert read_columns(None) is None
+    with pytest.raises(ConfigurationError, match="empty name"):
+        read_columns(["id,,score"])

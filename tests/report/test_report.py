@@ -154,7 +154,7 @@ def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
     made = rows(8, unscored=[1], low_mass=[2], threshold=3)
-    with ResultWriter.open(tmp_path / f"run{suffix}", ["coherence", "fluency"]) as writer:
+    with ResultWriter.open(tmp_path / f"run{suffix}", ["coherence", "fluency"], columns=["all"]) as writer:
         for number, row in enumerate(made, start=1):
             columns = {name: row[name] for name in ("id", "doc_id", "source", "output")}
             scores = {}
