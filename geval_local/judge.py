@@ -7,6 +7,7 @@ Here is who judges: the model, how it was loaded, and what its scores depend on.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.scorer import Scorer
 from geval_local.signature import Signature
-from geval_local.steps import pinned_steps
+from geval_local.steps import OnSteps, pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 
 __all__ = ["Judge"]
@@ -131,17 +132,28 @@ class Judge(Scorer):
         limits = [self.loaded.entry.context, getattr(config, "max_position_embeddings", None)]
         return min((int(limit) for limit in limits if limit), default=DEFAULT_CONTEXT)
 
-    def with_steps(self, metric: Metric) -> Metric:
-        """Give a metric its steps: its own, those pinned for this judge, or newly written and pinned ones."""
-        complete, written = pinned_steps(self, metric)
+    def with_steps(self, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
+        """Give a metric its steps: its own, those pinned for this judge, or newly written and pinned ones.
+
+        Parameters
+        ----------
+        metric : Metric
+            Any metric.
+        on_steps : callable
+            Called with the metric and the number of tokens written so far while new steps are written.
+        """
+        complete, written = pinned_steps(self, metric, on_steps=on_steps)
         if written is not None:
             logger.info("%s wrote the evaluation steps of %s; they are pinned in %s", self.name, metric.name, written)
         return complete
 
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+    def continue_text(
+        self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
+    ) -> str:
         """Continue a prompt by a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
-        return generate_list(self.loaded.model, self.loaded.tokenizer, ids, max_new_tokens=max_new_tokens)
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, on_token=on_token)
 
     @property
     def identity(self) -> str:

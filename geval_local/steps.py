@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from geval_local.paths import home_directory, home_folder, safe_file_name
 from geval_local.prompt import Prompt, render_steps_prompt
 
 __all__ = [
+    "OnSteps",
     "StepsWriter",
     "parse_steps",
     "pinned_path",
@@ -34,6 +37,14 @@ logger = logging.getLogger("geval_local")
 MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
 _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
+
+
+#: Told which metric's steps are being written, and how many tokens of them there are: 0 when it begins.
+OnSteps = Callable[[Metric, int], object]
+
+
+def _tell_nobody(metric: Metric, tokens: int) -> None:
+    """Let nobody know."""
 
 
 class StepsWriter(Protocol):
@@ -54,8 +65,8 @@ class StepsWriter(Protocol):
         """Whether it is prompted through a chat template."""
         ...
 
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
-        """Continue a prompt by a numbered list; the same every time."""
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
+        """Continue a prompt by a numbered list; the same every time. `on_token` is told the number of new tokens."""
         ...
 
 
@@ -93,7 +104,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
+def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> Metric:
     """Let a judge write the evaluation steps of a metric.
 
     Parameters
@@ -102,6 +113,8 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
         The judge, usually a `Judge`.
     metric : Metric
         Steps that it already has are replaced.
+    on_steps : callable
+        Called with the metric and the number of tokens written so far; what it raises ends the writing.
 
     Returns
     -------
@@ -114,7 +127,8 @@ def write_steps(judge: StepsWriter, metric: Metric) -> Metric:
         If what the judge wrote is not a numbered list of at least two steps.
     """
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
-    written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS)
+    on_steps(metric, 0)
+    written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS, on_token=partial(on_steps, metric))
     steps = _in_sentence_case(_read_answer(prompt.cue, written))
     if len(steps) < 2:
         raise JudgeError(
@@ -189,7 +203,7 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
     return (read_pinned(metric, fingerprint) if metric.needs_steps else None) or metric
 
 
-def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | None]:
+def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> tuple[Metric, Path | None]:
     """Give a metric its steps: those it has, those pinned for this metric and judge, or newly written and pinned ones.
 
     Parameters
@@ -198,6 +212,8 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
         The judge.
     metric : Metric
         Returned as it is unless it needs steps.
+    on_steps : callable
+        See `write_steps`.
 
     Returns
     -------
@@ -219,7 +235,7 @@ def pinned_steps(judge: StepsWriter, metric: Metric) -> tuple[Metric, Path | Non
     pinned = read_pinned(metric, judge.fingerprint)
     if pinned is not None:
         return pinned, None
-    complete = write_steps(judge, metric)
+    complete = write_steps(judge, metric, on_steps=on_steps)
     if home_folder("steps") is None:
         return complete, None
     path = pinned_path(metric, judge.fingerprint)

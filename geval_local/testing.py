@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,9 @@ class MockJudge(Judge):
         """All that a read-out depends on beside the prompt's tokens and the labels."""
         return f"mock:{self.fingerprint}"
 
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+    def continue_text(
+        self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
+    ) -> str:
         """Write three steps, always the same."""
         return STEPS
 

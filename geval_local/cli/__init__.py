@@ -11,12 +11,25 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit with its code.
 
-    0: done. 1: a gate failed (``--fail-under``, ``--max-unscored``). 2: usage or configuration. 3: interrupted.
+    0: done. 1: a gate failed (``--fail-under``, ``--max-unscored``), or nothing could be scored. 2: usage or
+    configuration. 3: interrupted. 70: unexpected.
     """
     import signal
+    import sys
 
-    from geval_local.cli.app import app
+    from geval_local.cli.streams import open_closed_streams
 
     # A scheduler's polite stop is an interruption too: nothing half-written stays behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app(prog_name="geval-local")
+    try:
+        open_closed_streams()
+        from geval_local.cli.app import app
+
+        app(prog_name="geval-local")
+    except KeyboardInterrupt:  # while the program is read, or once more while a command ends
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(3) from None
+    finally:
+        # All is said and closed: one more Ctrl-C shall not show where the interpreter was.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,13 +1,11 @@
-"""The application: the verbs put together, and the one place where errors become exit codes."""
+"""The application: the verbs put together."""
 
 from __future__ import annotations
 
 import os
-import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from geval_local import __version__
 from geval_local.cli.commands import judges, metrics
@@ -21,39 +19,15 @@ from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume
 from geval_local.cli.commands.score import score
 from geval_local.cli.commands.steps import steps
-from geval_local.cli.output.console import note, show_error, show_log
-from geval_local.cli.stopping import RunStopped
-from geval_local.errors import GevalError
+from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.output.console import show_log
 
 __all__ = ["app"]
 
-EXIT_CONFIGURATION = 2
-EXIT_INTERRUPTED = 3
-
-
-class _Group(TyperGroup):
-    """Turns the package's errors and an interruption into messages and exit codes; all others are defects."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.obj = shlex.join(["geval-local", *args])
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GevalError as error:
-            show_error(error)
-            raise typer.Exit(EXIT_CONFIGURATION) from error
-        except KeyboardInterrupt as stop:
-            if isinstance(stop, RunStopped):
-                note(f"interrupted; what is finished is kept. Go on with:\n  {stop.command}")
-                raise typer.Exit(EXIT_INTERRUPTED) from None
-            note(f"interrupted; run it again with:\n  {ctx.obj}")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-
+ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
 app = typer.Typer(
-    cls=_Group,
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,17 +53,16 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=f"{ABOUT}\n\n{EXIT_CODES}")
 def _start(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from; may stand behind the verb too.")
+    ] = False,
 ) -> None:
-    """Score texts with G-Eval on local language models: exact label probabilities, offline.
-
-    Exit codes: 0 done, 1 a gate failed (--fail-under, --max-unscored), 2 usage or configuration, 3 interrupted.
-    """
     show_log()
     if context.invoked_subcommand != "judges":
         _go_offline()

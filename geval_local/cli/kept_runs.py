@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.analysis.reading import read_rows
-from geval_local.cli.output.console import note, show_progress
+from geval_local.cli.output.console import note
+from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import (
     Manifest,
@@ -109,7 +110,8 @@ class KeptRuns:
         OutputError
             If the file cannot be written.
         """
-        complete = [judge.with_steps(metric) for metric in metrics]
+        with show_progress() as progress:
+            complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
         path = self._path(judge.name, variant)
         kept: list[dict[str, Any]] | None = None
@@ -161,8 +163,10 @@ class KeptRuns:
     def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
         samples = self.samples
         label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
-        with show_progress(label, len(samples) * len(metrics)) as advance:
-            return {metric.name: list(judge.iter_scores(metric, samples, advance=advance)) for metric in metrics}
+        with show_progress(label, len(samples) * len(metrics), unit="scores") as progress:
+            return {
+                metric.name: list(judge.iter_scores(metric, samples, advance=progress.advance)) for metric in metrics
+            }
 
     def _write(
         self,

@@ -24,7 +24,8 @@ from geval_local.baselines.reference_models import (
 )
 from geval_local.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local.cli.kept_columns import Column, KeptColumns, text_hash
-from geval_local.cli.output.console import note, show_progress
+from geval_local.cli.output.console import note
+from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, UnscorableError
 from geval_local.io.result_manifest import file_sha256
 from geval_local.io.samples import Sample
@@ -54,10 +55,10 @@ def gptscore(rated: Rated, kept: KeptColumns, judge: Judge, metrics: Mapping[str
         Sample(row, number, Path(rated.path).name, None, fields) for number, row in enumerate(rated.rows, start=1)
     ]
     items = {}
-    with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as advance:
+    with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as progress:
 
         def compute(metric: Metric) -> Column:
-            figures = gptscore_figures(judge, metric, samples, advance=advance)
+            figures = gptscore_figures(judge, metric, samples, advance=progress.advance)
             return Column(list(figures), {}, is_final=all(figure.get("error") != NO_READING for figure in figures))
 
         for dimension, metric in metrics.items():

@@ -47,7 +47,8 @@ JudgeName = Annotated[
         "--judge",
         "-j",
         metavar="NAME",
-        help="A name of `judges list`, a directory, or a hub id in the local cache. Absent: the default judge.",
+        help="A name of `judges list`, a directory, or a hub id in the local cache; options of its own may follow: "
+        "NAME,style=chat,dtype=float16. Absent: the default judge.",
         show_default=False,
     ),
 ]
@@ -57,8 +58,9 @@ JudgeNames = Annotated[
         "--judge",
         "-j",
         metavar="NAME",
-        help="A name of `judges list`, a directory, or a hub id in the local cache; may be repeated, and results are "
-        "then named metric@judge. Absent: the default judge.",
+        help="A name of `judges list`, a directory, or a hub id in the local cache; options of its own may follow: "
+        "NAME,style=chat,dtype=float16. May be repeated, and results are then named metric@judge. Absent: the default "
+        "judge.",
         show_default=False,
     ),
 ]

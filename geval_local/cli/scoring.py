@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from geval_local.cli.calibrated import apply_calibration, calibration_record, check_calibration
 from geval_local.cli.loading import JudgeChoice
-from geval_local.cli.output.console import note, show_progress
+from geval_local.cli.output.console import note
+from geval_local.cli.progress import Progress, show_progress
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
@@ -35,6 +36,7 @@ __all__ = ["Result", "score_file"]
 
 #: Rows that are shown with their label probabilities.
 FIRST_ROWS = 8
+WORKERS_LOAD = "workers load the judge"
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,24 @@ class _Scoring:
         self._run = run
         self._stopper = stopper
         self._load_seconds = 0.0
+        self._progress = Progress()
+        self._there = 0
+        self._done = 0
+        self._is_scoring = False
         self._first_rows: list[tuple[Sample, list[Score]]] = []
         self._tallies = [Tally(key, low_mass=LOW_LABEL_MASS) for key in run.keys]
 
     def result(self) -> Result:
         run, begin = self._run, time.perf_counter()
-        with Exporter(run) as exporter, show_progress(f"scoring {self._task.file.name}", self._total()) as advance:
+        self._check_judges()
+        self._tell_what_is_there()
+        with Exporter(run) as exporter, show_progress() as self._progress:
             for sample, raw in run.rows(
-                self._loader(), advance=advance, should_stop=self._stopper.wanted, on_judge=self._check_calibrations
+                self._loader(),
+                advance=self._advance,
+                should_stop=self._stopper.wanted,
+                on_judge=self._put_to_work,
+                on_steps=self._progress.show_steps,
             ):
                 scores = {key: apply_calibration(self._task.calibrations.get(key), raw[key]) for key in raw}
                 self._take(sample, list(scores.values()))
@@ -192,6 +204,56 @@ class _Scoring:
         metrics = ({} if earlier is None else earlier.metrics) | scored
         return Manifest(run.manifest.judges[-1].name, file.name, file.sha256, summaries[0].rows, metrics)
 
+    def _check_judges(self) -> None:
+        """See that every judge that is to work can, before the first one is loaded.
+
+        Workers of a cluster have their own files. What is asked of a single judge is asked as it is loaded.
+        """
+        if self._task.distributed is not None:
+            return
+        judges = zip(self._run.manifest.judges, self._task.judges, strict=True)
+        waiting = [choice for record, choice in judges if not record.complete]
+        for choice in waiting:
+            choice.entry()
+        if len(waiting) > 1:
+            note("checking the judges' files ...", "dim")
+            for choice in waiting:
+                choice.check()
+
+    def _tell_what_is_there(self) -> None:
+        """Say how much an earlier run has left to go on from."""
+        store, each = self._run.store, len(self._tallies)
+        judges, metrics = range(len(self._run.manifest.judges)), range(len(self._run.metrics))
+        self._there = sum(store.totals(judge, metric)["rows"] for judge in judges for metric in metrics)
+        if not self._there:
+            return
+        total = self._total()
+        unit = "rows" if each == 1 else "scores"
+        of = "" if total is None else f" of {total}"
+        note(f"resuming: {self._there}{of} {unit} are there")
+
+    def _advance(self, count: int) -> None:
+        """Count scores; they are shown while a judge is at work."""
+        self._done += count
+        if self._is_scoring:
+            self._progress.reach(self._done)
+        elif self._task.distributed is not None:  # shards are given out, and their workers begin by loading
+            self._progress.begin(WORKERS_LOAD)
+
+    def _put_to_work(self, judge: JudgeRecord) -> None:
+        """Show the judge's scoring, once it is known what it is; from now on a pack is finished before a stop."""
+        self._check_calibrations(judge)
+        self._is_scoring = True
+        self._stopper.is_working = self._task.distributed is None
+        self._progress.begin(
+            f"scoring {self._task.file.name}",
+            self._total(),
+            unit="rows",
+            each=len(self._tallies),
+            there=self._there,
+            done=self._done,
+        )
+
     def _check_calibrations(self, judge: JudgeRecord) -> None:
         if self._task.calibrations and len(self._run.manifest.judges) > 1:
             raise ConfigurationError("--calibration goes with one judge: the one whose scores it was made from")
@@ -212,18 +274,21 @@ class _Scoring:
         """Say how judges are loaded: here, or, without a word to this process, on the workers of a cluster."""
         if self._task.distributed is None:
             return self._load
-        note("workers load the judge ...", "dim")
-        return partial(_load_on_worker, {choice.label(): choice for choice in self._task.judges})
+        note(f"{WORKERS_LOAD} ...", "dim")
+        self._progress.begin(WORKERS_LOAD)
+        judges = zip(self._run.manifest.judges, self._task.judges, strict=True)
+        return partial(_load_on_worker, {record.name: choice for record, choice in judges})
 
     def _load(self, record: JudgeRecord) -> Judge:
-        self._stopper.is_working = False
+        self._stopper.is_working = self._is_scoring = False
         start = time.perf_counter()
         number = [judge.name for judge in self._run.manifest.judges].index(record.name)
-        note("loading the judge ..." if len(self._task.judges) == 1 else f"loading {record.name} ...", "dim")
+        label = "loading the judge" if len(self._task.judges) == 1 else f"loading {record.name}"
+        note(f"{label} ...", "dim")
+        self._progress.begin(label)
         judge = self._task.judges[number].load()
         note(f"engine: {judge.engine_report.text}", "dim")
         self._load_seconds += time.perf_counter() - start
-        self._stopper.is_working = True
         return judge
 
     def _take(self, sample: Sample, scores: list[Score]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geval_local.cli.gates import Gates
-from geval_local.cli.loading import JudgeChoice
+from geval_local.cli.loading import JudgeChoice, labels_of
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.metric import Metric
 from geval_local.score import Estimator
@@ -214,9 +214,7 @@ class Task:
 
         if self.output is not None and self.output.resolve() == self.file.resolve():
             raise OutputError(f"cannot write {self.output}: it is the input", hint="Name another file.")
-        names = [choice.label() for choice in self.judges]
-        if len(set(names)) < len(names):
-            raise ConfigurationError(f"a judge is named twice: {', '.join(names)}")
+        names = labels_of(self.judges)
         settings = Settings(
             window=self.window or geval_local.scorer.WINDOW,
             limit=self.limit,

@@ -7,6 +7,7 @@ well: a small judge's steps are read, and scored with, long after they were writ
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -36,9 +37,26 @@ class _EndOfList(StoppingCriteria):
         return torch.tensor(done, device=input_ids.device)  # type: ignore[return-value]
 
 
+class _Counter(StoppingCriteria):
+    """Stop nothing, and tell how many tokens there are: what is told may raise, and so end the writing."""
+
+    def __init__(self, on_token: Callable[[int], object], start: int) -> None:
+        self._on_token = on_token
+        self._start = start
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
+        self._on_token(input_ids.shape[1] - self._start)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
+
+
 @torch.inference_mode()
 def generate_list(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: NDArray[np.int32], *, max_new_tokens: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: NDArray[np.int32],
+    *,
+    max_new_tokens: int,
+    on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
     """Continue a prompt with likely tokens until a numbered list is over, the end token or the limit.
 
@@ -52,6 +70,8 @@ def generate_list(
         The prompt.
     max_new_tokens : int
         Most tokens to write.
+    on_token : callable
+        Called after every token with the number of new ones; what it raises ends the writing.
 
     Returns
     -------
@@ -75,7 +95,7 @@ def generate_list(
         prompt,
         attention_mask=torch.ones_like(prompt),
         generation_config=config,
-        stopping_criteria=[over],
+        stopping_criteria=[over, _Counter(on_token, prompt.shape[1])],
     )
     new = output[0, prompt.shape[1] :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))

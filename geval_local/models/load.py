@@ -21,7 +21,15 @@ from geval_local.models.options import LoadOptions, loading_arguments
 from geval_local.models.quiet import first_line, quiet
 from geval_local.models.registry import fetch_directory, local_directory
 
-__all__ = ["LoadOptions", "LoadedModel", "check_style", "load_model", "load_tokenizer", "resolve_directory"]
+__all__ = [
+    "LoadOptions",
+    "LoadedModel",
+    "check_judge",
+    "check_style",
+    "load_model",
+    "load_tokenizer",
+    "resolve_directory",
+]
 
 
 #: Where transformers is told to look for an adapter, so that it lays none over the weights by itself.
@@ -144,6 +152,31 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
 
 
+def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
+    """See that a judge can be loaded, as far as that shows without its weights.
+
+    Returns
+    -------
+    directory : Path
+        Where its files are.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    arguments : dict of str to Any
+        What its weights are to be loaded with.
+
+    Raises
+    ------
+    GevalError
+        As by `load_model`.
+    """
+    directory = resolve_directory(entry)
+    check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
+    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    check_adapter(entry, quantized=options.quantization is not None)
+    tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
+    return directory, tokenizer, loading_arguments(options, entry.dtype)
+
+
 def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:
     """Load a judge from local files.
 
@@ -169,12 +202,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         If an option cannot be met on this machine.
     """
     options = options or LoadOptions()
-    directory = resolve_directory(entry)
-    check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_fetch_hint(entry))
-    check_adapter(entry, quantized=options.quantization is not None)
-    tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
-    arguments = loading_arguments(options, entry.dtype)
+    directory, tokenizer, arguments = check_judge(entry, options)
     with quiet():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +73,11 @@ def loading_arguments(options: LoadOptions, default_dtype: str) -> dict[str, Any
     """
     name = options.dtype or default_dtype
     if name not in DTYPES:
-        raise ConfigurationError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+        near = difflib.get_close_matches(name, DTYPES, n=1, cutoff=0.5)
+        raise ConfigurationError(
+            f"there is no dtype {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint=f"A judge may run in {', '.join(DTYPES)}.",
+        )
     arguments = {"dtype": DTYPES[name], **_placement(options), **_quantization(options, DTYPES[name])}
     if options.attention is not None:
         arguments["attn_implementation"] = options.attention

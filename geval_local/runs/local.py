@@ -20,7 +20,7 @@ from geval_local.runs.run import Identity, Run, ScoredRow
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Preparer, Window, read_windows, run_ahead
 from geval_local.score import Estimator
-from geval_local.steps import read_pinned
+from geval_local.steps import OnSteps, read_pinned
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -44,6 +44,7 @@ class LocalRun(Run):
         advance: Callable[[int], object] = lambda count: None,
         should_stop: Callable[[], bool] = lambda: False,
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
+        on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
         """Score what is missing, and give out every row while the last judge is at work; see `Run.rows`."""
         last = len(self.manifest.judges) - 1
@@ -51,7 +52,7 @@ class LocalRun(Run):
             judge = None if record.complete else load(record)
             try:
                 if judge is not None:
-                    self._meet(record, judge)
+                    self._meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
                     advance((self.manifest.input.rows or 0) * len(self.metrics))
@@ -109,9 +110,9 @@ class LocalRun(Run):
         record.complete = True
         self.save()
 
-    def _meet(self, record: JudgeRecord, judge: Judge) -> None:
+    def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
         """Write down what a judge is, or make sure that it is still the one that the run began with."""
-        metrics = [self._with_steps(record, judge, metric) for metric in self.metrics]
+        metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
         estimator = Estimator(**self.manifest.settings.estimator)
         signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
         self.meet(
@@ -120,10 +121,10 @@ class LocalRun(Run):
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
 
-    def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric) -> Metric:
+    def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
         """Give a metric the steps that this run began with."""
         if metric.name not in record.definitions or not metric.needs_steps:
-            return judge.with_steps(metric)
+            return judge.with_steps(metric, on_steps=on_steps)
         used = Metric.model_validate(record.definitions[metric.name])
         pinned = read_pinned(metric, judge.fingerprint)
         if pinned is not None and pinned.steps != used.steps:

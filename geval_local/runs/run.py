@@ -17,6 +17,7 @@ from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.windows import Window
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.signature import signature_differences
+from geval_local.steps import OnSteps
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -148,6 +149,7 @@ class Run(ABC):
         advance: Callable[[int], object] = lambda count: None,
         should_stop: Callable[[], bool] = lambda: False,
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
+        on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
         """Score what is missing, judge after judge, and give out every row while the last judge is at work.
 
@@ -162,6 +164,8 @@ class Run(ABC):
             Asked behind every pack, in a distributed run behind every shard.
         on_judge : callable
             Called when it is known what a judge is, before it is put to work.
+        on_steps : callable
+            Called while a judge writes a metric's evaluation steps, see `geval_local.steps.write_steps`.
 
         Raises
         ------

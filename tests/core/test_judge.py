@@ -309,7 +309,7 @@ def test_bad_arguments(directory):
 def test_steps_are_written_once_for_a_metric_without_them(directory, monkeypatch):
     asked = []
 
-    def answer(self, prompt, *, max_new_tokens):
+    def answer(self, prompt, *, max_new_tokens, on_token):
         asked.append(prompt.text)
         return " Read it.\n2. Rate it."
 

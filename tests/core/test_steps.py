@@ -37,8 +37,10 @@ class FakeJudge:
         self.text = text
         self.prompts: list[Prompt] = []
 
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token) -> str:
         assert max_new_tokens >= 200
+        for count in (1, 2):
+            on_token(count)
         self.prompts.append(prompt)
         return self.text
 
@@ -140,6 +142,12 @@ def test_the_provenance_says_who_when_and_for_which_prompt():
     assert (provenance.judge, provenance.fingerprint) == ("fake", "f" * 16)
     assert provenance.prompt_sha256 == hashlib.sha256(judge.prompts[0].text.encode()).hexdigest()
     assert datetime.fromisoformat(provenance.created).utcoffset().total_seconds() == 0
+
+
+def test_whoever_asks_is_told_how_far_the_writing_is():
+    told = []
+    write_steps(FakeJudge(), a_metric(), on_steps=lambda metric, tokens: told.append((metric.name, tokens)))
+    assert told == [("x/tone", 0), ("x/tone", 1), ("x/tone", 2)]
 
 
 def test_old_steps_are_replaced_and_not_shown_to_the_judge():
@@ -261,6 +269,21 @@ def test_a_list_is_generated_to_its_end(text):
 def test_generation_stops_when_the_text_goes_on_with_something_else():
     written = generate(" Read.\n2. Rate.\n\nNow the text follows, and follows, and follows.")
     assert written == " Read.\n2. Rate.\n\nN"
+
+
+def test_every_token_is_told_and_what_is_told_may_end_the_writing():
+    tokenizer = byte_tokenizer()
+    ids = PromptEncoder(tokenizer).encode([Prompt("Steps:\n\n", "1.")])[0]
+    told = []
+
+    def tell(count):
+        told.append(count)
+        if count == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_list(scripted(WRITTEN, tokenizer), tokenizer, ids, max_new_tokens=500, on_token=tell)
+    assert told == list(range(1, 8))
 
 
 def test_generation_stops_behind_two_blank_lines():

@@ -49,7 +49,7 @@ class Workers:
         self.connections = 0
         monkeypatch.setattr(distributed, "connected", self._connected)
         monkeypatch.setattr(distributed, "score_shards", self._score)
-        monkeypatch.setattr(distributed, "steps_by_worker", lambda load, record, metrics, workers: metrics)
+        monkeypatch.setattr(distributed, "steps_by_worker", lambda load, record, metrics, workers, on_steps: metrics)
 
     def _connected(self, address, workers):
         self.connections += 1
@@ -315,7 +315,7 @@ def test_steps_of_the_run_are_used_again(file, tmp_path, workers, monkeypatch):
     bare = Metric(name="bare", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})
     asked_for: list[str] = []
 
-    def write(load, record, metrics, workers):
+    def write(load, record, metrics, workers, on_steps):
         asked_for.append(record.name)
         return [metric.with_steps(("Read.", f"Step {len(asked_for)}.")) for metric in metrics]
 

@@ -36,10 +36,9 @@ def resume(
 
     gates = Gates.parse(fail_under, max_unscored)
     try:
-        # `resume .` and `resume ..` have no name of their own that a side directory could be told from.
-        place = run if run.name not in ("", "..") else run.resolve()
-        directory = place if is_run_directory(place) or not place.name else side_directory(place)
-        manifest = read_manifest(directory)
+        # A directory holds its run itself; only a file has one beside it.
+        directory = run if run.is_dir() else side_directory(run)
+        manifest = read_manifest(directory) if is_run_directory(directory) else None
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(run)!r}: {error}", hint="Give the path of a run directory.") from error
     if manifest is None:

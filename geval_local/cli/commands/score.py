@@ -116,7 +116,7 @@ def score(
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
-    choices = [loading.of(name, models) for name in (judge if judge else (None,))]
+    choices = loading.all_of(judge, models)
     mapping = read_mapping(field or [])
     if dry_run:
         from geval_local.cli.output.forms import show_forms

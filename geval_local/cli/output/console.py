@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,10 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["note", "print_json", "print_table", "result_console", "show_error", "show_log", "show_progress"]
+__all__ = ["message_console", "note", "print_json", "print_table", "result_console", "show_error", "show_log"]
 
-#: Width of tables where the output is no terminal: wide enough that no figure is cut.
+#: Width of lines where the output is no terminal; tables are as wide there as what is in them.
 WIDTH = 120
+#: Wider than any table.
+_UNLIMITED = 1_000_000
 
 
 def result_console() -> Console:
@@ -28,14 +29,35 @@ def result_console() -> Console:
     return _console(stderr=False)
 
 
+def message_console() -> Console:
+    """Make a console on stderr."""
+    return _console(stderr=True)
+
+
 def print_table(table: Table) -> None:
-    """Print a table to stdout."""
-    result_console().print(table)
+    """Print a table to stdout; into a file or a pipe with all of its columns, however wide that is."""
+    from rich.measure import Measurement
+
+    console = result_console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = console.options.update(width=_UNLIMITED)
+    console.width = max(WIDTH, Measurement.get(console, wide, table).maximum)
+    try:
+        console.print(table)
+    finally:
+        console.width = WIDTH
 
 
 def print_json(record: object) -> None:
-    """Print one JSON object to stdout, on one line."""
-    typer.echo(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    """Print one JSON object to stdout, on one line; in ASCII where stdout takes no more."""
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(record, allow_nan=False)
+    typer.echo(text)
 
 
 def note(text: str, style: str = "") -> None:
@@ -64,36 +86,6 @@ def show_log() -> None:
     if not any(isinstance(handler, _Handler) for handler in logger.handlers):
         logger.addHandler(_Handler())
     logger.setLevel(logging.INFO)
-
-
-@contextmanager
-def show_progress(label: str, total: int | None) -> Iterator[Any]:
-    """Show a progress bar with rate and remaining time on stderr, only where stderr is a terminal.
-
-    Yields
-    ------
-    callable
-        To be called with the number of finished units.
-    """
-    from rich import progress
-
-    class Rate(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> str:
-            return f"{task.speed:.1f}/s" if task.speed else ""
-
-    console = _console(stderr=True)
-    with progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        Rate(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def _console(*, stderr: bool) -> Console:

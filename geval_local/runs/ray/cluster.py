@@ -1,20 +1,15 @@
-"""Ray: a cluster to work on, and shards through an actor pool of Ray Data.
+"""Ray: a cluster shared out among workers, and shards through an actor pool of Ray Data.
 
 The driver puts every task into Ray's object store, which spills to disk, so its own memory holds one window at a time.
 Ray Data gives the tasks to the actors, restarts actors that die, and gives their tasks out again; results come in the
-order in which they are finished. Ray is told to send no usage statistics, and has no dashboard.
+order in which they are finished. How a cluster is begun, and what it may contact, is in `geval_local.runs.ray_cluster`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import signal
-import sys
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from geval_local.errors import ConfigurationError, JudgeError
@@ -25,7 +20,7 @@ from geval_local.runs.ray.worker import ShardResult, ShardScorer, ShardTask, ope
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["WorkerShare", "cluster_share", "connected", "score_shards", "share_out"]
+__all__ = ["WorkerShare", "cluster_share", "score_shards", "share_out"]
 
 
 class WorkerShare(NamedTuple):
@@ -88,80 +83,6 @@ def _too_many(workers: int, there: str) -> ConfigurationError:
         f"the cluster has {there}, not enough for {workers} workers",
         hint="Ask for fewer with --workers, or add machines with `ray start --address=HEAD:6379`.",
     )
-
-
-@contextmanager
-def connected(address: str | None, workers: int | None) -> Iterator[None]:
-    """Be connected to a cluster: the one at hand, the one at `address`, or one of this machine's own that goes again.
-
-    Parameters
-    ----------
-    address : str or None
-        ``auto`` or ``HOST:PORT`` of a running cluster; None for an own one.
-    workers : int or None
-        Least number of CPUs that an own cluster is said to have.
-
-    Raises
-    ------
-    ConfigurationError
-        If Ray is not installed, or there is no such cluster.
-    """
-    # Read when Ray is imported and when its processes start.
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Or else every restart policy of Ray Data's own is announced as an error on stderr.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigurationError(
-            "Ray is not installed, and --distributed ray needs it", hint="pip install 'geval-local[ray]'"
-        ) from error
-    if ray.is_initialized():
-        yield
-        return
-    options: dict[str, Any] = {"address": address or "local"}
-    if address is None:
-        options["include_dashboard"] = False
-        if workers is not None and workers > (os.cpu_count() or 1):
-            options["num_cpus"] = workers
-    handlers = _handlers()
-    try:
-        with _without_stderr():
-            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"cannot reach a Ray cluster at {address or 'this machine'}: {str(error).splitlines()[0]}",
-            hint="`ray start --head` begins one; leave --address out for one of this machine's own.",
-        ) from error
-    finally:
-        # Ray takes SIGTERM for itself; it is the caller's.
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Silence what Ray's own code writes past Python; what matters in it is raised."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _handlers() -> dict[signal.Signals, Any]:
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
 def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:

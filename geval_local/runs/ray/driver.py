@@ -13,13 +13,15 @@ from geval_local.metric import Metric
 from geval_local.runs.executor import Interrupted
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
-from geval_local.runs.ray.cluster import connected, score_shards
+from geval_local.runs.ray.cluster import score_shards
 from geval_local.runs.ray.parts import PartStore
 from geval_local.runs.ray.shards import Shard, cut_shards
 from geval_local.runs.ray.steps import steps_by_worker
 from geval_local.runs.ray.worker import ShardResult, ShardTask
+from geval_local.runs.ray_cluster import connected
 from geval_local.runs.run import Identity, Run, ScoredRow
 from geval_local.runs.windows import Window, read_windows
+from geval_local.steps import OnSteps
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -46,6 +48,7 @@ class DistributedRun(Run):
         advance: Callable[[int], object] = lambda count: None,
         should_stop: Callable[[], bool] = lambda: False,
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
+        on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
         """Score what is missing, judge after judge, then give out every row; see `Run.rows`."""
         for number, record in enumerate(self.manifest.judges):
@@ -58,7 +61,7 @@ class DistributedRun(Run):
                 if first is None:
                     on_judge(record)
                 else:
-                    self._score(number, chain([first], tasks), load, advance, should_stop, on_judge)
+                    self._score(number, chain([first], tasks), load, advance, should_stop, on_judge, on_steps)
             record.complete = True
             self.save()
         for window in self._windows():
@@ -95,12 +98,13 @@ class DistributedRun(Run):
         advance: Callable[[int], object],
         should_stop: Callable[[], bool],
         on_judge: Callable[[JudgeRecord], object],
+        on_steps: OnSteps,
     ) -> None:
         """Have tasks done, and write the part of a shard as soon as its result is in."""
         settings, record = self.manifest.settings, self.manifest.judges[number]
         known: list[Identity] = []
         with connected(settings.address, settings.workers):
-            metrics = self._with_steps(record, load)
+            metrics = self._with_steps(record, load, on_steps)
             scored = score_shards(tasks, load, record, metrics, settings.estimator, settings.workers)
             with closing(scored) as results:
                 for result in results:
@@ -119,7 +123,7 @@ class DistributedRun(Run):
             signatures = [result.judge.signatures[metric.name] for metric in self.metrics]
             self.store.add(number, result.shard, result.rows, result.plans, signatures)
 
-    def _with_steps(self, record: JudgeRecord, load: Callable[[JudgeRecord], Judge]) -> list[Metric]:
+    def _with_steps(self, record: JudgeRecord, load: Callable[[JudgeRecord], Judge], on_steps: OnSteps) -> list[Metric]:
         """Give metrics the steps that this run began with, or their first ones."""
         if record.definitions:
             return [
@@ -129,4 +133,4 @@ class DistributedRun(Run):
             ]
         if not any(metric.needs_steps for metric in self.metrics):
             return self.metrics
-        return steps_by_worker(load, record, self.metrics, self.manifest.settings.workers)
+        return steps_by_worker(load, record, self.metrics, self.manifest.settings.workers, on_steps)

@@ -11,16 +11,23 @@ from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.ray.cluster import cluster_share
-from geval_local.steps import pinned_steps
+from geval_local.steps import OnSteps, pinned_steps
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
 __all__ = ["steps_by_worker"]
 
+#: Seconds between two questions how far the steps are.
+_ASKED_SECONDS = 1.0
+
 
 def steps_by_worker(
-    load: Callable[[JudgeRecord], Judge], record: JudgeRecord, metrics: Sequence[Metric], workers: int | None
+    load: Callable[[JudgeRecord], Judge],
+    record: JudgeRecord,
+    metrics: Sequence[Metric],
+    workers: int | None,
+    on_steps: OnSteps,
 ) -> list[Metric]:
     """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here.
 
@@ -34,6 +41,8 @@ def steps_by_worker(
         Those that need steps, and others.
     workers : int or None
         See `geval_local.runs.ray.cluster.share_out`.
+    on_steps : callable
+        See `geval_local.steps.write_steps`.
 
     Raises
     ------
@@ -43,10 +52,12 @@ def steps_by_worker(
     import ray
 
     share = cluster_share(workers, record)
-    actor = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_Writer).remote(load, record)
+    # It is asked how far it is while it writes.
+    remote = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, max_concurrency=2)
+    actor = remote(_Writer).remote(load, record)
     try:
         writer = _RemoteJudge(record.name, actor)
-        return [pinned_steps(writer, metric)[0] for metric in metrics]
+        return [pinned_steps(writer, metric, on_steps=on_steps)[0] for metric in metrics]
     except ray.exceptions.RayError as error:
         raise JudgeError(f"the worker of {record.name} failed: {str(error).strip()}") from error
     finally:
@@ -60,6 +71,7 @@ class _Writer:
         os.environ["HF_HUB_OFFLINE"] = "1"
         self._load = load
         self._record = record
+        self._tokens = 0
 
     def about(self) -> tuple[str, bool] | GevalError:
         try:
@@ -70,9 +82,15 @@ class _Writer:
 
     def write(self, prompt: Prompt, most: int) -> str | GevalError:
         try:
-            return self._judge.continue_text(prompt, max_new_tokens=most)
+            return self._judge.continue_text(prompt, max_new_tokens=most, on_token=self._count)
         except GevalError as error:
             return error
+
+    def tokens(self) -> int:
+        return self._tokens
+
+    def _count(self, tokens: int) -> None:
+        self._tokens = tokens
 
 
 class _RemoteJudge:
@@ -83,8 +101,13 @@ class _RemoteJudge:
         self._actor = actor
         self.fingerprint, self.is_chat = self._value(actor.about.remote())
 
-    def continue_text(self, prompt: Prompt, *, max_new_tokens: int) -> str:
-        return str(self._value(self._actor.write.remote(prompt, max_new_tokens)))
+    def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
+        import ray
+
+        written = self._actor.write.remote(prompt, max_new_tokens)
+        while not ray.wait([written], timeout=_ASKED_SECONDS)[0]:
+            on_token(ray.get(self._actor.tokens.remote()))
+        return str(self._value(written))
 
     def _value(self, reference: Any) -> Any:
         import ray

@@ -1,0 +1,70 @@
+"""What a run contacts, seen from outside by strace: this machine, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_run import METRIC, good_rows, write_rows
+
+#: Families that name another machine, and their addresses as strace writes them.
+ADDRESS = re.compile(r'sin_addr=inet_addr\("([^"]+)"\)|inet_pton\(AF_INET6, "([^"]+)"')
+OWN = re.compile(r"(::ffff:)?127\.\d+\.\d+\.\d+|::1")
+SPREAD = ("--distributed", "ray", "--workers", "2")
+
+
+def strace() -> str:
+    """Find strace, or skip: with the reason why it cannot be used here."""
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("strace is not installed: apt-get install strace")
+    tried = subprocess.run([found, "-f", "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"strace may trace nothing here: {tried.stderr.strip().splitlines()[-1]}")
+    return found
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary directory with a short name: Ray's sockets have to fit behind it."""
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def addresses(trace: Path) -> set[str]:
+    """Every address that was bound, connected to or sent to."""
+    text = trace.read_text(encoding="utf-8", errors="replace")
+    return {one or other for one, other in ADDRESS.findall(text)}
+
+
+@pytest.mark.parametrize("spread", [(), SPREAD], ids=["local", "ray"])
+def test_a_run_contacts_nothing_but_this_machine(spread, tmp_path, temporary):
+    if spread and (importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None):
+        pytest.skip("Ray is not installed: pip install 'geval-local[ray]'")
+    tracer = [strace(), "-f", "-qq", "-e", "trace=connect,sendto,sendmmsg,bind", "-o", str(tmp_path / "trace")]
+    write_rows(tmp_path / "data.jsonl", good_rows(6))
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    (tmp_path / "user").mkdir()
+    own = {"HOME": str(tmp_path / "user"), "GEVAL_LOCAL_HOME": str(tmp_path / "home"), "TMPDIR": str(temporary)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "HF_"))} | own
+    command = [sys.executable, "-m", "geval_local", "score", "data.jsonl", "-m", "clarity.yaml", "-o", "run/", *spread]
+    done = subprocess.run(
+        [*tracer, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=540
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "run" / "scores.jsonl").read_text(encoding="utf-8").splitlines()) == 6
+    found = addresses(tmp_path / "trace")
+    assert {address for address in found if not OWN.fullmatch(address)} == set()
+    assert bool(found) == bool(spread), "a local run opens no connection, a cluster of one's own some on this machine"
+    # No token for everybody to read, no session, no log: what the cluster had has gone with it.
+    assert list((tmp_path / "user").rglob("auth_token")) == []
+    assert [path for path in temporary.rglob("*") if path.is_file() or path.is_socket()] == []
+    assert [path.name for path in temporary.iterdir() if "ray" in path.name] == []
