@@ -8,7 +8,9 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["home_directory", "home_folder", "safe_file_name"]
+from geval_local.errors import ConfigurationError
+
+__all__ = ["expanded", "home_directory", "home_folder", "safe_file_name"]
 
 logger = logging.getLogger("geval_local")
 
@@ -16,6 +18,23 @@ logger = logging.getLogger("geval_local")
 _LONGEST = 100
 _ORDINARY = re.compile(r"[\w@+-][\w.@+-]*(/[\w.@+-]+)*", re.ASCII)
 _told: set[Path] = set()
+
+
+def expanded(path: str | Path) -> Path:
+    """Put a home directory in the place of a leading ``~`` or ``~user``.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such user, or nobody knows where the home directory is.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{path}: no home directory is known for {Path(path).parts[0]!r}",
+            hint="Write the path out, or begin it with ./ if that is its name.",
+        ) from error
 
 
 def home_directory() -> Path:
@@ -27,9 +46,9 @@ def home_directory() -> Path:
         ``$GEVAL_LOCAL_HOME`` where set, else ``geval_local`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
     """
     if home := os.environ.get("GEVAL_LOCAL_HOME"):
-        return Path(home).expanduser()
+        return expanded(home)
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "geval_local"
+    return (Path(cache) if cache else expanded("~") / ".cache") / "geval_local"
 
 
 def home_folder(name: str) -> Path | None:

@@ -15,6 +15,7 @@ from geval_local.errors import DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, output_text
 from geval_local.io import readers
 from geval_local.output_columns import FIGURES
+from geval_local.runs.results import result_file
 
 __all__ = [
     "check_ratings",
@@ -33,13 +34,15 @@ logger = logging.getLogger("geval_local")
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file come as ``geval`` from each.
 
+    A run directory stands for the results of its run.
+
     Raises
     ------
     DataError
         If the file cannot be read, is empty, or a row cannot be read; with the row's number, from 1.
     """
     rows = []
-    for number, row in enumerate(readers.read_rows(Path(path)), start=1):
+    for number, row in enumerate(readers.read_rows(result_file(path)), start=1):
         if row.error is not None:
             raise DataError(f"{path}, row {number}: {row.error}")
         rows.append(_with_figures(row.fields))
@@ -165,7 +168,7 @@ def read_results(
     Parameters
     ----------
     path : str or Path
-        As written by ``geval-local score``, in any of its formats.
+        As written by ``geval-local score``, in any of its formats, or the directory of a run.
     metric : str
         Which metric.
     human : str, optional

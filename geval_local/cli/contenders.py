@@ -22,6 +22,7 @@ from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.runs.results import result_file
 from geval_local.signature import judge_name
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str,
 def from_results(
     rated: Rated, path: Path, metrics: Mapping[str, Metric], taken: Sequence[str], limit_groups: int | None
 ) -> Contender:
-    """Take a kept run: a result file over the same rows.
+    """Take a kept run: a result file over the same rows, or the run directory that holds it.
 
     Raises
     ------
@@ -65,6 +66,7 @@ def from_results(
         If the file is not one, or holds none of the metrics.
     """
     own: Rated
+    given, path = path, result_file(path)
     if isinstance(rated, OwnRatings):
         own = read_own(
             path,
@@ -88,7 +90,7 @@ def from_results(
     manifest = read_manifest(path)
     judge = path.stem if manifest is None else judge_name(manifest.judge)
     return Contender(
-        path.stem if judge in taken else judge,
+        judge if judge not in taken else given.stem if given == path else given.resolve().name,
         "judge",
         {d: own.items(d, figures_of(own.rows, metric.name, path)) for d, metric in present.items()},
     )

@@ -169,12 +169,11 @@ def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str
 
 
 def _is_judge(name: str, models_file: Path | None) -> bool:
-    from geval_local.errors import JudgeError
     from geval_local.models.registry import find_judge
 
     try:
         find_judge(name, models_file)
-    except JudgeError:
+    except ConfigurationError:
         return Path(name).is_dir()
     return True
 

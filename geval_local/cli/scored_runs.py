@@ -16,6 +16,7 @@ from geval_local.fields import check_mapping, output_text
 from geval_local.input_check import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.samples import Sample
+from geval_local.runs.results import result_file
 
 __all__ = ["ScoredRun", "level_for"]
 
@@ -32,13 +33,26 @@ class ScoredRun:
     Attributes
     ----------
     path : Path
-        The file.
+        The file; it may be given as the run directory that holds it.
     fields : mapping of str to str
         ``output`` -> its column, or the dotted path into one, where its name does not tell.
+    name : str
+        The file's name without its extension, or that of the directory.
+
+    Raises
+    ------
+    DataError
+        If a directory is given that holds no finished run.
     """
 
     path: Path
     fields: Mapping[str, str] = field(default_factory=dict)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = self.path
+        object.__setattr__(self, "path", result_file(given))
+        object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:

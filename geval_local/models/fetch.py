@@ -8,6 +8,7 @@ from geval_local.errors import GevalError, JudgeError, WeightsError
 from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import fetch_directory
+from geval_local.paths import expanded
 
 __all__ = ["FILE_PATTERNS", "fetch"]
 
@@ -55,7 +56,7 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
     """
     if entry.hub is None:
         raise JudgeError(f"judge {entry.name!r} is the directory {entry.path}; there is nothing to fetch")
-    directory = (Path(destination).expanduser() if destination else fetch_directory(entry)).resolve()
+    directory = (expanded(destination) if destination else fetch_directory(entry)).resolve()
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub import errors as hub
 

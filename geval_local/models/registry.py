@@ -17,7 +17,7 @@ from typing import Any
 from geval_local.errors import JudgeError
 from geval_local.models.entry import BYTES_PER_PARAMETER, HUB_ID, JudgeEntry, read_models
 from geval_local.models.fingerprint import ADAPTER_CONFIG
-from geval_local.paths import home_directory
+from geval_local.paths import expanded, home_directory
 
 __all__ = [
     "JudgeEntry",
@@ -62,7 +62,7 @@ def load_registry(models_file: str | Path | None = None) -> Registry:
     default, judges = read_models(packaged, base=_PACKAGE)
     user_file = models_file or os.environ.get("GEVAL_LOCAL_MODELS")
     if user_file:
-        path = Path(user_file).expanduser()
+        path = expanded(user_file)
         user_default, user_judges = read_models(path, base=path.resolve().parent)
         default, judges = user_default or default, {**judges, **user_judges}
     if default is None or default not in judges:

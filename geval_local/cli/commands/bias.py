@@ -25,7 +25,7 @@ REST = "the others"
 
 @takes_loading()
 def bias(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
     group_by: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
@@ -68,6 +68,9 @@ def bias(
         raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
     if sides and len(sides) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
+    choice = None if judge is None else loading.of(judge, models)
+    if choice is not None:
+        choice.entry()
     run = ScoredRun(file, read_mapping(field or []))
     name = run.one_metric(metric)
     items = run.items(name, human=human, group_by=document)
@@ -84,8 +87,7 @@ def bias(
     }
     if any(item.length is not None for item in items):
         found["length"] = length_bias(items, level_for(document), resamples=resamples, seed=seed)
-    if judge is not None:
-        choice = loading.of(judge, models)
+    if choice is not None:
         found["prior"] = _prior(run, name, items, choice, document=document, resamples=resamples, seed=seed)
     if as_json:
         from geval_local.cli.output.console import print_json
@@ -150,13 +152,12 @@ def _prior(
     """
     from geval_local.analysis.studies.prior import prior_effect
     from geval_local.cli.content_free import content_free_prior
-    from geval_local.cli.output.console import note
+    from geval_local.cli.progress import load_shown
     from geval_local.cli.scored_runs import level_for
     from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
     origin = run.origin(metric)
-    note("loading the judge ...", "dim")
-    judge = choice.load()
+    judge = load_shown(choice)
     differ = signature_differences(origin.signature, str(judge.signature(origin.definition)))
     serious = {key: pair for key, pair in differ.items() if key not in (*LIBRARIES, "estimator")}
     if serious:

@@ -14,7 +14,9 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, with human ratings.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory, with human ratings.")
+    ],
     human: Annotated[str, typer.Option(metavar="FIELD", help="Field of the human rating; a dotted path will do.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
     metric: Annotated[
@@ -44,7 +46,7 @@ def calibrate(
     from geval_local.cli.scored_runs import ScoredRun, level_for
 
     scored = ScoredRun(run)
-    if output.resolve() == run.resolve():
+    if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     name = scored.one_metric(metric)
     origin = scored.origin(name)

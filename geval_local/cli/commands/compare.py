@@ -26,7 +26,7 @@ BEGINNING = 60
 
 
 def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A result file of `score`.")],
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A result file of `score`, or a run directory.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one over the same rows.")],
     metric: Annotated[
         list[str] | None,

@@ -75,6 +75,7 @@ def check(
 ) -> None:
     """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
     from geval_local.audit import audit_judge
+    from geval_local.cli.progress import load_shown
     from geval_local.engine.batched import PaddedEngine
     from geval_local.metric import Metric
     from geval_local.models.head import Head
@@ -82,7 +83,7 @@ def check(
     from geval_local.tokens.requests import RequestMaker
 
     chosen = Metric.load(metric)
-    judge = loading.of(name, models).load()
+    judge = load_shown(loading.of(name, models))
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")

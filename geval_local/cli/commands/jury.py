@@ -23,7 +23,9 @@ OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", 
 
 
 def jury(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files over the same rows.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN ...", help="Result files, or run directories, over the same rows.")
+    ],
     metric: Annotated[
         str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
     ] = None,
@@ -105,7 +107,7 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
             raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
         judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
         judge = judge_name(judge)
-        named[judge if judge not in named else run.path.stem] = run
+        named[judge if judge not in named else run.name] = run
     if len(named) < len(scored):
         raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")
     return named

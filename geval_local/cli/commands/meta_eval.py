@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.loading import JudgeChoice, Loading, labels_of, takes_loading
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def meta_eval(
     ] = None,
     results: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="A result file of `score` over FILE; may be repeated. Nothing is scored."),
+        typer.Option(
+            metavar="RUN",
+            help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
+        ),
     ] = None,
     from_responses: Annotated[
         list[str] | None,
@@ -119,6 +123,23 @@ def meta_eval(
         metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
     if geval_parity and not from_responses:
         raise ConfigurationError("--geval-parity is about --from-responses: here nothing is parsed")
+    for dimension in metrics:
+        # A rating that is no number is found now, and not when a judge has scored for an hour.
+        rated.items(dimension, [{}] * len(rated.rows))
+    choices = loading.all_of(judge, models) if judge or not (results or from_responses) else []
+    labels = labels_of(choices)
+    for choice in choices:
+        choice.entry()
+    if len(choices) > 1:
+        for choice in choices:
+            choice.check()
+    dimensions = list(metrics)
+    responses: list[Contender] = []
+    parsed: dict[str, ParsedResponses] = {}
+    if benchmark is not None and from_responses:
+        responses, parsed = sources.from_responses(
+            from_responses, benchmark, _all_dimensions(rated, dimensions, metric), metrics=metrics, parity=geval_parity
+        )
     check_directory(output)
 
     found: list[Contender] = []
@@ -126,23 +147,27 @@ def meta_eval(
     part = "" if limit_groups is None else f"first{limit_groups}"
     runs = KeptRuns(file, rated.rows, output, part, mapping)
     columns = KeptColumns(file, output, part)
-    names: list[str | None] = list(judge or []) if judge or results or from_responses else [None]
-    if names:
+    if choices:
         check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(file), mapping)
     for path in results or []:
         run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
         found += [run, *(sources.ablations(run, metrics) if ablations else [])]
-    for name in names:
-        choice = loading.of(name, models)
+    for choice, label in zip(choices, labels, strict=True):
         taken = [one.name for one in found]
-        found += _judged(rated, runs, columns, choice, metrics, taken, ablations=ablations, gptscore=gptscore)
-    dimensions = list(metrics)
-    parsed: dict[str, ParsedResponses] = {}
-    if benchmark is not None and from_responses:
-        responses, parsed = sources.from_responses(
-            from_responses, benchmark, _all_dimensions(rated, dimensions, metric), metrics=metrics, parity=geval_parity
+        # One judge asked in two ways keeps two files.
+        own = "--".join(filter(None, [part, label.removeprefix(choice.label())]))
+        found += _judged(
+            rated,
+            replace(runs, part=own),
+            replace(columns, part=own),
+            choice,
+            label,
+            metrics,
+            taken,
+            ablations=ablations,
+            gptscore=gptscore,
         )
-        found += responses
+    found += responses
     notes: list[str] = []
     if isinstance(rated, PublishedRatings):
         found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
@@ -165,6 +190,7 @@ def _judged(
     runs: KeptRuns,
     columns: KeptColumns,
     choice: JudgeChoice,
+    label: str,
     metrics: dict[str, Metric],
     taken: list[str],
     *,
@@ -173,13 +199,12 @@ def _judged(
 ) -> list[Contender]:
     """Load one judge, let it score, and let go of it before the next one is loaded."""
     from geval_local.cli import contenders as sources
-    from geval_local.cli.output.console import note
+    from geval_local.cli.progress import load_shown
     from geval_local.signature import judge_name
 
-    note("loading the judge ...", "dim")
-    judge = choice.load()
+    judge = load_shown(choice)
     name = judge_name(judge.name)
-    name = name if name not in taken else str(choice.name)
+    name = name if name not in taken else label
     if name in taken:
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
     no_steps = all(metric.steps == () for metric in metrics.values())

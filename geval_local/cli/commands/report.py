@@ -23,7 +23,7 @@ DRAWS = 20
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PAGE", help="The .html file to write.")],
     human: Annotated[
         list[str] | None,
@@ -42,7 +42,7 @@ def report(
     scored = ScoredRun(run)
     ratings = _ratings(human or [], scored.metrics)
     page = write_report(
-        run,
+        scored.path,
         output,
         metrics=notes_of(scored),
         human=ratings,
@@ -50,7 +50,7 @@ def report(
         signature=signatures_of(scored),
         manifest=facts_of(scored),
         ablation=_ablation(scored, ratings, group_by, resamples),
-        title=title,
+        title=title or scored.name if scored.path != run else title,
         resamples=resamples,
     )
     note(f"wrote {page}; open it in any browser")

@@ -10,6 +10,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
 from geval_local.cli.output.console import note, print_json
+from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
 
 if TYPE_CHECKING:
@@ -80,16 +81,18 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     from geval_local.cli.steps_file import replace_file
     from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
-    judge = choice.load()
+    judge = load_shown(choice)
     bare = given.with_steps(None)
     path = pinned_path(bare, judge.fingerprint)
     old = read_pinned(bare, judge.fingerprint)
     if old is None:
-        complete, written = pinned_steps(judge, bare)
+        with show_progress() as progress:
+            complete, written = pinned_steps(judge, bare, on_steps=progress.show_steps)
         return complete, "not pinned" if written is None else f"pinned in {written}"
     if not force:
         return old, f"pinned in {path} already; --force writes them anew"
-    complete = write_steps(judge, bare)
+    with show_progress() as progress:
+        complete = write_steps(judge, bare, on_steps=progress.show_steps)
     _show_difference(old, complete)
     replace_file(path, complete.to_yaml())
     return complete, f"pinned in {path}"
@@ -100,7 +103,9 @@ def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[
     from geval_local.cli.steps_file import replace_file, with_steps_in_text
     from geval_local.steps import write_steps
 
-    complete = write_steps(choice.load(), given)
+    judge = load_shown(choice)
+    with show_progress() as progress:
+        complete = write_steps(judge, given, on_steps=progress.show_steps)
     _show_difference(given, complete)
     if file is not None:
         text = file.read_bytes().decode("utf-8")

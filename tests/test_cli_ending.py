@@ -1,0 +1,220 @@
+"""How commands end: in words, with the exit codes that --help promises, whatever stdout and the machine do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_run import METRIC, good_rows, judge_directory, run, write_rows
+
+import geval_local.cli.scoring
+from geval_local import Judge
+from geval_local.cli import stopping
+from geval_local.cli.ending import EXIT_DEFECT
+from geval_local.cli.stopping import Stopper
+from geval_local.errors import GevalError, JudgeError
+from geval_local.models.registry import find_judge
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "data.jsonl", good_rows(3))
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    return tmp_path
+
+
+def score(here: Path, *arguments: object):
+    return run("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), *arguments, home=here / "home")
+
+
+def start(arguments: list[str | bytes], cwd: Path, **streams) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"GEVAL_LOCAL_HOME": str(cwd / "home")}
+    command = [sys.executable, "-m", "geval_local", *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=environment, **streams)
+
+
+def ended(arguments: list[str | bytes], cwd: Path, **streams) -> tuple[int, str]:
+    """Exit code and messages; what never must be among them is looked for here."""
+    process = start(arguments, cwd, stderr=subprocess.PIPE, **streams)
+    messages = process.communicate(timeout=120)[1].decode()
+    assert "Traceback" not in messages
+    assert "Exception ignored" not in messages
+    return process.returncode, messages
+
+
+def test_help_and_readme_tell_the_exit_codes(tmp_path):
+    told = " ".join(run("--help", home=tmp_path).stdout.split())
+    readme = " ".join((Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split())
+    for code in ("0 done", "1 a gate failed", "nothing could be scored", "2 usage", "3 interrupted", "70 unexpected"):
+        assert code in told
+        assert code in readme
+
+
+def test_a_defect_is_one_line_and_the_rest_on_request(here, monkeypatch):
+    def broken(task):
+        raise ZeroDivisionError("one\nover nothing")
+
+    monkeypatch.setattr(geval_local.cli.scoring, "score_file", broken)
+    done = score(here)
+    assert done.exit_code == EXIT_DEFECT == 70
+    first, *rest = done.stderr.splitlines()
+    assert first == "error: unexpected ZeroDivisionError: one over nothing"
+    assert "Traceback" not in done.stderr
+    again = rest[-1].strip()
+    assert again.startswith("geval-local --debug score data.jsonl ")
+    for place in (0, 1, 3):
+        arguments = again.split()[2:]
+        arguments.insert(place, "--debug")
+        shown = run(*arguments, home=here)
+        assert shown.exit_code == 70
+        assert "Traceback (most recent call last)" in shown.stderr
+        assert "in broken" in shown.stderr
+
+
+def test_python_callers_are_raised_to_as_ever():
+    with pytest.raises(JudgeError):
+        Judge.load("no-such-judge")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_what_the_machine_refuses_is_named(here, monkeypatch, number):
+    def refused(task):
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(geval_local.cli.scoring, "score_file", refused)
+    done = score(here)
+    assert done.exit_code == 2
+    assert done.stderr == f"error: some/file: {os.strerror(number)}\n"
+
+
+@pytest.mark.parametrize("judge", ["~nosuchuser/x", "x" * 5000, "./" + "y" * 300])
+def test_a_judge_that_can_be_nowhere_is_refused(here, judge):
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, home=here / "home")
+    assert done.exit_code == 2, done.stderr
+    assert judge[2:40] in done.stderr
+    if judge.startswith("~"):
+        with pytest.raises(GevalError, match="no home directory is known for '~nosuchuser'"):
+            find_judge(judge)
+
+
+@pytest.mark.parametrize("output", ["o" * 250 + ".jsonl", "o" * 300, "d" * 300 + "/o.jsonl", "é" * 200 + "/"])
+def test_an_output_whose_name_is_too_long_is_refused(here, output):
+    done = score(here, "-o", output)
+    assert done.exit_code == 2, done.stderr
+    assert "too long" in done.stderr
+
+
+def test_names_that_are_not_utf8_are_refused(here):
+    shutil.copy(here / "data.jsonl", os.fsencode(here) + b"/d\xff.jsonl")
+    for arguments in ([b"d\xff.jsonl"], ["data.jsonl", "-o", b"o\xff.jsonl"]):
+        code, messages = ended(["score", *arguments, "-m", "clarity.yaml"], here)
+        assert code == 2
+        assert "\\xff.jsonl" in messages
+        assert "is not UTF-8" in messages
+
+
+def test_a_working_directory_that_is_gone_is_refused(here):
+    (here / "gone").mkdir()
+    program = f"import os, sys; os.chdir('gone'); os.rmdir('../gone'); os.execv({sys.executable!r}, sys.argv[1:])"
+    code = "import sys; sys.argv[0] = 'geval-local'; from geval_local.cli import main; main()"
+    own = [sys.executable, "-c", code, "score", str(here / "data.jsonl"), "-o", "out.jsonl"]
+    command = [sys.executable, "-c", program, *own]
+    environment = os.environ | {"PYTHONPATH": str(Path(geval_local.__file__).parents[1])}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the working directory cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_stdout_that_is_closed_is_refused_before_anything_is_done(here):
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
+    code, messages = ended(command, here, preexec_fn=lambda: os.close(1))
+    assert code == 2
+    assert "stdout is closed" in messages
+    assert "loading" not in messages
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--help"], ["judges", "list"], ["metrics", "list", "--json"]])
+def test_stdout_that_is_full_is_told(here, arguments):
+    with open("/dev/full", "wb") as full:
+        code, messages = ended(arguments, here, stdout=full)
+    assert code == 2
+    assert "cannot write to stdout: No space left on device" in messages
+
+
+def test_a_reader_that_has_gone_is_told_and_the_file_is_kept(here):
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    code, messages = ended(command, here, stdout=writing)
+    os.close(writing)
+    assert code == 2
+    assert "cannot write to stdout: Broken pipe" in messages
+    assert len((here / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_messages_that_nobody_reads_stop_nothing(here):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
+    process = start(command, here, stdout=subprocess.PIPE, stderr=writing)
+    os.close(writing)
+    assert b"clarity" in process.communicate(timeout=120)[0]
+    assert process.returncode == 0
+    assert (here / "out.jsonl").exists()
+
+
+def test_what_stdout_cannot_encode_is_written_by_number(here):
+    write_rows(here / "data.jsonl", [{"id": "naïve 名", "source": "A.", "output": "B."}])
+    environment = {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "geval_local", "score", "data.jsonl", "-m", "clarity.yaml"]
+    done = subprocess.run(
+        [*command, "-j", str(judge_directory())],
+        cwd=here,
+        env=os.environ | environment | {"GEVAL_LOCAL_HOME": str(here / "home")},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"na\\xefve" in done.stdout
+
+
+def test_signals_while_a_run_ends_do_not_interrupt_its_cleaning_up(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    stopper = Stopper()
+    with stopper.listening():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        now[0] += stopping.ENDING_SECONDS + 1  # somebody has swallowed it
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def _heed_interruptions():
+    # A test run in the background ignores SIGINT, and what it starts would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_twice_while_the_judge_is_loaded_leaves_nothing(here):
+    before = {path.name for path in here.iterdir()}
+    command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
+    process = start(command, here, stderr=subprocess.PIPE, preexec_fn=_heed_interruptions)
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"loading the judge ...\n"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    messages = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 3
+    assert "Traceback" not in messages
+    assert {path.name for path in here.iterdir()} - {"home"} == before

@@ -1,0 +1,167 @@
+"""Options of one judge, after its name; and what is found wrong before any judge is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
+from rated_runs import prepare
+
+import geval_local.judge
+from geval_local.cli.loading import Loading, labels_of, split_judge
+from geval_local.errors import ConfigurationError, JudgeError
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "data.jsonl", good_rows(4))
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    (tmp_path / "bare.yaml").write_text(METRIC.split("steps:")[0], encoding="utf-8")
+    for name in ("twin", "a,b", "c,style=chat"):
+        shutil.copytree(judge_directory(), tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def loaded(monkeypatch) -> list[dict[str, object]]:
+    """What `Judge.load` is asked for; nothing is loaded."""
+    asked: list[dict[str, object]] = []
+
+    def load(name, **named):
+        asked.append({"name": name, **named})
+        raise JudgeError("enough")
+
+    monkeypatch.setattr(geval_local.judge.Judge, "load", load)
+    return asked
+
+
+def score(here: Path, *arguments: object):
+    return run("score", "data.jsonl", "-m", "clarity.yaml", *arguments, home=here / "home")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("nano", "nano", {}),
+        ("nano,style=chat,dtype=float16", "nano", {"style": "chat", "dtype": "float16"}),
+        ("twin,device-map=auto", "twin", {"device-map": "auto"}),
+        ("a,b", "a,b", {}),
+        ("a,b,style=chat", "a,b", {"style": "chat"}),
+        ("./a,b,style=chat", "./a,b", {"style": "chat"}),
+        ("c,style=chat", "c,style=chat", {}),
+        ("c,style=chat,dtype=float64", "c,style=chat", {"dtype": "float64"}),
+        ("org/unknown,style=chat", "org/unknown", {"style": "chat"}),
+        ("un,known", "un,known", {}),
+        ("nano,device-map=x,y,style=chat", "nano", {"device-map": "x,y", "style": "chat"}),
+    ],
+)
+def test_the_name_is_the_longest_beginning_that_is_a_judge(here, text, name, options):
+    assert split_judge(text, None) == (name, options)
+
+
+def test_options_of_one_judge_go_before_those_of_all(here, loaded):
+    done = score(here, "-j", "twin,dtype=float64,batch-tokens=7,trust-remote-code=true", "--dtype", "float16")
+    assert "enough" in done.stderr
+    assert loaded[0]["name"] == "twin"
+    assert (loaded[0]["dtype"], loaded[0]["batch_tokens"], loaded[0]["trust_remote_code"]) == ("float64", 7, True)
+    score(here, "-j", "twin", "--dtype", "float16")
+    assert loaded[1]["dtype"] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ("twin,stile=chat", "there is no option 'stile'; did you mean 'style'?"),
+        ("twin,batch_tokens=7", "there is no option 'batch_tokens'; did you mean 'batch-tokens'?"),
+        ("twin,style=chta", "style cannot be 'chta'; did you mean 'chat'?"),
+        ("twin,batch-tokens=0", "batch-tokens cannot be '0'"),
+        ("twin,batch-tokens=many", "batch-tokens cannot be 'many'"),
+        ("twin,chat", "'chat' is no option"),
+        ("twin,style=chat,style=chat", "style is given twice"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_with_the_nearest(here, loaded, judge, message):
+    done = score(here, "-j", judge)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not loaded
+
+
+def test_all_options_are_known_by_their_long_names():
+    with pytest.raises(ConfigurationError) as caught:
+        Loading().of("nano,x=1", None)
+    for name in ("style", "device", "device-map", "dtype", "attention", "quantization", "engine", "trust-remote-code"):
+        assert name in str(caught.value.hint)
+
+
+def test_one_judge_may_be_asked_in_two_ways(here):
+    done = score(here, "-j", "twin", "-j", "twin,dtype=float64", "-j", "a,b", "-o", "out.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    keys = ["clarity@twin,dtype=None"[:12], "clarity@twin,dtype=float64", "clarity@a,b"]
+    figures = read_rows(here / "out.jsonl")[0]["geval"]
+    assert list(figures) == keys
+    signatures = [own["signature"] for own in json.loads(done.stdout)["metrics"].values()]
+    assert ["dtype:float64" in signature for signature in signatures] == [False, True, False]
+    again = run("resume", "out.jsonl", home=here / "home")
+    assert "there is no run" in again.stderr
+
+
+def test_two_ways_that_are_one_are_refused():
+    loading = Loading()
+    with pytest.raises(ConfigurationError, match="named twice"):
+        labels_of([loading.of("nano", None), loading.of("nano,engine=auto", None)])
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ("twinn", "there is no judge 'twinn'"),
+        ("twin,style=chat", "style 'chat' needs a chat template"),
+        ("twin,dtype=fp16", "there is no dtype 'fp16'; did you mean 'float16'?"),
+        ("twin,device=cuda:99", "the device 'cuda:99' cannot be used here"),
+        ("broken", "no tokenizer can be loaded"),
+    ],
+)
+@pytest.mark.parametrize("metric", ["clarity.yaml", "bare.yaml"])
+def test_every_judge_is_checked_before_one_is_loaded(here, loaded, judge, message, metric):
+    shutil.copytree(judge_directory(), here / "broken")
+    for file in (here / "broken").glob("tokenizer*"):
+        file.unlink()
+    done = run("score", "data.jsonl", "-m", metric, "-j", "a,b", "-j", judge, "-o", "out.jsonl", home=here / "home")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not loaded
+    assert not (here / "out.jsonl").exists()
+    assert not (here / ".out.jsonl.run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--human", "words"), "words is not a number"),
+        (("--human", "nowhere"), "no row has a human rating in 'nowhere'"),
+        (("--human", "rating.clarity", "-j", "twinn"), "there is no judge 'twinn'"),
+        (("--human", "rating.clarity", "-j", "a,b", "-j", "twin,dtype=fp16"), "there is no dtype 'fp16'"),
+        (("--human", "rating.clarity", "--group-by", "nowhere"), "the field 'nowhere' to group by is missing"),
+    ],
+)
+def test_ratings_and_judges_are_checked_before_a_meta_evaluation_begins(here, loaded, arguments, message):
+    prepare(here)
+    rows = [row | {"words": "good"} for row in read_rows(here / "data.jsonl")]
+    write_rows(here / "data.jsonl", rows)
+    judge = () if "-j" in arguments else ("-j", "twin")
+    done = run("meta-eval", "data.jsonl", "-m", "bare.yaml", *arguments, *judge, "-o", "kept", home=here / "home")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not loaded
+    assert not (here / "kept").exists()
+
+
+def test_a_wrong_dtype_is_told_the_nearest(here):
+    done = score(here, "-j", "twin", "--dtype", "fp16")
+    assert done.exit_code == 2
+    assert "did you mean 'float16'?" in done.stderr

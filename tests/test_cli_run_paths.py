@@ -1,0 +1,117 @@
+"""Run directories where a result file is expected, and paths that are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from cli_run import read_rows, run
+from rated_runs import other_judge, prepare, score
+
+from geval_local.analysis.reading import read_results
+from geval_local.errors import DataError
+from geval_local.runs.manifest import read_manifest, write_manifest
+from geval_local.runs.results import result_file
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prepare(tmp_path)
+    score(tmp_path, "one/", "--format", "csv", "--format", "jsonl")
+    return tmp_path
+
+
+VERBS = {
+    "compare": (("compare", "one/", "two"), ("compare", "one/scores.csv", "two/scores.jsonl")),
+    "jury": (("jury", "one", "two"), ("jury", "one/scores.csv", "two/scores.jsonl")),
+    "bias": (("bias", "one", "--group-by", "side"), ("bias", "one/scores.csv", "--group-by", "side")),
+    "meta-eval": (
+        ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one"),
+        ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one/scores.csv"),
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_run_directory_stands_for_its_results(here, verb):
+    score(here, "two/", judge=other_judge())
+    own = ("--across", "judge") if verb == "compare" else ()
+    given, meant = (run(*arguments, *own, "--json", home=here) for arguments in VERBS[verb])
+    assert given.exit_code == 0, given.stderr
+    records = [json.loads(re.sub(r'"(a|b|file|path)": "[^"]*"', r'"\1": ""', one.stdout)) for one in (given, meant)]
+    assert records[0] == records[1]
+
+
+def test_report_and_calibrate_take_one_too(here):
+    done = run("report", "one", "-o", "page.html", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert "<title>one" in (here / "page.html").read_text(encoding="utf-8")
+    done = run("calibrate", "one", "--human", "rating.clarity", "--group-by", "doc", "-o", "map.json", home=here)
+    assert done.exit_code == 0, done.stderr
+    assert (here / "map.json").exists()
+
+
+def test_in_python_too(here):
+    assert [item.predicted for item in read_results("one", "clarity")] == [
+        item.predicted for item in read_results("one/scores.jsonl", "clarity")
+    ]
+
+
+def test_a_directory_without_results_is_refused_with_the_remedy(here):
+    (here / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no run"):
+        result_file("empty")
+    (here / "one" / "scores.csv").unlink()
+    assert result_file("one").name == "scores.jsonl"
+    (here / "one" / "scores.jsonl").unlink()
+    with pytest.raises(DataError, match="are gone") as caught:
+        result_file("one")
+    assert caught.value.hint == "Write them again: geval-local resume one"
+    manifest = read_manifest(here / "one")
+    manifest.ended = None
+    write_manifest(here / "one", manifest)
+    for arguments in (["compare", "one", "one"], ["report", "one", "-o", "page.html"]):
+        done = run(*arguments, home=here)
+        assert done.exit_code == 2
+        assert "the run in one is not finished" in done.stderr
+        assert "geval-local resume one" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/", "..", ".", "", "empty", "no/such/run", "x" * 300])
+def test_resume_of_what_is_no_run_is_refused_in_words(here, path):
+    (here / "empty").mkdir()
+    done = run("resume", path, home=here)
+    assert done.exit_code == 2, done.stderr
+    assert "there is no run in" in done.stderr or "too long" in done.stderr
+
+
+def test_resume_of_the_directory_at_hand_works(here, monkeypatch):
+    before = read_rows(here / "one" / "scores.jsonl")
+    (here / "one" / "scores.jsonl").unlink()
+    monkeypatch.chdir(here / "one")
+    for path in (".", "./", os.curdir + "/../one"):
+        done = run("resume", path, home=here)
+        assert done.exit_code == 0, done.stderr
+    assert read_rows(here / "one" / "scores.jsonl") == before
+
+
+def test_tables_keep_all_their_columns_where_stdout_is_no_terminal(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    score(here, "two/", judge=other_judge())
+    done = run(
+        *("compare", "one", "two", "--across", "judge", "--human", "rating.clarity", "--group-by", "doc"),
+        *("--resamples", 200),
+        home=here,
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "…" not in done.stdout
+    lines = done.stdout.splitlines()
+    wide = [line for line in lines if len(line) > 120]
+    assert wide, "the table of agreement with people has more than 120 columns"
+    heading = next(line for line in lines if "p" in line.split() and "Williams" in done.stdout)
+    assert heading
+    row = next(line for line in lines if line.startswith("clarity") and "[" in line)
+    assert row.count("[") >= 2
