@@ -30,7 +30,7 @@ DEBUG = "--debug"
 #: Characters of an unexpected error that are shown on its line.
 _SHOWN = 300
 #: What typer raises for its own ends; the last is the base of its usage errors, which has no public name.
-_OWN_TO_TYPER = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[-4])
+_OWN_TO_TYPER: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[-4])
 
 
 class Verbs(TyperGroup):

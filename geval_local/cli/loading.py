@@ -150,7 +150,8 @@ def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str
     known = next((place for place in range(len(parts), 0, -1) if _is_judge(",".join(parts[:place]), models_file)), None)
     if known is None:
         known = next((place for place, part in enumerate(parts) if place and "=" in part), len(parts))
-    name, options = ",".join(parts[:known]), {}
+    name = ",".join(parts[:known])
+    options: dict[str, str] = {}
     last = None
     for part in parts[known:]:
         key, equals, value = part.partition("=")

@@ -209,7 +209,8 @@ def test_all_rows_unscored_is_said_and_the_others_are_shown(here):
         (["--benchmark", "newsroom"], "no benchmark 'newsroom'"),
         (["--limit-groups", "0"], "at least 1"),
         (["--human", "rating.tone", "--human", "x", "--human", "y"], "one field for all"),
-        (["--human", "raiting", "--results", "data.jsonl"], "holds no scores"),
+        (["--human", "raiting", "--results", "data.jsonl"], "no row has a human rating in 'raiting'"),
+        (["--results", "data.jsonl"], "holds no scores"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_a_reason(here, arguments, message):
