@@ -19,8 +19,20 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
     score(tmp_path, "a.jsonl")
-    score(tmp_path, "b.csv", judge=other_judge())
+    score(tmp_path, "b.csv", "--columns", "all", judge=other_judge())
     return tmp_path
+
+
+def test_a_csv_file_without_the_texts_is_compared_by_the_input_it_came_from(here):
+    score(here, "c.csv", judge=other_judge())
+    done = run("compare", "a.jsonl", "c.csv", "--across", "judge", home=here)
+    assert done.exit_code == 0, done.stderr
+    lines = (here / "data.jsonl").read_text().splitlines()
+    (here / "data.jsonl").write_text("\n".join([lines[0].replace("}", ', "more": 1}', 1), *lines[1:]]) + "\n")
+    score(here, "d.csv", judge=other_judge())
+    refused = run("compare", "a.jsonl", "d.csv", "--across", "judge", home=here)
+    assert refused.exit_code == 2
+    assert "input" in refused.stderr
 
 
 def scores(path, metric="clarity"):

@@ -65,7 +65,7 @@ def test_a_file_whose_rows_all_fail_is_an_error(here):
     write_rows(here / "data.jsonl", [{"source": "x"}] * 3)
     done = dry(here, "-m", "clarity.yaml")
     assert done.exit_code == 2
-    assert "none of the first 3 rows" in done.stderr
+    assert "none of its first 3 rows" in done.stderr
 
 
 def test_a_long_label_list_leaves_out_its_middle(here):

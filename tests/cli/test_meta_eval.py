@@ -168,7 +168,7 @@ def test_two_judges_are_compared_with_each_other_and_with_people(here):
 
 
 def test_a_run_of_score_is_taken_as_it_is(here):
-    score(here, "run.csv")
+    score(here, "run.csv", "--columns", "all")
     score(here, "other.parquet", judge=other_judge())
     record = own(here, "--results", "run.csv", "--results", "other.parquet")
     direct = own(here, "-j", judge_directory(), "-j", other_judge())
@@ -209,8 +209,8 @@ def test_all_rows_unscored_is_said_and_the_others_are_shown(here):
         (["--benchmark", "newsroom"], "no benchmark 'newsroom'"),
         (["--limit-groups", "0"], "at least 1"),
         (["--human", "rating.tone", "--human", "x", "--human", "y"], "one field for all"),
-        (["--human", "raiting", "--results", "data.jsonl"], "no row has a human rating in 'raiting'"),
-        (["--results", "data.jsonl"], "holds no scores"),
+        (["--human", "raiting", "--results", "data.jsonl"], "did you mean 'rating'"),
+        (["--human", "rating.clarity", "--results", "data.jsonl"], "holds no scores"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_a_reason(here, arguments, message):

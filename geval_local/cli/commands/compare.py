@@ -149,11 +149,17 @@ def _differences(
 
 
 def _changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
-    """Count the rows that bear the same key and hold another text."""
+    """Count the rows that bear the same key and hold another text.
+
+    A CSV file of results need not hold the texts; then the content of the input that was scored says the same.
+    """
     from geval_local.analysis.reading import row_keys
 
     texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
-    return sum(text != texts[1][key] for key, text in texts[0].items() if key in texts[1])
+    hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
+    is_same_input = len(hashes) == 1 and None not in hashes
+    pairs = [(text, texts[1][key]) for key, text in texts[0].items() if key in texts[1]]
+    return sum(one != other and not (is_same_input and None in (one, other)) for one, other in pairs)
 
 
 def _show(
