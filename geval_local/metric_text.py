@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from geval_local.errors import DataError, MetricError
+from geval_local.files import check_is_file
 from geval_local.metric_checks import Problem
-from geval_local.text_files import check_is_file
 from geval_local.yaml_text import line_of, load_yaml
 
 __all__ = ["Reading", "find_metric", "metric_file_text", "preset_names", "read_metric"]

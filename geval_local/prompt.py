@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import DataError, MetricError
+from geval_local.files import check_is_file
 from geval_local.metric import Metric
 from geval_local.placeholders import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.scale import Scale
-from geval_local.text_files import check_is_file
 
 __all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
 

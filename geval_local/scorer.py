@@ -13,7 +13,7 @@ from typing import Any
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
-from geval_local.input_check import check_columns, check_metric, iter_samples
+from geval_local.io.checks import check_columns, check_metric, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.score import Estimator, Outcome, Score

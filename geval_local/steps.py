@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from geval_local import __version__
-from geval_local.atomic import write_atomically
 from geval_local.errors import JudgeError, MetricError
+from geval_local.files import write_atomically
 from geval_local.metric import Metric, StepsProvenance
 from geval_local.paths import home_directory, home_folder, safe_file_name
 from geval_local.prompt import Prompt, render_steps_prompt

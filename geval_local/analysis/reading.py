@@ -14,7 +14,7 @@ from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, output_text
 from geval_local.io import readers
-from geval_local.output_columns import FIGURES
+from geval_local.io.columns import FIGURES
 from geval_local.runs.results import result_file
 
 __all__ = [

@@ -13,7 +13,7 @@ from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.correlation import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import check_mapping, output_text
-from geval_local.input_check import check_columns
+from geval_local.io.checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.samples import Sample
 from geval_local.runs.results import result_file

@@ -17,11 +17,11 @@ from geval_local.cli.progress import Progress, show_progress
 from geval_local.cli.stopping import RunStopped, Stopper
 from geval_local.cli.task import Task
 from geval_local.errors import ConfigurationError, GevalError
-from geval_local.input_check import check_input
+from geval_local.io.checks import check_input
+from geval_local.io.columns import check_chosen
 from geval_local.io.result_manifest import Manifest, ScoredMetric, read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.output_columns import check_chosen
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.export import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord

@@ -13,9 +13,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from geval_local.csv_rows import csv_records
 from geval_local.errors import DataError
-from geval_local.text_files import check_is_file, open_text
+from geval_local.files import check_is_file, open_text
+from geval_local.io.csv_rows import csv_records
 
 __all__ = ["FORMATS", "RawRow", "read_rows"]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from geval_local.atomic import write_atomically
 from geval_local.errors import DataError, OutputError
+from geval_local.files import write_atomically
 from geval_local.metric import Metric
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from geval_local.output_columns import FIGURES, figures_in, header_of, holds_all_input, neutral
+from geval_local.io.columns import FIGURES, figures_in, header_of, holds_all_input, neutral
 
 __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
 
@@ -115,7 +115,7 @@ class CsvSink:
     metrics : sequence of str
         Names of the results.
     columns : sequence of str, optional
-        See `geval_local.output_columns.header_of`.
+        See `geval_local.io.columns.header_of`.
     safe : bool
         Whether texts that a spreadsheet would execute get an apostrophe in front.
     """

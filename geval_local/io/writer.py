@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from geval_local.atomic import temporary_path
 from geval_local.errors import OutputError
+from geval_local.files import temporary_path
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
@@ -112,7 +112,7 @@ class ResultWriter:
             Whether only the user may read the file. Otherwise, as for a file that the user named, that is up to the
             user's umask.
         mark : str, optional
-            Part of the name of the unfinished file; see `geval_local.atomic.temporary_path`.
+            Part of the name of the unfinished file; see `geval_local.files.temporary_path`.
         before_replacing : callable
             Called with the unfinished file when it is whole, before it takes its name; it may raise.
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from geval_local import __version__
-from geval_local.atomic import write_atomically
 from geval_local.errors import GevalError, OutputError
+from geval_local.files import write_atomically
 from geval_local.metric import Metric
 from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
 from geval_local.score import Estimator

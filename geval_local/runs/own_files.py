@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from geval_local.atomic import write_atomically
 from geval_local.errors import OutputError
+from geval_local.files import write_atomically
 from geval_local.io.result_manifest import file_sha256
 from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest

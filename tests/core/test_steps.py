@@ -181,7 +181,7 @@ def test_a_failed_write_costs_the_pin_and_not_the_steps(home, monkeypatch, caplo
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("geval_local.atomic.os.fsync", full)
+        patch.setattr("geval_local.files.os.fsync", full)
         metric, written = pinned_steps(FakeJudge(), a_metric())
     assert (metric.steps, written) == (STEPS, None)
     assert "x/tone are not pinned" in caplog.text

@@ -19,8 +19,11 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
+    "fields",
     "metric",
+    "metric_checks",
     "metric_text",
+    "placeholders",
     "prompt",
     "scale",
     "scale_text",
@@ -35,10 +38,10 @@ JUDGE = {"audit", "audit_examples", "identity", "judge", "scorer", "steps"}
 #: by itself and by the rows after it.
 ROWS: list[set[str]] = [
     {"errors"},
-    {"atomic", "paths"},
+    {"files", "paths"},
     CORE,
     {"io"},
-    {"models"},
+    {"models", "inference"},
     {"tokens"},
     {"engine"},
     JUDGE,
@@ -54,11 +57,22 @@ ROWS: list[set[str]] = [
 RANK = {unit: rank for rank, row in enumerate(ROWS) for unit in row}
 
 #: Modules that import neither torch nor transformers, even through another library.
-PURE = {"atomic", "errors", "paths", *CORE}
+PURE = {"errors", "files", "paths", *CORE}
 
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}
-MAY_BE_HEAVY = {"baselines", "cli", "engine", "identity", "integrations", "judge", "models", "testing", "tokens"}
+MAY_BE_HEAVY = {
+    "baselines",
+    "cli",
+    "engine",
+    "identity",
+    "inference",
+    "integrations",
+    "judge",
+    "models",
+    "testing",
+    "tokens",
+}
 
 
 class Import(NamedTuple):

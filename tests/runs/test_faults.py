@@ -135,7 +135,7 @@ def test_a_full_disk_under_the_manifest(file, expected, started, monkeypatch):
 
     before = sorted(path.name for path in started.iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr("geval_local.atomic.os.fsync", full)
+        patch.setattr("geval_local.files.os.fsync", full)
         with pytest.raises(OutputError, match=r"manifest.json: No space left on device"):
             execute(started, None)
     assert sorted(path.name for path in started.iterdir()) == before

@@ -125,10 +125,10 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     from dataclasses import replace
 
     from geval_local.analysis.reading import row_keys
+    from geval_local.io.columns import EVERYTHING
     from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
     from geval_local.io.samples import Sample
     from geval_local.io.writer import ResultWriter
-    from geval_local.output_columns import EVERYTHING
     from geval_local.score import Distribution, Estimator, Score
     from geval_local.signature import signature_parts
 

@@ -98,7 +98,7 @@ def meta_eval(
     from geval_local.cli.meta_metrics import benchmark_metrics, own_metrics
     from geval_local.cli.output.meta_evaluation import Report, show_report
     from geval_local.fields import read_mapping
-    from geval_local.input_check import ROWS_CHECKED, check_rows
+    from geval_local.io.checks import ROWS_CHECKED, check_rows
 
     rated: Rated
     if benchmark is not None:

@@ -108,7 +108,7 @@ def score(
     """
     from geval_local.cli.gates import EXIT_GATE, Gates
     from geval_local.fields import read_mapping
-    from geval_local.output_columns import read_columns
+    from geval_local.io.columns import read_columns
     from geval_local.score import Estimator
 
     gates = Gates.parse(fail_under, max_unscored)

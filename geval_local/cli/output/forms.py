@@ -11,7 +11,7 @@ from geval_local.cli.loading import JudgeChoice
 from geval_local.cli.output.audits import label_record, show_labels, show_tokens
 from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.errors import DataError, UnscorableError
-from geval_local.input_check import check_input
+from geval_local.io.checks import check_input
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.entry import JudgeEntry

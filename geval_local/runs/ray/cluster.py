@@ -2,7 +2,7 @@
 
 The driver puts every task into Ray's object store, which spills to disk, so its own memory holds one window at a time.
 Ray Data gives the tasks to the actors, restarts actors that die, and gives their tasks out again; results come in the
-order in which they are finished. How a cluster is begun, and what it may contact, is in `geval_local.runs.ray_cluster`.
+order in which they are finished. How a cluster is begun, and what it may contact, is in `own_cluster`.
 """
 
 from __future__ import annotations

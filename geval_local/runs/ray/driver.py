@@ -14,11 +14,11 @@ from geval_local.runs.executor import Interrupted
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.ray.cluster import score_shards
+from geval_local.runs.ray.own_cluster import connected
 from geval_local.runs.ray.parts import PartStore
 from geval_local.runs.ray.shards import Shard, cut_shards
 from geval_local.runs.ray.steps import steps_by_worker
 from geval_local.runs.ray.worker import ShardResult, ShardTask
-from geval_local.runs.ray_cluster import connected
 from geval_local.runs.run import Identity, Run, ScoredRow
 from geval_local.runs.windows import Window, read_windows
 from geval_local.steps import OnSteps

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from geval_local.atomic import temporary_path
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.files import temporary_path
 from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.ray.part_records import PartRow, from_table, to_table
 from geval_local.runs.ray.shards import Shard

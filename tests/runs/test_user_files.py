@@ -554,7 +554,7 @@ def test_a_disk_that_fills_up_leaves_a_run_that_goes_on_or_is_replaced(here, mon
         return write(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr("geval_local.atomic.os.fsync", full)
+        patch.setattr("geval_local.files.os.fsync", full)
         done = score(here, "-o", "out.jsonl", "--no-cache")
     assert (done.exit_code, len(calls) > moment) in ((2, True), (0, False)), done.stderr
     done = score(here, "-o", "out.jsonl", "--limit", 5, "--overwrite")
