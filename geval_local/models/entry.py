@@ -13,10 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from geval_local.errors import JudgeError
 from geval_local.yaml_text import line_of, load_yaml
 
-__all__ = ["BYTES_PER_PARAMETER", "HUB_ID", "JudgeEntry", "read_models"]
+__all__ = ["BITS_PER_QUANTIZED_PARAMETER", "BYTES_PER_PARAMETER", "HUB_ID", "JudgeEntry", "read_models"]
 
 #: Size of one weight in each dtype that a judge may be kept in.
 BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+#: Size of one weight in each format that a checkpoint may be quantized in; mxfp4: 4 bits and a scale of 8 for every 32.
+BITS_PER_QUANTIZED_PARAMETER: Mapping[str, float] = {"mxfp4": 4.25, "fp8": 8.0}
 
 #: What a hub id looks like: ``organisation/model``.
 HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
@@ -47,9 +50,26 @@ class JudgeEntry(BaseModel):
     license : str, optional
         SPDX identifier or the name of the licence.
     parameters : float, optional
-        Number of weights, for display.
+        Number of weights of the language model, tied ones counted once.
+    active_parameters : float, optional
+        Of a mixture of experts: number of weights that one token uses.
+    idle_parameters : float
+        Number of weights that are loaded beside the language model and never used: a vision or audio tower.
+    quantization : {"mxfp4", "fp8"}, optional
+        What the checkpoint itself is quantized in.
+    quantized_parameters : float, optional
+        Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
     memory_gb : float, optional
-        Memory of the weights alone in `dtype`, GB (1e9 bytes): computed as parameters x bytes, not measured.
+        Memory of the weights alone, GB (1e9 bytes). Where absent it is computed from the numbers of weights and the
+        sizes of `dtype` and `quantization`; it is not measured.
+    hybrid : bool
+        Whether some layers are recurrent or convolutions instead of attention.
+    made_for : {"judging"}, optional
+        ``judging``: the model was trained to judge texts.
+    source : str
+        Where licence, context and parameters were looked up.
+    unconfirmed : tuple of str
+        Keys of this entry whose value no source confirms.
     note : str
         What a user should know before choosing it.
     """
@@ -66,7 +86,15 @@ class JudgeEntry(BaseModel):
     context: int | None = Field(default=None, gt=0)
     license: str | None = None
     parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    active_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    idle_parameters: float = Field(default=0, ge=0, allow_inf_nan=False)
+    quantization: Literal["mxfp4", "fp8"] | None = None
+    quantized_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    hybrid: bool = False
+    made_for: Literal["judging"] | None = None
+    source: str = ""
+    unconfirmed: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -76,24 +104,29 @@ class JudgeEntry(BaseModel):
             return self.name
         return f"{self.name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _compute_memory(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("memory_gb") is None and data.get("parameters") is not None:
-            try:
-                size = BYTES_PER_PARAMETER[data.get("dtype", "bfloat16")]
-                return data | {"memory_gb": float(data["parameters"]) * size / 1e9}
-            except (KeyError, TypeError, ValueError, OverflowError):
-                return data  # the validation of the two fields themselves names the problem
-        return data
-
     @model_validator(mode="after")
     def _check(self) -> JudgeEntry:
         if (self.path is None) == (self.hub is None):
             raise ValueError("a judge needs either path or hub, and not both")
         if self.revision is not None and self.hub is None:
             raise ValueError("revision belongs to a hub id; a path has none")
+        if self.quantized_parameters is not None and self.quantization is None:
+            raise ValueError("quantized_parameters needs quantization, the format of those weights")
+        for key in ("active_parameters", "quantized_parameters"):
+            if (part := getattr(self, key)) is not None and (self.parameters is None or part > self.parameters):
+                raise ValueError(f"{key} is a part of parameters, and cannot be more or stand without it")
+        unknown = [key for key in self.unconfirmed if key not in type(self).model_fields]
+        if unknown:
+            raise ValueError(f"unconfirmed names keys of the entry; {unknown[0]!r} is none")
+        if self.memory_gb is None and self.parameters is not None:
+            object.__setattr__(self, "memory_gb", self._weights_gb(self.parameters))  # the model is frozen
         return self
+
+    def _weights_gb(self, parameters: float) -> float:
+        quantized = 0.0 if self.quantization is None else self.quantized_parameters or parameters
+        bits = BITS_PER_QUANTIZED_PARAMETER.get(self.quantization or "", 0.0)
+        plain = parameters + self.idle_parameters - quantized
+        return (plain * BYTES_PER_PARAMETER[self.dtype] + quantized * bits / 8) / 1e9
 
 
 def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeEntry]]:

@@ -32,6 +32,39 @@ def test_list_tells_what_is_here(tmp_path):
     assert not listed["away"]["present"]
 
 
+def test_list_groups_by_memory_and_says_what_a_judge_is(tmp_path):
+    models = tmp_path / "models.yaml"
+    models.write_text(
+        "judges:\n"
+        "  huge: {hub: a/huge, parameters: 70e9}\n"
+        "  edge: {hub: a/edge, parameters: 2e9, context: 9000, license: MIT, unconfirmed: [license, context]}\n"
+        "  next: {hub: a/next, parameters: 2.1e9, made_for: judging, hybrid: true}\n"
+        "  mixture: {hub: a/mixture, parameters: 20e9, active_parameters: 3e9, quantization: mxfp4}\n"
+        "  sizeless: {hub: a/sizeless}\n",
+        encoding="utf-8",
+    )
+    done = run("judges", "list", "--models", models, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
+    group, groups = "", {}
+    for line in lines:
+        group = line if line.startswith("weights") else group
+        groups[line.split()[0]] = group
+    assert groups["nano"] == groups["edge"] == "weights up to 4 GB"
+    assert groups["next"] == "weights up to 8 GB"
+    assert groups["mixture"] == "weights up to 16 GB"
+    assert groups["huge"] == "weights above 80 GB"
+    assert groups["sizeless"] == lines[-2] == "weights of unknown size"
+    rows = {line.split()[0]: line for line in lines}
+    assert rows["nano"] == "nano (default) 4.9 M 20 MB 4096 - Apache-2.0 yes"
+    assert rows["edge"] == "edge 2.0 B 4.0 GB 9000? - MIT? no"
+    assert rows["next"] == "next 2.1 B 4.2 GB - for judging, hybrid - no"
+    assert rows["mixture"] == "mixture 20.0 B 10.6 GB - MoE, 3.0 B used, mxfp4 - no"
+    assert "?: no source confirms it" in done.stderr
+    judging = {line.split()[0] for line in lines if "for judging" in line}
+    assert {"prometheus-2-7b", "selene-1-mini", "flow-judge", "m-prometheus-7b", "skywork-critic-8b"} <= judging
+
+
 def test_check_prints_the_audit(tmp_path):
     metric = tmp_path / "clarity.yaml"
     metric.write_text(METRIC.replace("1-5", "0-10"), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from geval_local.errors import JudgeError
-from geval_local.models.entry import BYTES_PER_PARAMETER
 from geval_local.models.registry import fetch_directory, find_judge, load_registry, local_directory
 
 
@@ -38,17 +38,45 @@ def test_packaged_judges_are_complete():
     assert registry.judges["nano"].path.parts[-3:] == ("geval_local", "judges", "nano")
     for name, entry in registry.judges.items():
         assert entry.name == name
-        assert entry.license
-        assert entry.context
-        if entry.hub:
-            size = entry.parameters * BYTES_PER_PARAMETER[entry.dtype] / 1e9
-            assert abs(entry.memory_gb - size) <= 0.051, name
-            # A count in millions written as billions, or the other way round, would be off by far more than this.
-            said = re.search(r"(\d+(?:\.\d+)?)b\b", entry.hub.lower())
-            if said:
-                assert 0.7 < entry.parameters / 1e9 / float(said[1]) < 1.35, name
+        assert entry.source, name
+        for key in ("license", "context", "parameters"):
+            assert getattr(entry, key) is not None or key in entry.unconfirmed, (name, key)
+        # A count in millions written as billions, or the other way round, would be off by far more than this. Names
+        # such as E4B and A3B count something else: weights without embeddings, weights that one token uses.
+        said = re.search(r"(?<![a-z\d.])(\d+(?:\.\d+)?)b\b", (entry.hub or "").lower())
+        if said and entry.parameters:
+            assert 0.7 < entry.parameters / 1e9 / float(said[1]) < 1.35, name
     hubs = [entry.hub for entry in registry.judges.values() if entry.hub]
-    assert len(hubs) == len(set(hubs)) >= 30
+    assert len(hubs) == len(set(hubs)) >= 60
+
+
+def test_nanos_size_is_that_of_its_weights():
+    entry = load_registry().judges["nano"]
+    content = (entry.path / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    tensors = {key: one for key, one in json.loads(content[8:end]).items() if key != "__metadata__"}
+    assert entry.parameters == pytest.approx(sum(math.prod(one["shape"]) for one in tensors.values()), rel=1e-3)
+    assert entry.memory_gb == pytest.approx(entry.parameters * 4 / 1e9)
+
+
+def test_memory_counts_each_weight_in_the_format_that_it_has(tmp_path):
+    models = write(
+        tmp_path / "mine.yaml",
+        "judges:\n"
+        "  plain: {hub: a/plain, parameters: 2e9}\n"
+        "  towered: {hub: a/towered, parameters: 2e9, idle_parameters: 1e9}\n"
+        "  eighth: {hub: a/eighth, parameters: 2e9, quantization: fp8}\n"
+        "  mixed: {hub: a/mixed, parameters: 20e9, quantization: mxfp4, quantized_parameters: 16e9}\n"
+        "  measured: {hub: a/measured, parameters: 2e9, memory_gb: 5.5}\n"
+        "  unknown: {hub: a/unknown}\n",
+    )
+    judges = load_registry(models).judges
+    # bfloat16: 2 bytes; fp8: 1 byte; mxfp4: 17 bytes for 32 weights.
+    sizes = {"plain": 4.0, "towered": 6.0, "eighth": 2.0, "mixed": 4 * 2 + 16 * 17 / 32, "measured": 5.5}
+    assert {name: judges[name].memory_gb for name in sizes} == pytest.approx(sizes)
+    assert judges["unknown"].memory_gb is None
+    # The two files of gpt-oss-20b on the hub hold 13.76 GB.
+    assert judges["gpt-oss-20b"].memory_gb == pytest.approx(13.76, rel=2e-3)
 
 
 def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
@@ -76,6 +104,17 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
         ("    hub: a/b\n    dtype: int8\n", 5, "dtype: Input should be"),
         ("    hub: a/b\n    context: 0\n", 5, "context: Input should be greater than 0"),
         ("    hub: a/b\n    parameters: many\n", 5, "parameters: Input should be a valid number"),
+        ("    hub: a/b\n    idle_parameters: -1\n", 5, "idle_parameters: Input should be greater than or equal to 0"),
+        ("    hub: a/b\n    quantization: int3\n", 5, "quantization: Input should be 'mxfp4' or 'fp8'"),
+        ("    hub: a/b\n    made_for: chatting\n", 5, "made_for: Input should be 'judging'"),
+        (
+            "    hub: a/b\n    parameters: 2\n    quantized_parameters: 1\n",
+            3,
+            "quantized_parameters needs quantization",
+        ),
+        ("    hub: a/b\n    parameters: 2\n    active_parameters: 3\n", 3, "active_parameters is a part of parameters"),
+        ("    hub: a/b\n    active_parameters: 3\n", 3, "active_parameters is a part of parameters"),
+        ("    hub: a/b\n    unconfirmed: [licence]\n", 3, "unconfirmed names keys of the entry; 'licence' is none"),
         ("    hub: just-a-name\n", 4, "hub: String should match pattern"),
         ("    style: chat\n", 3, "a judge needs either path or hub, and not both"),
         ("    hub: a/b\n    path: c\n", 3, "a judge needs either path or hub, and not both"),

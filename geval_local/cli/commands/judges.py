@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,13 +25,15 @@ __all__ = ["app", "check", "fetch", "list_judges"]
 app = typer.Typer(no_args_is_help=True)
 
 DEFAULT_METRIC = "summarization/coherence"
+#: Upper ends of the groups of `list`, GB (1e9 bytes): the sizes that GPUs come in.
+MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
 #: Characters of the rendered prompt's end that `check` shows.
 TAIL = 400
 
 
 @app.command("list")
 def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
-    """List the judges by name, and whether their files are on this machine."""
+    """List the judges by the memory that their weights need, and whether their files are on this machine."""
     from rich import box
     from rich.table import Table
 
@@ -44,21 +49,62 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
         print_json(records)
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("judge", "parameters", "memory", "context", "licence", "style", "here"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "memory", "context") else "left")
-    for name, entry in registry.judges.items():
-        table.add_row(
-            name + (" (default)" if name == registry.default else ""),
-            "-" if entry.parameters is None else _short(entry.parameters),
-            "-" if entry.memory_gb is None else f"{entry.memory_gb:.1f} GB",
-            "-" if entry.context is None else str(entry.context),
-            entry.license or "-",
-            entry.style,
-            "yes" if present[name] else "no",
-        )
+    for heading in ("judge", "parameters", "memory", "context", "kind", "licence", "here"):
+        figure = heading in ("parameters", "memory", "context")
+        # Only a licence may be folded: a name or a figure that is cut cannot be copied.
+        table.add_column(heading, justify="right" if figure else "left", no_wrap=heading != "licence")
+    for heading, entries in _by_memory(registry.judges.values()):
+        table.add_section()
+        table.add_row(f"[bold]{heading}[/bold]")
+        for entry in entries:
+            table.add_row(
+                "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
+                _known(entry, "parameters", _short),
+                "-" if entry.memory_gb is None else _size(entry.memory_gb),
+                _known(entry, "context", str),
+                _kind(entry) or "-",
+                _known(entry, "license", str),
+                "yes" if present[entry.name] else "no",
+            )
     print_table(table)
-    note("memory is that of the weights alone, computed from parameters and dtype")
+    if any(entry.unconfirmed for entry in registry.judges.values()):
+        note("?: no source confirms it")
+    note("memory is that of the weights alone, computed; a batch of prompts needs some GB more")
     note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
+
+
+def _by_memory(entries: Iterable[JudgeEntry]) -> Iterator[tuple[str, list[JudgeEntry]]]:
+    """Yield the groups that are not empty, smallest first: its heading, and its judges by memory."""
+    known = sorted((entry for entry in entries if entry.memory_gb is not None), key=_memory)
+    for lower, upper in pairwise((0.0, *MEMORY_GROUPS, math.inf)):
+        group = [entry for entry in known if lower < _memory(entry) <= upper]
+        if group:
+            yield f"weights up to {upper:g} GB" if upper < math.inf else f"weights above {lower:g} GB", group
+    unknown = [entry for entry in entries if entry.memory_gb is None]
+    if unknown:
+        yield "weights of unknown size", unknown
+
+
+def _memory(entry: JudgeEntry) -> float:
+    return math.inf if entry.memory_gb is None else entry.memory_gb
+
+
+def _size(gb: float) -> str:
+    return f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1e3:.0f} MB"
+
+
+def _known(entry: JudgeEntry, key: str, write: Callable[[Any], str]) -> str:
+    value = getattr(entry, key)
+    return "-" if value is None else write(value) + ("?" if key in entry.unconfirmed else "")
+
+
+def _kind(entry: JudgeEntry) -> str:
+    """Say what a judge was made for, and what its layers are where that is out of the common."""
+    parts = ["for judging"] if entry.made_for == "judging" else []
+    parts += ["hybrid"] if entry.hybrid else []
+    if entry.active_parameters is not None:
+        parts.append(f"MoE, {_short(entry.active_parameters)} used")
+    return ", ".join(parts + ([entry.quantization] if entry.quantization else []))
 
 
 @app.command()
