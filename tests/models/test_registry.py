@@ -79,6 +79,19 @@ def test_memory_counts_each_weight_in_the_format_that_it_has(tmp_path):
     assert judges["gpt-oss-20b"].memory_gb == pytest.approx(13.76, rel=2e-3)
 
 
+def test_the_page_about_choosing_lists_judges_by_the_memory_that_they_need():
+    page = (Path(__file__).parents[2] / "docs" / "judges.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (up to|above) (\d+) GB \| (.*) \| ?(.*) ?\|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    judges, lower = load_registry().judges, 0.0
+    for word, size, general, judging in rows:
+        upper = float(size) if word == "up to" else math.inf
+        for name in re.findall(r"`(.+?)`", general + judging):
+            assert lower < judges[name].memory_gb <= upper, name
+            assert (judges[name].made_for == "judging") == (f"`{name}`" in judging), name
+        lower = upper
+
+
 def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, monkeypatch):
     models = write(
         tmp_path / "mine.yaml",
