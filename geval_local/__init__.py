@@ -9,10 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from geval_local.errors import GevalError, Interrupted
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
+    from geval_local.runs.score_file import RunEvents, RunResult, resume, score_file
     from geval_local.scale import Scale
     from geval_local.score import Distribution, Estimator, Score
 
@@ -21,26 +23,38 @@ __version__ = "0.1.0"
 _HOMES = {
     "Distribution": "geval_local.score",
     "Estimator": "geval_local.score",
+    "GevalError": "geval_local.errors",
+    "Interrupted": "geval_local.errors",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",
+    "RunEvents": "geval_local.runs.score_file",
+    "RunResult": "geval_local.runs.score_file",
     "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
+    "resume": "geval_local.runs.score_file",
+    "score_file": "geval_local.runs.score_file",
 }
 
 __all__ = [
     "Distribution",
     "Estimator",
+    "GevalError",
+    "Interrupted",
     "Judge",
     "Metric",
+    "RunEvents",
+    "RunResult",
     "Sample",
     "Scale",
     "Score",
     "__version__",
     "metric_from_prompt_file",
     "read_samples",
+    "resume",
+    "score_file",
 ]
 
 

@@ -15,16 +15,22 @@
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
         `-- FieldError              a metric's field without a column, or whose column holds no text
 
+    KeyboardInterrupt
+    `-- Interrupted                 a run was stopped; everything finished is kept (exit code 3)
+
 Library code raises; only the command line exits.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 __all__ = [
     "ConfigurationError",
     "DataError",
     "FieldError",
     "GevalError",
+    "Interrupted",
     "JudgeError",
     "MetricError",
     "OutputError",
@@ -98,3 +104,17 @@ class UnscorableError(GevalError):
 
 class FieldError(UnscorableError):
     """A metric's field without a column, or whose column holds no text: more often the file's way than one row's."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped; everything finished is kept.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        The run directory, for `geval_local.resume`.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        super().__init__(*([] if directory is None else [str(directory)]))
+        self.directory = directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,23 @@ from geval_local.metric import Metric
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
-__all__ = ["apply_calibration", "calibration_record", "check_calibration", "load_calibrations"]
+__all__ = ["ScoreCalibrator", "load_calibrations", "read_calibration"]
 
 
-def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[str, Calibration]:
+def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
     """Read calibration files, one per metric at most.
 
     Returns
     -------
-    dict of str to Calibration
-        By the name of the metric.
+    dict of Path to (str, ScoreCalibrator)
+        File -> its metric, and what applies it.
 
     Raises
     ------
     ConfigurationError
         If a file is none, belongs to a metric that is not scored, or two belong to one metric.
     """
-    found: dict[str, Calibration] = {}
+    found: dict[Path, tuple[str, ScoreCalibrator]] = {}
     names = [metric.name for metric in metrics]
     for path in paths:
         calibration = load_calibration(path)
@@ -41,47 +41,60 @@ def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[
                 f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
                 hint="Name that metric with --metric, or leave the calibration out.",
             )
-        if calibration.metric in found:
+        if calibration.metric in {metric for metric, _ in found.values()}:
             raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
-        found[calibration.metric] = calibration
+        found[path] = calibration.metric, ScoreCalibrator(calibration)
     return found
 
 
-def check_calibration(calibration: Calibration, signature: str) -> None:
-    """Refuse a calibration that was fitted on scores of another kind; another library version is only said.
-
-    Raises
-    ------
-    ConfigurationError
-        If judge, metric, steps, scale, style, estimator or anything else that has a meaning differs.
-    """
-    differ = signature_differences(calibration.signature, signature)
-    serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
-    if serious:
-        told = told_differences(serious)
-        raise ConfigurationError(
-            f"the calibration of {calibration.metric} was fitted on other scores: {told}",
-            hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
-        )
-    for key, (fitted, own) in differ.items():
-        note(
-            f"warning: the calibration of {calibration.metric} was fitted with {key} {fitted}, this is {own}", "yellow"
-        )
+def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
+    """Read the calibration of a run that is resumed: its metric, and what applies it."""
+    calibration = load_calibration(path)
+    return calibration.metric, ScoreCalibrator(calibration)
 
 
-def apply_calibration(calibration: Calibration | None, score: Score) -> Score:
-    """Add the calibrated value to a score; all other figures stay raw."""
-    if calibration is None or not score.is_scored:
-        return score
-    value = calibration.apply(score.value, score.probabilities)[0]
-    return replace(score, calibrated=value) if math.isfinite(value) else score
+@dataclass(frozen=True)
+class ScoreCalibrator:
+    """Applies a calibration to scores of the kind that it was fitted on; a `runs.score_file.Calibrator`."""
 
+    calibration: Calibration
 
-def calibration_record(calibration: Calibration) -> dict[str, Any]:
-    """Say what a calibration is, for the manifest of results that it was applied to."""
-    return {
-        "human": calibration.human,
-        "method": calibration.method,
-        "temperature": calibration.temperature,
-        "knots": [list(knot) for knot in calibration.knots],
-    }
+    def check(self, signature: str) -> None:
+        """Refuse a calibration that was fitted on scores of another kind; another library version is only reported.
+
+        Raises
+        ------
+        ConfigurationError
+            If judge, metric, steps, scale, style, estimator or anything else that has a meaning differs.
+        """
+        calibration = self.calibration
+        differ = signature_differences(calibration.signature, signature)
+        serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
+        if serious:
+            told = told_differences(serious)
+            raise ConfigurationError(
+                f"the calibration of {calibration.metric} was fitted on other scores: {told}",
+                hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
+            )
+        for key, (fitted, own) in differ.items():
+            note(
+                f"warning: the calibration of {calibration.metric} was fitted with {key} {fitted}, this is {own}",
+                "yellow",
+            )
+
+    def calibrate(self, score: Score) -> Score:
+        """Add the calibrated value to a score; all other figures stay raw."""
+        if not score.is_scored:
+            return score
+        value = self.calibration.apply(score.value, score.probabilities)[0]
+        return replace(score, calibrated=value) if math.isfinite(value) else score
+
+    def record(self) -> dict[str, Any]:
+        """Describe the calibration for the manifest of results that it was applied to."""
+        calibration = self.calibration
+        return {
+            "human": calibration.human,
+            "method": calibration.method,
+            "temperature": calibration.temperature,
+            "knots": [list(knot) for knot in calibration.knots],
+        }

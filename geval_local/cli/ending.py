@@ -13,9 +13,8 @@ from typer.core import TyperGroup
 
 from geval_local import __version__
 from geval_local.cli.output.console import note, show_error
-from geval_local.cli.stopping import RunStopped
 from geval_local.cli.streams import guarded_streams
-from geval_local.errors import ConfigurationError, GevalError, OutputError
+from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
 
 __all__ = ["EXIT_CODES", "EXIT_CONFIGURATION", "EXIT_DEFECT", "EXIT_INTERRUPTED", "Verbs"]
 
@@ -70,8 +69,9 @@ class Verbs(TyperGroup):
         except _OWN_TO_TYPER:
             raise
         except KeyboardInterrupt as stop:
-            if isinstance(stop, RunStopped):
-                note(f"interrupted; what is finished is kept. Go on with:\n  {stop.command}")
+            if isinstance(stop, Interrupted) and stop.directory is not None:
+                command = shlex.join(["geval-local", "resume", str(stop.directory)])
+                note(f"interrupted; what is finished is kept. Go on with:\n  {command}")
             else:
                 note(f"interrupted; run it again with:\n  {ctx.obj}")
             raise typer.Exit(EXIT_INTERRUPTED) from None

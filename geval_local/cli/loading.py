@@ -8,16 +8,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from geval_local.cli import options
-from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.errors import ConfigurationError
+from geval_local.runs.judge_choice import JudgeChoice
 
-if TYPE_CHECKING:
-    from geval_local.judge import Judge
-    from geval_local.models.entry import JudgeEntry
-
-__all__ = ["JudgeChoice", "Loading", "labels_of", "own_options", "split_judge", "takes_loading"]
+__all__ = ["Loading", "own_options", "split_judge", "takes_loading"]
 
 
 @dataclass(frozen=True)
@@ -49,81 +46,6 @@ class Loading:
     def all_of(self, names: Sequence[str] | None, models_file: Path | None) -> list[JudgeChoice]:
         """Name all judges that are to be loaded; the default one where none is named."""
         return [self.of(name, models_file) for name in names or (None,)]
-
-
-@dataclass(frozen=True)
-class JudgeChoice(Loading):
-    """Which judge was asked for, and how it is to be loaded."""
-
-    name: str | None = None
-    models_file: Path | None = None
-
-    def load(self) -> Judge:
-        """Load the judge."""
-        from geval_local.judge import Judge
-
-        return Judge.load(**asdict(self))
-
-    def label(self) -> str:
-        """Name the judge as results do; one that is not here, as it was asked for."""
-        from geval_local.models.registry import load_registry
-
-        try:
-            return self.entry().label
-        except JudgeError:
-            return self.name or load_registry(self.models_file).default
-
-    def entry(self) -> JudgeEntry:
-        """Find its entry, without weights."""
-        from geval_local.models.registry import find_judge
-
-        entry = find_judge(self.name, self.models_file, adapter=self.adapter)
-        return entry if self.style is None else entry.model_copy(update={"style": self.style})
-
-    def check(self) -> None:
-        """See that the judge can be loaded, as far as that shows without its weights: files, tokenizer, options.
-
-        Raises
-        ------
-        GevalError
-            As by `load`.
-        """
-        from geval_local.models.load import check_judge
-        from geval_local.models.options import LoadOptions
-
-        names = {field.name for field in fields(LoadOptions)}
-        check_judge(self.entry(), LoadOptions(**{name: value for name, value in asdict(self).items() if name in names}))
-
-
-def labels_of(choices: Sequence[JudgeChoice]) -> list[str]:
-    """Name judges as results do: by their names, and by what sets them apart where one is asked twice.
-
-    Raises
-    ------
-    ConfigurationError
-        If nothing sets two of them apart.
-    """
-    names = [choice.label() for choice in choices]
-    labels = [
-        name if names.count(name) == 1 else ",".join([name, *_differing(choice, choices)])
-        for name, choice in zip(names, choices, strict=True)
-    ]
-    if len(set(labels)) < len(labels):
-        raise ConfigurationError(
-            f"a judge is named twice: {', '.join(labels)}",
-            hint="The same judge can be asked in two ways: -j NAME -j NAME,dtype=float64.",
-        )
-    return labels
-
-
-def _differing(choice: JudgeChoice, choices: Sequence[JudgeChoice]) -> list[str]:
-    """List the options of a judge that are not those of all others."""
-    names = [field.name for field in fields(Loading)]
-    return [
-        f"{name.replace('_', '-')}={getattr(choice, name)}"
-        for name in names
-        if any(getattr(other, name) != getattr(choice, name) for other in choices) and getattr(choice, name) is not None
-    ]
 
 
 def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str]]:

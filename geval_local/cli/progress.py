@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from geval_local.cli.loading import JudgeChoice
     from geval_local.judge import Judge
     from geval_local.metric import Metric
+    from geval_local.runs.judge_choice import JudgeChoice
 
 __all__ = ["Progress", "load_shown", "show_progress"]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from geval_local.cli.output.console import note
-from geval_local.cli.stopping import RunStopped
 from geval_local.errors import DataError, GevalError
 from geval_local.paths import home_directory
 
@@ -57,7 +56,7 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
     needed = keep_after and stays
     try:
         yield path
-    except (RunStopped, GevalError, KeyboardInterrupt):
+    except (GevalError, KeyboardInterrupt):
         needed = keep and stays
         raise
     finally:

@@ -11,22 +11,7 @@ from typing import Any
 
 from geval_local.cli.output.console import note
 
-__all__ = ["RunStopped", "Stopper"]
-
-
-class RunStopped(KeyboardInterrupt):
-    """A run was interrupted, and what is finished is kept.
-
-    Parameters
-    ----------
-    command : str
-        The command that goes on with it.
-    """
-
-    def __init__(self, command: str) -> None:
-        super().__init__(command)
-        self.command = command
-
+__all__ = ["Stopper"]
 
 #: Seconds in which a run that stops at once puts its files in order, undisturbed by a finger that stays on the key.
 ENDING_SECONDS = 5.0

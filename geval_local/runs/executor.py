@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from geval_local.errors import Interrupted
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.schema import LimitRecord, Origin, PlanRecord
 from geval_local.runs.store import Store
@@ -19,13 +20,9 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["Interrupted", "Worker"]
+__all__ = ["Worker"]
 
 _Plan = list[tuple["Unit", "list[Pack]"]]
-
-
-class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop, and did so behind a finished pack."""
 
 
 class Worker:

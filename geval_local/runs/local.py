@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_local.errors import OutputError
+from geval_local.errors import Interrupted, OutputError
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.collector import LONG_RUN, collecting_rarely
-from geval_local.runs.executor import Interrupted, Worker
+from geval_local.runs.executor import Worker
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Identity, Run, ScoredRow

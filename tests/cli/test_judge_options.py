@@ -11,8 +11,9 @@ from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_ro
 from rated_runs import prepare
 
 import geval_local.judge
-from geval_local.cli.loading import Loading, labels_of, split_judge
+from geval_local.cli.loading import Loading, split_judge
 from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.runs.judge_choice import labels_of
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from cli_run import METRIC, judge_directory, run
 from rated_runs import prepare, score
 
 import geval_local.judge
-from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import JudgeError
+from geval_local.runs.judge_choice import JudgeChoice
 
 #: What is given on the command line, and what `Judge.load` is to be given for it.
 GIVEN = {

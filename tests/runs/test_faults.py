@@ -17,11 +17,10 @@ from tiny import byte_tokenizer, tiny_model
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing.engine import TrieEngine
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.models.head import Head
 from geval_local.runs import database
 from geval_local.runs.directory import open_run
-from geval_local.runs.executor import Interrupted
 from geval_local.runs.export import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge
 from geval_local.tokens.encoder import PromptEncoder

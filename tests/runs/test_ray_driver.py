@@ -15,11 +15,10 @@ from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
 from geval_local.engine.interface import Readout
-from geval_local.errors import ConfigurationError, JudgeError, OutputError
+from geval_local.errors import ConfigurationError, Interrupted, JudgeError, OutputError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.directory import open_run
-from geval_local.runs.executor import Interrupted
 from geval_local.runs.export import Exporter, deliver
 from geval_local.runs.manifest import JudgeRecord, read_manifest
 from geval_local.runs.own_files import hold

@@ -13,11 +13,10 @@ import pytest
 from run_kit import METRICS, engine, execute, read, wanted, write_input
 
 from geval_local.engine.interface import Readout
-from geval_local.errors import OutputError
+from geval_local.errors import Interrupted, OutputError
 from geval_local.io.samples import read_samples
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.directory import open_run
-from geval_local.runs.executor import Interrupted
 from geval_local.runs.manifest import definition, read_manifest
 from geval_local.runs.own_files import hold
 from geval_local.testing import MockEngine, MockJudge

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
     from geval_local.analysis.records import ScoredItem

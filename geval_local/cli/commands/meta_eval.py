@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import JudgeChoice, Loading, labels_of, takes_loading
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import ConfigurationError
+from geval_local.runs.judge_choice import JudgeChoice, labels_of
 
 if TYPE_CHECKING:
     from geval_local.analysis.ratings.rated import Rated

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.errors import OutputError
 
 __all__ = ["resume"]
 
@@ -27,24 +26,23 @@ def resume(
 
     The results are byte for byte those of a run that was not interrupted, on the same machine.
     """
-    from geval_local.cli.gates import EXIT_GATE, Gates
-    from geval_local.cli.output.run_summary import show_result
-    from geval_local.cli.scoring import score_file
-    from geval_local.cli.task import Task
-    from geval_local.runs.directory import is_run_directory, side_directory
+    from geval_local.cli.calibrated import read_calibration
+    from geval_local.cli.gates import Gates
+    from geval_local.cli.scoring import follow
+    from geval_local.runs import score_file
     from geval_local.runs.manifest import read_manifest
+    from geval_local.runs.target import find_run
 
     gates = Gates.parse(fail_under, max_unscored)
-    try:
-        # A directory holds its run itself; only a file has one beside it.
-        directory = run if run.is_dir() else side_directory(run)
-        manifest = read_manifest(directory) if is_run_directory(directory) else None
-    except (OSError, RuntimeError, ValueError) as error:
-        raise OutputError(f"cannot use {str(run)!r}: {error}", hint="Give the path of a run directory.") from error
-    if manifest is None:
-        raise OutputError(f"there is no run in {run}", hint="`geval-local score FILE ... -o DIR/` begins one.")
-    task = Task.from_manifest(directory, manifest, gates, retry_errors=retry_errors)
-    result = score_file(task)
-    show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
-    if result.failures:
-        raise typer.Exit(EXIT_GATE)
+    manifest = read_manifest(find_run(run))
+    assert manifest is not None  # as `find_run` has seen
+    follow(
+        lambda events: score_file.resume(
+            run, retry_errors=retry_errors, load_calibration=read_calibration, events=events
+        ),
+        manifest.input.name,
+        gates,
+        results=len(manifest.settings.metrics) * len(manifest.judges),
+        as_json=as_json,
+        command=str(context.find_root().obj),
+    )

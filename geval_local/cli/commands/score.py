@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -106,7 +105,7 @@ def score(
     Without -o only the closing table is printed. With it, finished work is kept at every moment: the same command, or
     `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.gates import EXIT_GATE, Gates
+    from geval_local.cli.gates import Gates
     from geval_local.fields import read_mapping
     from geval_local.io.columns import read_columns
     from geval_local.score import Estimator
@@ -127,10 +126,10 @@ def score(
         return
 
     from geval_local.cli.calibrated import load_calibrations
-    from geval_local.cli.output.run_summary import show_result
-    from geval_local.cli.scoring import score_file
+    from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_file
-    from geval_local.cli.task import Task, find_target
+    from geval_local.runs.score_file import RunEvents, RunResult, score_file
+    from geval_local.runs.target import find_target
 
     target = find_target(output, export or [])
     if (columns or csv_safe) and "csv" not in target.formats:
@@ -138,36 +137,38 @@ def score(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",
             hint="Add -o NAME.csv, or --format csv to a run directory.",
         )
-    task = Task(
-        file=file,
-        metrics=chosen,
-        metric_names=metric or [],
-        judges=choices,
-        estimator=Estimator(estimator, n, seed),
-        gates=gates,
-        target=target,
-        limit=limit,
-        threshold=threshold,
-        window=window,
-        use_cache=not no_cache and distributed is None,
-        retry_errors=retry_errors,
-        overwrite=overwrite,
-        calibrations=load_calibrations(calibration or [], chosen),
-        calibration_files=calibration or [],
-        distributed=distributed,
-        workers=workers,
-        address=address,
-        fields=mapping,
-        columns=read_columns(columns),
-        csv_safe=csv_safe,
-    )
+    calibrations = load_calibrations(calibration or [], chosen)
     is_directory = target.directory is not None and target.output is None
     with input_file(file, keep=target.directory is not None, keep_after=is_directory) as path:
-        task = replace(task, file=path)
-        result = score_file(task)
-        show_result(result, task, as_json=as_json, command=str(context.find_root().obj))
-    if result.failures:
-        raise typer.Exit(EXIT_GATE)
+
+        def run(events: RunEvents) -> RunResult:
+            return score_file(
+                path,
+                chosen,
+                choices,
+                output,
+                formats=export or (),
+                estimator=Estimator(estimator, n, seed),
+                threshold=threshold,
+                limit=limit,
+                fields=mapping,
+                columns=read_columns(columns),
+                csv_safe=csv_safe,
+                window=window,
+                use_cache=not no_cache,
+                retry_errors=retry_errors,
+                overwrite=overwrite,
+                calibrations=calibrations,
+                distributed=distributed,
+                workers=workers,
+                address=address,
+                metric_names=metric or (),
+                events=events,
+            )
+
+        results = len(chosen) * len(choices)
+        command = str(context.find_root().obj)
+        follow(run, path.name, gates, results=results, as_json=as_json, command=command)
 
 
 def _check_spread(distributed: str | None, workers: int | None, address: str | None, output: str | None) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.cli.output.console import note, print_json
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.audit import PromptAudit, audit_prompt
-from geval_local.cli.loading import JudgeChoice
 from geval_local.cli.output.audits import label_record, show_labels, show_tokens
 from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.errors import DataError, UnscorableError
@@ -18,6 +17,7 @@ from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import load_tokenizer, resolve_directory
 from geval_local.models.registry import directory_entry
+from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.steps import with_pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import RequestMaker

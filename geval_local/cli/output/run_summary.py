@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.score import Estimator
 
 if TYPE_CHECKING:
-    from geval_local.cli.scoring import Result
-    from geval_local.cli.task import Task
+    from geval_local.runs.score_file import RunResult
     from geval_local.summary import Summary
 
 __all__ = ["show_result"]
@@ -22,22 +22,22 @@ REASONS_SHOWN = 8
 LABELS_SHOWN = 7
 
 
-def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> None:
+def show_result(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
     """Print a run's figures to stdout, and its gates to stderr.
 
     Parameters
     ----------
-    result : Result
+    result : RunResult
         The figures.
-    task : Task
-        What was asked for.
+    failures : list of str
+        The gates that failed.
     as_json : bool
         One JSON object instead of the table.
     command : str
         The command line of this run.
     """
     if as_json:
-        print_json(_record(result, task))
+        print_json(_record(result, failures))
     else:
         _show_first_rows(result)
         _show_table(result)
@@ -45,7 +45,7 @@ def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> N
         console = result_console()
         for signature in result.signatures:
             console.print(f"signature {signature}", soft_wrap=True, markup=False)
-        _show_next(result, task, command)
+        _show_next(result, command)
     for summary in result.summaries:
         if summary.low_mass_share > 0:
             note(
@@ -55,11 +55,11 @@ def show_result(result: Result, task: Task, *, as_json: bool, command: str) -> N
             )
         if summary.shortened:
             note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
-    for failure in result.failures:
+    for failure in failures:
         note(f"gate failed: {failure}", "bold red")
 
 
-def _show_first_rows(result: Result) -> None:
+def _show_first_rows(result: RunResult) -> None:
     """Show the first rows with their label probabilities: what a score is made of, at a glance."""
     from rich import box
     from rich.table import Table
@@ -81,7 +81,7 @@ def _show_first_rows(result: Result) -> None:
         print_table(table)
 
 
-def _show_table(result: Result) -> None:
+def _show_table(result: RunResult) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -102,12 +102,13 @@ def _show_table(result: Result) -> None:
     forms = result.rows * len(result.summaries)
     rate = f"{forms / result.seconds:.1f} scores/s" if result.seconds > 0 else ""
     loading = f"after {result.load_seconds:.1f} s of loading"
-    note(f"{forms} scores by {result.judge} in {result.seconds:.1f} s ({rate}), {loading}")
+    judges = ", ".join(result.judges)
+    note(f"{forms} scores by {judges} in {result.seconds:.1f} s ({rate}), {loading}")
     _show_savings(result)
     note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
 
 
-def _show_savings(result: Result) -> None:
+def _show_savings(result: RunResult) -> None:
     """Say what sharing and the cache have saved."""
     prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
     saved = f"{1 - planned / prompts:.1%} saved by shared texts" if planned < prompts else "with padding"
@@ -138,7 +139,7 @@ def _passed(summary: Summary) -> str:
     return "-" if summary.passed_share is None else f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
 
 
-def _show_unscored(result: Result) -> None:
+def _show_unscored(result: RunResult) -> None:
     console = result_console()
     for summary in result.summaries:
         if not summary.reasons:
@@ -152,32 +153,32 @@ def _show_unscored(result: Result) -> None:
             console.print(f"  and {len(summary.reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
 
 
-def _show_next(result: Result, task: Task, command: str) -> None:
+def _show_next(result: RunResult, command: str) -> None:
+    settings, choice = result.manifest.settings, result.manifest.judges[0].choice
     note("next:")
-    if task.output is None:
+    if result.target.results is None:
         note(f"  keep every row's figures     {command} -o scores.jsonl")
     else:
-        note(f"  look at them in a browser    geval-local report {shlex.quote(str(task.output))} -o report.html")
+        output = shlex.quote(str(result.target.results))
+        note(f"  look at them in a browser    geval-local report {output} -o report.html")
     judge = f" {shlex.quote(result.judges[0])}"
-    if task.judge.models_file is not None:
-        judge += f" --models {shlex.quote(str(task.judge.models_file))}"
-    note(f"  audit the judge              geval-local judges check{judge}{_metric_option(task)}")
+    if choice.get("models_file") is not None:
+        judge += f" --models {shlex.quote(choice['models_file'])}"
+    metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
+    note(f"  audit the judge              geval-local judges check{judge}{metric}")
     note("  compare with another judge   geval-local judges list, then the same command with --judge NAME")
 
 
-def _metric_option(task: Task) -> str:
-    return f" --metric {shlex.quote(task.metric_names[0])}" if task.metric_names else ""
-
-
-def _record(result: Result, task: Task) -> dict[str, Any]:
+def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
+    results = result.target.results
     return {
         "version": __version__,
-        "input": str(task.file),
-        "output": None if task.output is None else str(task.output),
-        "judge": result.judge,
+        "input": result.manifest.input.path,
+        "output": None if results is None else str(results),
+        "judge": ", ".join(result.judges),
         "files": [str(file) for file in result.files],
         **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
-        "estimator": task.estimator.text,
+        "estimator": Estimator(**result.manifest.settings.estimator).text,
         "rows": result.rows,
         "load_seconds": round(result.load_seconds, 3),
         "seconds": round(result.seconds, 3),
@@ -186,5 +187,5 @@ def _record(result: Result, task: Task) -> dict[str, Any]:
             summary.metric: summary.to_dict() | {"signature": signature}
             for summary, signature in zip(result.summaries, result.signatures, strict=True)
         },
-        "failed_gates": result.failures,
+        "failed_gates": failures,
     }

@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geval_local.errors import Interrupted
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
-from geval_local.runs.executor import Interrupted
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.ray.cluster import score_shards

@@ -1,0 +1,136 @@
+"""Which judge a run asks, and how it is loaded: what a manifest keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from geval_local.errors import ConfigurationError, JudgeError, OutputError
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+    from geval_local.models.registry import JudgeEntry
+
+__all__ = ["JudgeChoice", "labels_of"]
+
+
+@dataclass(frozen=True)
+class JudgeChoice:
+    """A judge that is not loaded yet.
+
+    Attributes
+    ----------
+    name : str or None
+        A name in models.yaml, a directory, or a hub id in the local cache; None is the default judge.
+    models_file : Path or None
+        A models file of the user's own.
+    adapter, style, device, device_map, dtype, attention, quantization, batch_tokens, engine, trust_remote_code
+        See `geval_local.Judge.load`.
+    """
+
+    name: str | None = None
+    models_file: Path | None = None
+    adapter: Path | None = None
+    style: Literal["completion", "chat", "chat-no-prefill"] | None = None
+    device: str | None = None
+    device_map: str | None = None
+    dtype: str | None = None
+    attention: str | None = None
+    quantization: Literal["8bit", "4bit"] | None = None
+    batch_tokens: int | None = None
+    engine: Literal["auto", "trie", "cache", "padded"] = "auto"
+    trust_remote_code: bool = False
+
+    def load(self) -> Judge:
+        """Load the judge."""
+        from geval_local.judge import Judge
+
+        return Judge.load(**asdict(self))
+
+    def label(self) -> str:
+        """Name the judge as results do; one that is not here, as it was asked for."""
+        from geval_local.models.registry import load_registry
+
+        try:
+            return self.entry().label
+        except JudgeError:
+            return self.name or load_registry(self.models_file).default
+
+    def entry(self) -> JudgeEntry:
+        """Find its entry, without weights."""
+        from geval_local.models.registry import find_judge
+
+        entry = find_judge(self.name, self.models_file, adapter=self.adapter)
+        return entry if self.style is None else entry.model_copy(update={"style": self.style})
+
+    def check(self) -> None:
+        """Check that the judge can be loaded, as far as that shows without its weights: files, tokenizer, options.
+
+        Raises
+        ------
+        GevalError
+            As by `load`.
+        """
+        from geval_local.models.load import LoadOptions, check_judge
+
+        names = {field.name for field in fields(LoadOptions)}
+        check_judge(self.entry(), LoadOptions(**{name: value for name, value in asdict(self).items() if name in names}))
+
+    def record(self) -> dict[str, Any]:
+        """Write the choice as plain values for a manifest; what is as by default is left out."""
+        return {
+            key: str(value.resolve()) if isinstance(value, Path) else value
+            for key, value in asdict(self).items()
+            if value is not None and value is not False
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> JudgeChoice:
+        """Read a choice back from a manifest.
+
+        Raises
+        ------
+        OutputError
+            If this version does not know how the judge was loaded.
+        """
+        paths = {key: Path(record[key]) for key in ("models_file", "adapter") if record.get(key) is not None}
+        try:
+            return cls(**{**record, **paths})
+        except TypeError as error:
+            raise OutputError(
+                f"the manifest names a judge in a way that this version does not know: {error}",
+                hint="Use the version of geval-local that wrote it, or score into another directory.",
+            ) from error
+
+
+def labels_of(choices: Sequence[JudgeChoice]) -> list[str]:
+    """Name judges as results do: by their names, and by what sets them apart where one is asked twice.
+
+    Raises
+    ------
+    ConfigurationError
+        If nothing sets two of them apart.
+    """
+    names = [choice.label() for choice in choices]
+    labels = [
+        name if names.count(name) == 1 else ",".join([name, *_differing(choice, choices)])
+        for name, choice in zip(names, choices, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise ConfigurationError(
+            f"a judge is named twice: {', '.join(labels)}",
+            hint="The same judge can be asked in two ways: -j NAME -j NAME,dtype=float64.",
+        )
+    return labels
+
+
+def _differing(choice: JudgeChoice, choices: Sequence[JudgeChoice]) -> list[str]:
+    """List the options of a judge that are not those of all others."""
+    names = [field.name for field in fields(JudgeChoice) if field.name not in ("name", "models_file")]
+    return [
+        f"{name.replace('_', '-')}={getattr(choice, name)}"
+        for name in names
+        if any(getattr(other, name) != getattr(choice, name) for other in choices) and getattr(choice, name) is not None
+    ]

@@ -1,0 +1,119 @@
+"""Where results go: a file, or a directory that keeps the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.result_manifest import check_description
+from geval_local.io.writer import ResultWriter
+from geval_local.runs.directory import is_run_directory, side_directory
+from geval_local.runs.export import EXPORT_FORMATS
+from geval_local.runs.run import export_name
+
+__all__ = ["Target", "find_run", "find_target"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where results go.
+
+    Attributes
+    ----------
+    directory : Path or None
+        The run directory; None for a run that keeps nothing.
+    output : Path or None
+        The file of the simple form, which the run directory stands beside until the file is whole.
+    formats : tuple of str
+        Formats of the exported files.
+    """
+
+    directory: Path | None = None
+    output: Path | None = None
+    formats: tuple[str, ...] = ("jsonl",)
+
+    @property
+    def results(self) -> Path | None:
+        """The file that will hold the results, the first one where there are several formats."""
+        if self.output is not None or self.directory is None:
+            return self.output
+        return self.directory / export_name(self.formats[0])
+
+
+def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
+    """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run.
+
+    Parameters
+    ----------
+    place : str or path, optional
+        As given; None keeps nothing.
+    formats : sequence of str
+        What a run directory exports: jsonl, csv, parquet.
+
+    Raises
+    ------
+    OutputError
+        If a file of that name cannot be written.
+    ConfigurationError
+        If formats are asked for without a run directory.
+    """
+    unknown = sorted(set(formats) - set(EXPORT_FORMATS))
+    if unknown:
+        raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
+    text = None if place is None else _checked_place(os.fspath(place))
+    suffix = "" if text is None else Path(text).suffix.lower()
+    is_format = suffix.removeprefix(".") in EXPORT_FORMATS
+    if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
+        return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",))
+    if formats:
+        raise ConfigurationError(
+            "--format goes with a run directory; the extension of a file tells its format", hint="Add -o runs/NAME/."
+        )
+    if text is None:
+        return Target()
+    output = Path(text)
+    if output.is_symlink():
+        # Written through, it would replace a file that nobody has named; replaced itself, it would be lost.
+        raise OutputError(
+            f"cannot write {output}: it is a link to {os.readlink(output)}", hint="Name the file that it leads to."
+        )
+    ResultWriter.check(output)
+    check_description(output)
+    return Target(side_directory(output), output, (suffix.removeprefix("."),))
+
+
+def find_run(place: str | os.PathLike[str]) -> Path:
+    """Find the directory of a run: the directory itself, or the hidden one beside the file that the run was to write.
+
+    Raises
+    ------
+    OutputError
+        If there is no run.
+    """
+    path = Path(place)
+    try:
+        # A directory holds its run itself; only a file has one beside it.
+        directory = path if path.is_dir() else side_directory(path)
+        found = is_run_directory(directory)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
+    if not found:
+        raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
+    return directory
+
+
+def _checked_place(text: str) -> str:
+    """Refuse what is no place at all, such as an unset variable of the shell."""
+    if not text.strip():
+        raise OutputError("-o is empty", hint="Name a file or a directory, or leave -o out; is a variable unset?")
+    try:
+        text.encode()
+        Path(text).resolve()
+        Path(text).is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"cannot write {text[:200]!r}: {reason}", hint="Choose another name.") from error
+    return text
