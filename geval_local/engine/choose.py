@@ -8,7 +8,6 @@ cache the last is all that can be asked, and it must have been used.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -116,7 +115,7 @@ def _expected_windows(config: Any) -> list[int | None]:
 
 
 def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[str, bool]]:
-    """Probe the trie, with the fused GPU kernel and with the last layer pruned if they serve.
+    """Probe the trie, with the fused GPU kernel if that serves.
 
     Returns
     -------
@@ -128,8 +127,8 @@ def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[
     expected = _expected_windows(config)
     window = min((size for size in expected if size is not None), default=None)
 
-    for fused, prune in itertools.product((True, False) if model.device.type == "cuda" else (False,), (True, False)):
-        ways = {"fused": fused, "prune": prune}
+    for fused in (True, False) if model.device.type == "cuda" else (False,):
+        ways = {"fused": fused}
         report = _probe(model, partial(_compare_trie, model, head, expected, ways), window)
         if report.reason is None:
             break

@@ -40,10 +40,6 @@ class PackAttention:
         Holds the first ``layout.path`` positions.
     fused : bool
         Whether a fused GPU kernel may be used.
-    last : int, optional
-        Number of the layer in which only `rows` attend; what it gives for the others is zero.
-    rows : ndarray of int64, optional
-        Places in the pack, ascending.
 
     Attributes
     ----------
@@ -59,22 +55,14 @@ class PackAttention:
         store: PathStore,
         *,
         fused: bool,
-        last: int | None = None,
-        rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.layout = layout
         self.windows: list[int | None] = []
         self.added: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._store = store
         self._fused = fused
-        self._last = last
-        self._parts = layout if last is None or rows is None else layout.only(rows)
         self._made: dict[tuple[Any, ...], Any] = {}
         self._longest = max(run.position + run.stop - run.start for run in layout.runs)
-
-    def has_attended(self) -> bool:
-        """Whether the last layer has been here."""
-        return self._last is not None and len(self.windows) > self._last
 
     def __call__(
         self,
@@ -114,13 +102,9 @@ class PackAttention:
         path_keys, path_values = (
             self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
         )
-        layout = self._parts if layer == self._last else self.layout
-        asking = None if layout.asking is None else self._array("asking", query.device, layout.asking)
-        if asking is not None:
-            query = query.index_select(1, asking)
         varlen = find_varlen(query, softcap=softcap is not None) if self._fused else None
         if varlen is not None:
-            index, packed = self._index(layout, query.device, window)
+            index, packed = self._index(query.device, window)
             out, lse = varlen(
                 query.transpose(0, 1),
                 torch.cat([path_keys, keys])[index],
@@ -133,7 +117,6 @@ class PackAttention:
         else:
             compute = self._cascade if window is None else self._gather
             out, lse = compute(
-                layout,
                 query,
                 (path_keys.transpose(0, 1), path_values.transpose(0, 1)),
                 (key, value),
@@ -145,13 +128,10 @@ class PackAttention:
             out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
         keep = self._array("keep", query.device, self.layout.keep)
         self.added.append((keys[keep], values[keep]))
-        if asking is None:
-            return out
-        return out.new_zeros((key.shape[1], *out.shape[1:])).index_copy_(0, asking, out)
+        return out
 
     def _cascade(
         self,
-        layout: Layout,
         query: torch.Tensor,
         path: tuple[torch.Tensor, torch.Tensor],
         own: tuple[torch.Tensor, torch.Tensor],
@@ -161,19 +141,18 @@ class PackAttention:
         # In memory token by token, as the layer wants it and as the kernels write it.
         out = query.new_empty((query.shape[1], query.shape[0], own[1].shape[-1])).transpose(0, 1)
         lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
-        lone = np.array([run.start for run in layout.runs if run.stop - run.start == 1], dtype=np.int64)
+        lone = np.array([run.start for run in self.layout.runs if run.stop - run.start == 1], dtype=np.int64)
         if len(lone):
             # The inner nodes of label tries are single tokens, many of them: one call for all.
-            here = self._array(("lone", layout.asking is None), query.device, lone)
-            keys_here = here if layout.asking is None else self._array("asking", query.device, layout.asking)
-            parts = (query[:, here], *(part[:, keys_here] for part in own))
+            here = self._array("lone", query.device, lone)
+            parts = (query[:, here], *(part[:, here] for part in own))
             out[:, here], lse[:, here] = attend_to_oneself(*parts, **options)
-        for run in layout.runs:
+        for run in self.layout.runs:
             if run.stop - run.start > 1:
                 stretch = slice(run.start, run.stop)
                 parts = (query[:, stretch], *(part[:, stretch] for part in own))
                 out[:, stretch], lse[:, stretch] = attend(*parts, causal=True, **options)
-        for block in layout.blocks:
+        for block in self.layout.blocks:
             source = path if block.on_path else own
             keys, values = (part[:, block.key_start : block.key_stop] for part in source)
             seeing = slice(block.start, block.stop)
@@ -182,7 +161,6 @@ class PackAttention:
 
     def _gather(
         self,
-        layout: Layout,
         query: torch.Tensor,
         path: tuple[torch.Tensor, torch.Tensor],
         own: tuple[torch.Tensor, torch.Tensor],
@@ -192,19 +170,17 @@ class PackAttention:
         keys, values = (torch.cat(pair, dim=1) for pair in zip(path, own, strict=True))
         parts = [
             attend(query[:, run.start : run.stop], keys[:, index], values[:, index], mask=mask, **options)
-            for run, (index, mask) in zip(layout.runs, self._masks(layout, query.device, window), strict=True)
+            for run, (index, mask) in zip(self.layout.runs, self._masks(query.device, window), strict=True)
         ]
         out, lse = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
         return out, lse
 
-    def _masks(
-        self, layout: Layout, device: torch.device, window: int | None
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _masks(self, device: torch.device, window: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For every run the index of its keys, and which query sees which."""
 
         def make() -> list[tuple[torch.Tensor, torch.Tensor]]:
             masks = []
-            for run, seen in zip(layout.runs, _seen(layout, window), strict=True):
+            for run, seen in zip(self.layout.runs, _seen(self.layout, window), strict=True):
                 length = run.stop - run.start
                 # The last query sees the last key; a key lies `behind` places before its query.
                 places = np.arange(length)[:, None] + len(seen) - length
@@ -213,14 +189,14 @@ class PackAttention:
                 masks.append((to_device(seen, device), to_device(mask, device)))
             return masks
 
-        return self._once(("masks", layout.asking is None, device, window), make)
+        return self._once(("masks", device, window), make)
 
-    def _index(self, layout: Layout, device: torch.device, window: int | None) -> tuple[torch.Tensor, Packed]:
+    def _index(self, device: torch.device, window: int | None) -> tuple[torch.Tensor, Packed]:
         """Index of the gathered keys of all runs, and where they end."""
 
         def make() -> tuple[torch.Tensor, Packed]:
-            seen = _seen(layout, window)
-            lengths = [(run.stop - run.start, len(keys)) for run, keys in zip(layout.runs, seen, strict=True)]
+            seen = _seen(self.layout, window)
+            lengths = [(run.stop - run.start, len(keys)) for run, keys in zip(self.layout.runs, seen, strict=True)]
             ends = np.zeros((2, len(seen) + 1), dtype=np.int32)
             np.cumsum(np.array(lengths).T, axis=1, out=ends[:, 1:])
             query_ends, key_ends = to_device(ends, device)
@@ -228,7 +204,7 @@ class PackAttention:
             index = to_device(np.concatenate(seen), device)
             return index, Packed(query_ends, key_ends, most_queries, most_keys)
 
-        return self._once(("index", layout.asking is None, device, window), make)
+        return self._once(("index", device, window), make)
 
     def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> torch.Tensor:
         return self._once((what, device), lambda: to_device(array, device))

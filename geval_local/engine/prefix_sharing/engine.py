@@ -48,8 +48,6 @@ class TrieEngine:
         Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
     fused : bool
         Whether attention may use a fused kernel for packed sequences, where the device has one.
-    prune : bool
-        Whether the last layer is computed at the read-out positions only.
 
     Attributes
     ----------
@@ -71,9 +69,8 @@ class TrieEngine:
         batch_tokens: int = 2048,
         padded: PaddedEngine,
         fused: bool = True,
-        prune: bool = True,
     ) -> None:
-        self._launcher = Launcher(model, head, fused=fused, prune=prune)
+        self._launcher = Launcher(model, head, fused=fused)
         self._group = length_groups(model.config)
         self._padded = padded
         self._store = PathStore()

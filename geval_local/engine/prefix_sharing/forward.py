@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.last_layer import last_layer_of, reading_only
 from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.model_attention import attending_through
 from geval_local.engine.prefix_sharing.packs import Work
@@ -75,17 +74,14 @@ class Launcher:
         Its read-out head.
     fused : bool
         Whether attention may use a fused kernel for packed sequences, where the device has one.
-    prune : bool
-        Whether the last layer is computed at the read-out positions only.
     """
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, fused: bool, prune: bool) -> None:
+    def __init__(self, model: PreTrainedModel, head: Head, *, fused: bool) -> None:
         self.trunk = trunk_of(model)
         self.device = input_device(model)
         self._config = model.config
         self._head = head
         self._fused = fused
-        self._last = last_layer_of(self.trunk) if prune else None
         self._linear = convertible(self.trunk) if convolution_is_faster() else ()
         self._reset_rope = rope_reset(self.trunk)
 
@@ -106,17 +102,12 @@ class Launcher:
         stream = work.stream
         layout = lay_out(stream, start, stop)
         low, high = np.searchsorted(work.places, [start, stop]).tolist()
-        # Where nothing is read any row will do; identical prompts are read at the same place.
-        rows = np.unique(work.places[low:high] - start) if low < high else np.zeros(1, dtype=np.int64)
-        last = None if self._last is None else self._last.number
-        attention = PackAttention(layout, store, fused=self._fused, last=last, rows=rows)
+        attention = PackAttention(layout, store, fused=self._fused)
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
         positions = to_device(stream.positions[start:stop], self.device)
-        wanted = to_device(rows, self.device)
         self._reset_rope()
         with (
             attending_through(self._config, attention),
-            reading_only(self._last, wanted, stop - start, attention.has_attended),
             by_convolution(self._linear),
         ):
             hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -72,11 +72,6 @@ class Layout:
         Root path positions before this one stay as they are for the next pack.
     keep : ndarray of int64
         Places in the pack whose keys and values become the root path from `keep_from` on.
-    asking : ndarray of int64, optional
-        Places in the pack of the tokens that attend, ascending; all of them when absent. `Run.start`, `Run.stop`,
-        `Block.start` and `Block.stop` count these, keys are counted by the whole pack.
-    whole : Layout, optional
-        The layout in which all of them attend.
     """
 
     start: int
@@ -86,8 +81,6 @@ class Layout:
     blocks: tuple[Block, ...]
     keep_from: int
     keep: Index
-    asking: Index | None = None
-    whole: Layout | None = field(default=None, repr=False)
 
     @cached_property
     def keys_by_run(self) -> tuple[Index, ...]:
@@ -95,10 +88,6 @@ class Layout:
 
         A run's token at position x sees the first ``x + 1`` of them.
         """
-        if self.whole is not None and self.asking is not None:
-            keys_of = self.whole.keys_by_run
-            runs = self.whole.runs_of(self.asking)
-            return tuple(keys_of[run][: own.position + 1] for run, own in zip(runs, self.runs, strict=True))
         current = np.arange(max([self.path, *(run.position + run.stop - run.start for run in self.runs)]))
         keys = []
         for run in self.runs:
@@ -106,31 +95,6 @@ class Layout:
             current[run.position : end] = self.path + np.arange(run.start, run.stop)
             keys.append(current[:end].copy())
         return tuple(keys)
-
-    def runs_of(self, places: Index) -> list[int]:
-        """Find the runs that some places of the pack lie in."""
-        stops = np.array([run.stop for run in self.runs])
-        return [int(number) for number in np.searchsorted(stops, places, "right")]
-
-    def only(self, places: Index) -> Layout:
-        """Give the layout in which only some tokens of the pack attend, each of them a run of its own.
-
-        Parameters
-        ----------
-        places : ndarray of int64
-            Places in the pack, ascending.
-        """
-        runs, blocks = [], []
-        for number, (place, within) in enumerate(zip(places.tolist(), self.runs_of(places), strict=True)):
-            run = self.runs[within]
-            runs.append(Run(number, number + 1, run.position + place - run.start))
-            if place > run.start:
-                blocks.append(Block(False, run.start, place, number, number + 1))
-        for block in self.blocks:
-            low, high = np.searchsorted(places, [block.start, block.stop]).tolist()
-            if low < high:
-                blocks.append(replace(block, start=low, stop=high))
-        return replace(self, runs=tuple(runs), blocks=tuple(blocks), asking=places, whole=self)
 
 
 def lay_out(stream: Stream, start: int, stop: int) -> Layout:
