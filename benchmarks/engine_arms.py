@@ -16,9 +16,8 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.budget import trie_budget
+from geval_local.engine.choose import EngineReport, choose_engine
 from geval_local.engine.interface import Engine
-from geval_local.engine.prefix_sharing.engine import TrieEngine
 from geval_local.models.head import Head
 from geval_local.tokens.requests import Request
 
@@ -44,7 +43,8 @@ class Bench:
 
     model: PreTrainedModel
     rows: int
-    trie: TrieEngine = field(init=False)
+    trie: Engine = field(init=False)
+    engine_report: EngineReport = field(init=False)
     padded: PaddedEngine = field(init=False)
     alone: PaddedEngine = field(init=False)
     computed: dict[str, int] = field(default_factory=dict)
@@ -55,9 +55,8 @@ class Bench:
         cuda = self.model.device.type == "cuda"
         self.alone = PaddedEngine(self.model, head, batch_tokens=1)
         self.padded = PaddedEngine(self.model, head, batch_tokens=32_768 if cuda else 4_096)
-        self.trie = TrieEngine(
-            self.model, head, batch_tokens=trie_budget(self.model, head, self.padded), padded=self.padded
-        )
+        # With the kernels that the gate finds exact and running on this device.
+        self.trie, self.engine_report = choose_engine(self.model, head, "trie")
 
     @property
     def harness(self) -> Any:
@@ -86,7 +85,6 @@ def _tokenizer(vocabulary: int) -> Any:
 
 
 def run_engine(engine: Engine, requests: Sequence[Request]) -> LogProbs:
-    engine.forget()
     found: dict[int, LogProbs] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
         for index, readout in zip(pack.requests, readouts, strict=True):

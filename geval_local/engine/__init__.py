@@ -1,1 +1,32 @@
-"""Requests in, label log-probabilities out: the engines, and the probe that chooses between them."""
+"""Ids to label log-probabilities: the engines, the probe that chooses between them, and the one loop over their work.
+
+interface       what every engine takes and gives: requests, packs, read-outs
+choose          which engine may serve a model, on what token budget
+probe           the prompts on which an engine shows whether it is exact
+batched         right-padded batches: every architecture, the oracle of the others
+shared_cache    batches behind copies of the model's own cache: recurrent and hybrid models
+prefix_sharing  every distinct prompt token once: transformers that take an attention function
+window          units of a window of rows, the loop that executes them, what becomes of the read-outs
+"""
+
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import EngineChoice, EngineReport, choose_engine
+from geval_local.engine.interface import Engine, Pack, Readout
+from geval_local.engine.prefix_sharing import PrefixSharingEngine
+from geval_local.engine.shared_cache import SharedCacheEngine
+from geval_local.engine.window import Unit, execute, plan_units
+
+__all__ = [
+    "Engine",
+    "EngineChoice",
+    "EngineReport",
+    "Pack",
+    "PaddedEngine",
+    "PrefixSharingEngine",
+    "Readout",
+    "SharedCacheEngine",
+    "Unit",
+    "choose_engine",
+    "execute",
+    "plan_units",
+]

@@ -58,7 +58,6 @@ class PaddedEngine:
     """
 
     name = "padded"
-    independent_packs = True
 
     def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096) -> None:
         self._trunk = trunk_of(model)
@@ -81,14 +80,14 @@ class PaddedEngine:
             if members and (
                 (rows + paths) * width > self.batch_tokens or self._group(length) != self._group(sizes[members[-1]][0])
             ):
-                packs.append(Pack(tuple(members), rows * width))
+                packs.append(Pack(tuple(members), rows * width, len(packs)))
                 members, rows = [], 0
             if not members:
                 width = length
             members.append(index)
             rows += paths
         if members:
-            packs.append(Pack(tuple(members), rows * width))
+            packs.append(Pack(tuple(members), rows * width, len(packs)))
         return packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
@@ -105,9 +104,6 @@ class PaddedEngine:
                     for index in pack.requests
                 ],
             )
-
-    def forget(self) -> None:
-        """Do nothing: batches leave nothing behind."""
 
     def _compute(
         self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]

@@ -1,34 +1,41 @@
 """Which engine may serve a model: the prefix-sharing one, else a shared prefix cache, else right-padded batches.
 
 No list of architectures. A first sieve asks what the model says of itself; then probe prompts go through an engine in
-small packs and one by one. For the trie three things must hold: every layer called the attention function, every layer
-asked for the sliding window that the configuration gives it, and the label log-probabilities agree. For the shared
-cache the last is all that can be asked, and it must have been used.
+small packs and one by one. For prefix sharing three things must hold: every layer called the attention function, every
+layer asked for the sliding window that the configuration gives it, and the label log-probabilities agree. For the
+shared cache the last is all that can be asked, and it must have been used.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
+import numpy as np
 from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.budget import trie_budget
-from geval_local.engine.engine_report import EngineReport
 from geval_local.engine.interface import Engine
-from geval_local.engine.prefix_cache import CachePack, PrefixCacheEngine
-from geval_local.engine.prefix_sharing.engine import TrieEngine
-from geval_local.engine.probe import HALF, distance_from_alone, probe_length, probe_requests
-from geval_local.engine.wide import widened
-from geval_local.errors import ConfigurationError, UnsupportedModelError
-from geval_local.models.head import Head
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
+from geval_local.engine.probe import HALF, SHORT_PROBE, distance_from_alone, probe_length, probe_requests, widened
+from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
+from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
+from geval_local.models.head import Head, exact_products, gpus_of
+from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = ["EngineChoice", "EngineReport", "choose_engine"]
+__all__ = [
+    "EngineChoice",
+    "EngineReport",
+    "choose_engine",
+    "expected_spans",
+    "find_budget",
+    "stated_refusal",
+]
 
 logger = logging.getLogger("geval_local")
 
@@ -62,15 +69,23 @@ def choose_engine(
     if choice not in get_args(EngineChoice):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
+    if _mixes_rows(model):
+        report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
+        if choice in ("trie", "cache"):
+            raise _unsupported(model, report)
+        logger.warning("%s: %s", type(model).__name__, report.text)
+        return PaddedEngine(model, head, batch_tokens=1), report
     if choice == "padded":
         return padded, EngineReport("padded")
     reasons: list[str] = []
     if choice != "cache":
-        refusal = _refusal(model)
+        refusal = stated_refusal(model)
         report, ways = (EngineReport("padded", refusal), {}) if refusal is not None else _probe_trie(model, head)
         if report.reason is None:
-            budget = batch_tokens or trie_budget(model, head, padded)
-            return TrieEngine(model, head, batch_tokens=budget, padded=padded, **ways), report
+            engine = PrefixSharingEngine(model, head, batch_tokens=batch_tokens or LEAST, padded=padded, **ways)
+            if batch_tokens is None:
+                engine.batch_tokens = engine.limit = find_budget(model, engine)
+            return engine, report
         if choice == "trie":
             raise _unsupported(model, report)
         reasons.append(report.reason)
@@ -83,7 +98,17 @@ def choose_engine(
     logger.info("%s: %s", type(model).__name__, report.text)
     if report.engine == "padded":
         return padded, report
-    return PrefixCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), report
+    return SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), report
+
+
+def _mixes_rows(model: PreTrainedModel) -> bool:
+    """Whether a model's products depend on what shares a pass with a prompt, as those of LLM.int8 do."""
+    quantization = getattr(model.config, "quantization_config", None)
+    settings = quantization if isinstance(quantization, dict) else vars(quantization or object)
+    in_8bit = bool(
+        getattr(model, "is_loaded_in_8bit", False) or settings.get("_load_in_8bit", settings.get("load_in_8bit"))
+    )
+    return in_8bit and float(settings.get("llm_int8_threshold", 6.0)) > 0
 
 
 def _unsupported(model: PreTrainedModel, report: EngineReport) -> UnsupportedModelError:
@@ -93,7 +118,7 @@ def _unsupported(model: PreTrainedModel, report: EngineReport) -> UnsupportedMod
     )
 
 
-def _refusal(model: PreTrainedModel) -> str | None:
+def stated_refusal(model: PreTrainedModel) -> str | None:
     """Say why a model's trie need not be probed: what it states of itself."""
     config: Any = model.config.get_text_config()
     if not getattr(model, "_supports_attention_backend", False):
@@ -102,7 +127,7 @@ def _refusal(model: PreTrainedModel) -> str | None:
     return f"it has layers of the kinds {sorted(strange)}" if strange else None
 
 
-def _expected_windows(config: Any) -> list[int | None]:
+def expected_spans(config: Any) -> list[int | None]:
     """Sliding window of every layer, as the configuration has it."""
     layers = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
@@ -121,15 +146,15 @@ def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[
     -------
     report : EngineReport
     ways : dict
-        Options of `TrieEngine`: which of these it may use.
+        Options of `PrefixSharingEngine`: which of these it may use.
     """
     config: Any = model.config.get_text_config()
-    expected = _expected_windows(config)
-    window = min((size for size in expected if size is not None), default=None)
+    expected = expected_spans(config)
+    span = min((size for size in expected if size is not None), default=None)
 
     for fused in (True, False) if model.device.type == "cuda" else (False,):
         ways = {"fused": fused}
-        report = _probe(model, partial(_compare_trie, model, head, expected, ways), window)
+        report = _probe(model, partial(_compare_trie, model, head, expected, ways), span)
         if report.reason is None:
             break
     return report, ways
@@ -143,12 +168,12 @@ def _compare_trie(
     budget = max(1, len(requests[0].ids) // 3)
     # The kernel takes half precision only, so a widened model goes without it.
     ways = ways | {"fused": ways["fused"] and model.dtype in HALF}
-    trie = TrieEngine(model, head, batch_tokens=budget, padded=alone, **ways)
-    difference, tolerance = distance_from_alone(trie, model, head, requests)
+    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, **ways)
+    difference, tolerance = distance_from_alone(engine, model, head, requests)
     reason = None
-    if len(trie.windows) != len(expected):
-        reason = f"{len(trie.windows)} of its {len(expected)} layers call the attention function"
-    elif list(trie.windows) != expected:
+    if len(engine.spans) != len(expected):
+        reason = f"{len(engine.spans)} of its {len(expected)} layers call the attention function"
+    elif list(engine.spans) != expected:
         reason = "its layers do not ask for the sliding windows of its configuration"
     elif not difference <= tolerance:
         reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
@@ -171,7 +196,7 @@ def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
 def _compare_cache(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
     """Compare a shared prefix cache, in small batches, with one prompt at a time."""
     alone = PaddedEngine(model, head, batch_tokens=1)
-    engine = PrefixCacheEngine(model, head, batch_tokens=max(1, len(requests[0].ids) // 3), padded=alone)
+    engine = SharedCacheEngine(model, head, batch_tokens=max(1, len(requests[0].ids) // 3), padded=alone)
     if not any(isinstance(pack, CachePack) and pack.cuts for pack in engine.plan(requests)):
         raise UnsupportedModelError("its prompts are too short to share a prefix")
     difference, tolerance = distance_from_alone(engine, model, head, requests)
@@ -183,17 +208,133 @@ def _probe(
     model: PreTrainedModel, compare: Callable[[Sequence[Request]], EngineReport], span: int | None
 ) -> EngineReport:
     """Probe a model as it is and, if that is in half precision, in float32 too."""
-    length = probe_length(model, span)
-    requests = probe_requests(length, int(model.config.get_text_config().vocab_size))
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    wanted = probe_length(model, span)
+    for length in dict.fromkeys((wanted, min(wanted, SHORT_PROBE))):
+        requests = probe_requests(length, vocabulary)
+        with exact_products():
+            report = _attempt(compare, requests)
+            if report is not None and report.reason is None and model.dtype in HALF:
+                with widened(model) as wide:
+                    half, report = report, _attempt(compare, requests) if wide else None
+                report = report or replace(half, note=f"no memory for a probe in float32: probed in {model.dtype} only")
+        if report is not None:
+            missed = span if span is not None and span >= length else None
+            engine = report.engine if report.reason is None else "padded"
+            return replace(report, engine=engine, probe_tokens=length, window=missed)
+    raise JudgeError(
+        f"{type(model).__name__} leaves no memory for a forward pass of {length} tokens",
+        hint="Close what else uses the device, or take --device-map auto, --quantization 4bit or a smaller judge.",
+    )
+
+
+def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Sequence[Request]) -> EngineReport | None:
+    """Compare once; None if memory ran out, which says nothing of the engine."""
     try:
-        report = compare(requests)
-        if report.reason is None and model.dtype in HALF:
-            with widened(model) as wide:
-                report = compare(requests) if wide else report
+        return compare(requests)
     except UnsupportedModelError as error:
-        report = EngineReport("padded", error.message)
+        return EngineReport("padded", error.message)
     except Exception as error:  # any failure of foreign code in a use it was not written for is an answer
-        report = EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
-    missed = span if span is not None and span >= length else None
-    engine = report.engine if report.reason is None else "padded"
-    return replace(report, engine=engine, probe_tokens=length, window=missed)
+        if not is_out_of_memory(error):
+            return EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
+    return None
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """Which engine serves a model, and why.
+
+    Attributes
+    ----------
+    engine : str
+        ``trie``, ``cache`` or ``padded``.
+    reason : str or None
+        Why it is not one that shares more; None if it is the first or was asked for.
+    difference : float or None
+        How far label log-probabilities (nats) from this engine, or from the last that was probed, and from one prompt
+        at a time are apart, see `probe.TOLERANCE`; in float32 where a half-precision model fits into memory so. None if
+        there was no probe.
+    tolerance : float or None
+        What was allowed.
+    probe_tokens : int
+        Length of the longest probe prompt.
+    window : int or None
+        The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to
+        reach it.
+    note : str or None
+        What else is to be known: what the probe had to leave out.
+    """
+
+    engine: str
+    reason: str | None = None
+    difference: float | None = None
+    tolerance: float | None = None
+    probe_tokens: int = 0
+    window: int | None = None
+    note: str | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.engine == "padded":
+            return self.engine if self.reason is None else f"padded (no prefix sharing: {self.reason})"
+        notes = [] if self.reason is None else [f"no trie: {self.reason}"]
+        if self.difference is not None:
+            notes.append(f"differs by {self.difference:.1e} nats from one at a time on {self.probe_tokens} tokens")
+        if self.window is not None:
+            notes.append(f"window {self.window} not reached")
+        if self.note is not None:
+            notes.append(self.note)
+        return f"{self.engine} ({', '.join(notes)})" if notes else self.engine
+
+
+#: On a CPU larger packs gain nothing: the matrices are long enough, and the caches are small. What a wide feed-forward
+#: layer makes of twice as many tokens is beyond what the C library keeps, and fetching fresh memory for it in every
+#: layer took a tenth of a pass.
+CPU_TOKENS = 1_024
+LEAST, MOST = 1_024, 16_384
+#: Share of the free memory that activations may take; the rest is for the root path and for fragmentation.
+_SHARE = 0.5
+
+
+def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
+    """Find the token budget from free memory and a measured cost per token.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM that the prefix-sharing engine may serve.
+    engine : PrefixSharingEngine
+        Made as it will be used; it computes a pack of `LEAST` tokens.
+
+    Returns
+    -------
+    int
+        A power of two, so that a little more or less free memory does not change the packs.
+    """
+    devices = gpus_of(model)
+    if not devices:
+        return CPU_TOKENS
+    requests = _branching(model)
+    peak = PeakMemory(devices)
+    tokens = 0
+    for pack, _ in engine.execute(requests, engine.plan(requests)):
+        tokens = max(tokens, pack.tokens)
+    fitting = [_SHARE * free_memory(device) / max(peak.added(device) / tokens, 1.0) for device in devices]
+    budget = 1 << int(np.log2(max(min(fitting), 1.0)))
+    return int(np.clip(budget, LEAST, MOST))
+
+
+def _branching(model: PreTrainedModel) -> list[Request]:
+    """Make a document with candidates, read in a scale of digits, that fill a pack of `LEAST` tokens."""
+    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LEAST)
+    digits = [(first, second) for first in range(4) for second in range(2)]
+    trie = LabelTrie([SurfaceForm(number, str(path), path) for number, path in enumerate(digits)], len(digits))
+    candidates, stem = 8, min(LEAST // 2, limit // 2)
+    tail = min((LEAST - stem) // candidates - 4, limit - stem - 2)
+    tokens = np.zeros(stem + tail, dtype=np.int32)
+    requests = []
+    for number in range(candidates):
+        tokens[stem] = number
+        requests.append(Request(tokens.copy(), trie))
+    return requests

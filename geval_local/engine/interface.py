@@ -1,7 +1,9 @@
 """What every engine takes and gives: requests in, label log-probabilities out, pack by pack.
 
-An engine knows nothing of metrics, texts or tokenizers. Its plan is a pure function of the requests, so an interrupted
-run that plans again executes the same packs.
+An engine knows nothing of metrics, texts or tokenizers. Its plan is a pure function of the requests. Packs of one unit
+may go on from one another; a unit goes on from nothing but prefixes that are computed by themselves. So a unit gives
+the same bits whenever it is executed, whatever the engine did before, and an interrupted run that plans again goes on
+with the units that are missing.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ PositionReadout: TypeAlias = tuple[Position, NDArray[np.float64], tuple[tuple[in
 
 @dataclass(frozen=True)
 class Pack:
-    """A unit of work: the requests that it completes, and how many tokens it computes.
+    """One forward pass as it is planned: the requests that it completes, and how many tokens it computes.
 
     Attributes
     ----------
@@ -70,10 +72,13 @@ class Pack:
         Indices into the planned requests.
     tokens : int
         Tokens that go through the model, padding included.
+    unit : int
+        Number of its unit in the plan, ascending. A unit holds all that is read for the requests that it completes.
     """
 
     requests: tuple[int, ...]
     tokens: int
+    unit: int
 
 
 class Engine(Protocol):
@@ -83,8 +88,6 @@ class Engine(Protocol):
     ----------
     name : str
         What reports call it.
-    independent_packs : bool
-        Whether a pack gives the same bits whatever was executed before it since `forget`.
     batch_tokens : int
         The token budget that packs are planned with.
     limit : int
@@ -92,7 +95,6 @@ class Engine(Protocol):
     """
 
     name: str
-    independent_packs: bool
     batch_tokens: int
     limit: int
 
@@ -101,14 +103,7 @@ class Engine(Protocol):
         ...
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute packs of a plan in order; each comes with one read-out per request that it names."""
-        ...
-
-    def forget(self) -> None:
-        """Drop what earlier work left behind, so that not even the last bit of later figures depends on it.
-
-        Keys and values that are the same to the last bit whatever came before may stay.
-        """
+        """Compute whole units of a plan in order; a pack comes with one read-out per request that it names."""
         ...
 
 

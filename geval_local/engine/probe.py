@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +15,30 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head
+from geval_local.models.memory import free_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = ["HALF", "TOLERANCE", "distance_from_alone", "probe_length", "probe_requests"]
+__all__ = [
+    "HALF",
+    "PROBE_OPERATIONS",
+    "PROBE_OPERATIONS_ELSEWHERE",
+    "SHORT_PROBE",
+    "TOLERANCE",
+    "distance_from_alone",
+    "probe_length",
+    "probe_requests",
+    "widened",
+]
 
 HALF = (torch.bfloat16, torch.float16)
 #: Largest difference of a label's log-probability (nats) that is rounding and nothing else: of any label in float64
 #: (parts of some models are computed in float32 there) and float32, of a typical prompt's mean in half precision.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
 #: A probe may cost this many floating-point operations, so that loading stays a matter of seconds.
-_PROBE_OPERATIONS = {"cpu": 4e11}
-_PROBE_OPERATIONS_ELSEWHERE = 4e14
-_SHORT_PROBE = 48
+PROBE_OPERATIONS = {"cpu": 4e11}
+PROBE_OPERATIONS_ELSEWHERE = 4e15
+SHORT_PROBE = 48
 _PROBE_LABELS = 12
 
 
@@ -33,12 +46,12 @@ def probe_length(model: PreTrainedModel, span: int | None) -> int:
     """Length of the longest probe prompt: beyond a span, such as a sliding window, where that is affordable."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
     if span is None:
-        return min(_SHORT_PROBE, limit - 2)
-    operations = _PROBE_OPERATIONS.get(model.device.type, _PROBE_OPERATIONS_ELSEWHERE)
+        return min(SHORT_PROBE, limit - 2)
+    operations = PROBE_OPERATIONS.get(model.device.type, PROBE_OPERATIONS_ELSEWHERE)
     # Every prompt alone and all together: about five times the longest prompt.
     affordable = int(operations / (5 * 2 * max(model.num_parameters(), 1)))
-    wanted = span + span // 2 + _SHORT_PROBE
-    return min(wanted if wanted <= affordable else _SHORT_PROBE, limit - 2)
+    wanted = span + span // 2 + SHORT_PROBE
+    return min(wanted if wanted <= affordable else SHORT_PROBE, limit - 2)
 
 
 def probe_requests(length: int, vocabulary: int) -> list[Request]:
@@ -57,7 +70,7 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
         np.concatenate([stem[: length // 2], other[: length // 3]]),
         np.concatenate([stem[: length // 2], other[: length // 6], stem[: length // 6]]),
     ]
-    lone = ids[-min(_SHORT_PROBE, length) :]
+    lone = ids[-min(SHORT_PROBE, length) :]
     labels = generator.permutation(high)[: min(_PROBE_LABELS, high)].tolist()
     forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(labels)]
     flat = LabelTrie(forms, len(forms))
@@ -101,8 +114,42 @@ def _label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray
     found: dict[int, NDArray[np.float64]] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
         for index, readout in zip(pack.requests, readouts, strict=True):
+            if readout.error is not None and readout.error.startswith("out of memory"):
+                raise MemoryError(readout.error)
             if readout.label_logprobs is None:
                 raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
             # Labels without any probability are the same everywhere.
             found[index] = np.maximum(readout.label_logprobs, -1e3)
     return [found[index] for index in range(len(requests))]
+
+
+@contextmanager
+def widened(model: PreTrainedModel) -> Iterator[bool]:
+    """Hold a half-precision model in float32; its own tensors come back afterwards, untouched.
+
+    Yields
+    ------
+    bool
+        Whether the model is in float32 now. It stays as it is where memory does not suffice, or where its weights are
+        quantized or offloaded.
+    """
+    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in HALF]
+    if not tensors or getattr(model, "is_quantized", False) or not _fits(tensors):
+        yield False
+        return
+    narrow = [tensor.data for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.data = tensor.data.float()
+        yield True
+    finally:
+        for tensor, data in zip(tensors, narrow, strict=True):
+            tensor.data = data
+
+
+def _fits(tensors: list[Any]) -> bool:
+    """Whether float32 copies take at most half of the free memory of every device."""
+    needed: dict[torch.device, int] = {}
+    for tensor in tensors:
+        needed[tensor.device] = needed.get(tensor.device, 0) + 4 * tensor.numel()
+    return all(2 * size <= free_memory(device) for device, size in needed.items())

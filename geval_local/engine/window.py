@@ -1,22 +1,116 @@
-"""Prepared samples become outcomes: the engine over a window, and what its read-outs say in texts."""
+"""The one loop over units and packs, and what becomes of its read-outs.
+
+Scoring from Python, durable runs and the workers of distributed ones all go through `execute`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.engine.interface import Engine, Readout
-from geval_local.engine.units import cut_units
+from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.score import Outcome
 from geval_local.tokens.encoder import PromptEncoder
-from geval_local.tokens.requests import Prepared
+from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["LOW_LABEL_MASS", "make_outcome", "read_window"]
+__all__ = ["LOW_LABEL_MASS", "Unit", "execute", "make_outcome", "plan_units", "read_window"]
 
 #: Below this label mass a score names the tokens that took the rest.
 LOW_LABEL_MASS = 0.9
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Packs that depend on each other and on no other unit's: whole documents, as many as fit into a pack.
+
+    Attributes
+    ----------
+    packs : tuple of Pack
+        In order, at least one.
+    """
+
+    packs: tuple[Pack, ...]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """Indices of the requests that it completes."""
+        return tuple(index for pack in self.packs for index in pack.requests)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that go through the model."""
+        return sum(pack.tokens for pack in self.packs)
+
+
+def plan_units(engine: Engine, requests: Sequence[Request]) -> list[Unit]:
+    """Plan the work: a pure function of the requests and the engine's token budget.
+
+    Parameters
+    ----------
+    engine : Engine
+        Who will do it.
+    requests : sequence of Request
+        All that a window asks of one metric.
+
+    Returns
+    -------
+    list of Unit
+        Every request is in one of them.
+    """
+    return [Unit(tuple(packs)) for _, packs in itertools.groupby(engine.plan(requests), lambda pack: pack.unit)]
+
+
+def execute(
+    engine: Engine,
+    requests: Sequence[Request],
+    units: Sequence[Unit] | None = None,
+    *,
+    checkpoint: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[Unit, list[Readout]]]:
+    """Execute units one after the other.
+
+    Figures of a unit are the same to the last bit whichever units are executed beside it, unless memory runs out: then
+    passes become smaller and figures differ by rounding.
+
+    Parameters
+    ----------
+    engine : Engine
+        Who does it.
+    requests : sequence of Request
+        Those that the units were planned for.
+    units : sequence of Unit, optional
+        Some of a plan's, in its order; all of them when absent.
+    checkpoint : callable
+        Called after every pack, that of a finished unit after the unit was given out. What it raises ends the work.
+
+    Yields
+    ------
+    unit : Unit
+        A finished unit.
+    readouts : list of Readout
+        One for each of its requests, in their order.
+    """
+    chosen = plan_units(engine, requests) if units is None else units
+    with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
+        for unit in chosen:
+            readouts: list[Readout] = []
+            for _ in unit.packs[:-1]:
+                readouts += next(results)[1]
+                checkpoint()
+            readouts += next(results)[1]
+            yield unit, readouts
+            checkpoint()
+
+
+def _results(
+    engine: Engine, requests: Sequence[Request], packs: Sequence[Pack]
+) -> Generator[tuple[Pack, list[Readout]], None, None]:
+    yield from engine.execute(requests, packs)
 
 
 def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[[int], object]) -> list[Readout | None]:
@@ -29,27 +123,22 @@ def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[
     prepared : sequence of Prepared
         Samples of one window.
     advance : callable
-        Called with the number of samples finished, pack by pack.
+        Called with the number of samples finished, unit by unit.
 
     Returns
     -------
     list of (Readout or None)
         In the order of `prepared`; None where there is no request.
     """
-    readouts: list[Readout | None] = [None] * len(prepared)
+    found: list[Readout | None] = [None] * len(prepared)
     places = [place for place, entry in enumerate(prepared) if entry.request is not None]
     requests = [entry.request for entry in prepared if entry.request is not None]
     advance(len(prepared) - len(places))
-    for unit in cut_units(requests, engine):
-        # A window's figures depend on its samples alone, to the last bit: not on what the engine read before or,
-        # when runs take turns, in between.
-        engine.forget()
-        own = unit.requests(requests)
-        for pack, results in engine.execute(own, engine.plan(own)):
-            for index, readout in zip(pack.requests, results, strict=True):
-                readouts[places[unit.members[index]]] = readout
-            advance(len(results))
-    return readouts
+    for unit, readouts in execute(engine, requests):
+        for index, readout in zip(unit.requests, readouts, strict=True):
+            found[places[index]] = readout
+        advance(len(readouts))
+    return found
 
 
 def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncoder) -> Outcome:

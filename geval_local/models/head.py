@@ -2,12 +2,18 @@
 
 The head of a causal LM is more than a matrix: Granite divides by ``logits_scaling``, Gemma 2 soft-caps, Cohere
 multiplies by ``logit_scale``, OPT casts. So the model's own ``forward`` is run with two parts exchanged: a trunk that
-returns the chosen hidden states, and a float32 copy of the head. Whatever the architecture does to its logits happens.
+returns the chosen hidden states, and a head that computes in float32. Whatever the architecture does to its
+logits happens.
+
+Index tensors go to the device and figures come back without waiting: a copy from ordinary memory makes a GPU finish
+everything before it, one from pinned memory takes its turn in the queue.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +24,64 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.transfer import Arriving, to_device
 
-__all__ = ["EdgeLogprobs", "Head", "PendingLogprobs", "input_device", "trunk_name", "trunk_of"]
+__all__ = [
+    "HEAD_ELEMENTS",
+    "MAX_ELEMENTS",
+    "Arriving",
+    "EdgeLogprobs",
+    "Head",
+    "PendingLogprobs",
+    "exact_products",
+    "gpus_of",
+    "input_device",
+    "to_device",
+    "trunk_name",
+    "trunk_of",
+]
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy an array to a device; on a GPU the copy is queued behind the work that is there already."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Arriving:
+    """A tensor on its way to the host.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        On any device; the copy is queued at once.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._event: Any = None
+        if tensor.device.type != "cuda":
+            self._host = tensor.cpu()
+            return
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(torch.cuda.current_stream(tensor.device))
+
+    def wait(self) -> NDArray[Any]:
+        """Wait until it is there."""
+        if self._event is not None:
+            self._event.synchronize()
+        array: NDArray[Any] = self._host.numpy()
+        return array
+
 
 OTHER_TOKENS = 8
 #: Where causal LMs keep their base model, if not where they say.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
-_MAX_ELEMENTS = 1 << 26
+#: Most logits at once, and most weights of the head that are held in float32 at once.
+MAX_ELEMENTS = 1 << 26
+HEAD_ELEMENTS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -64,7 +120,7 @@ class PendingLogprobs:
 
     def wait(self) -> EdgeLogprobs:
         """Wait until they are there."""
-        logprobs, rest = np.split(self._figures.wait(), [self._width], axis=1)
+        logprobs, rest = np.split(self._figures.wait().astype(np.float64), [self._width], axis=1)
         tokens, probs = np.split(rest, 2, axis=1)
         return EdgeLogprobs(logprobs, tokens.astype(np.int64), probs)
 
@@ -136,9 +192,19 @@ def trunk_of(model: PreTrainedModel) -> nn.Module:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Device on which a model takes its token ids, also when its layers are spread over several."""
-    weight = model.get_input_embeddings().weight
-    return weight.device if isinstance(weight, torch.Tensor) and weight.device.type != "meta" else model.device
+    """Device on which a model takes its token ids, also when its layers are spread over several or offloaded."""
+    return _device_of(model.get_input_embeddings(), model)
+
+
+def _device_of(module: nn.Module, model: PreTrainedModel) -> torch.device:
+    """Device on which a module computes: that of its weight or, where accelerate keeps that elsewhere, of its hook."""
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, torch.Tensor) and weight.device.type != "meta":
+        return weight.device
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    if device is None:
+        return model.device
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
 
 
 class Head:
@@ -147,8 +213,7 @@ class Head:
     Parameters
     ----------
     model : PreTrainedModel
-        A causal LM. Its parameters are shared, except for the head's, which are copied to float32 where they are
-        narrower.
+        A causal LM. Its parameters are shared; a head's that are narrower are widened slice by slice as they are used.
 
     Raises
     ------
@@ -168,10 +233,7 @@ class Head:
         for name, module in self._model._modules.items():
             if module is head:
                 self._model._modules[name] = _widened(module, self.dtype)
-        weight = getattr(head, "weight", None)
-        self.device = (
-            weight.device if isinstance(weight, torch.Tensor) and weight.device.type != "meta" else model.device
-        )
+        self.device = _device_of(head, model)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -189,7 +251,8 @@ class Head:
         self._trunk.hidden = hidden.to(self.device, self.dtype)[None]
         # The token is never looked at; forward wants one input or the other.
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
+        with exact_products():
+            logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
         self._trunk.hidden = torch.empty(0)
         return logits.to(self.dtype)  # type: ignore[no-any-return]
 
@@ -214,15 +277,16 @@ class Head:
     def start_edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
         """Do as `edge_logprobs` without waiting for the device; parameters as there."""
         wanted = to_device(tokens, self.device)
-        step = max(1, _MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
+        step = max(1, MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
         parts: list[torch.Tensor] = []
         for start in range(0, hidden.shape[0], step):
             logits = self.logits(hidden[start : start + step])
             normalizer = torch.logsumexp(logits, dim=-1, keepdim=True)
             chosen = logits.gather(1, wanted[start : start + step].to(logits.device)) - normalizer
             top = logits.topk(min(OTHER_TOKENS, logits.shape[-1]), dim=-1)
-            # Token numbers are exact in float64, and so one copy to the host takes everything.
-            figures = (chosen.double(), top.indices.double(), (top.values - normalizer).exp().double())
+            # Token numbers are exact in float32 too, so one copy to the host takes everything. Some devices have no
+            # float64.
+            figures = (chosen, top.indices.to(chosen.dtype), (top.values - normalizer).exp())
             parts.append(torch.cat(figures, dim=1))
         return PendingLogprobs(Arriving(torch.cat(parts)), tokens.shape[1])
 
@@ -236,8 +300,57 @@ def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:
     return clone
 
 
+class _WideHead(nn.Module):
+    """A linear head in a wider dtype than its weights: slices of the vocabulary are widened one after the other.
+
+    The products are those of a widened copy, which would take 2 to 5 GB and is nobody's plan.
+    """
+
+    def __init__(self, head: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.__dict__["head"] = head  # not a submodule: nothing may move or convert it through this one
+        self.weight = torch.empty(0, dtype=dtype)  # what casts its input to the head's dtype casts to this one
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        head = self.__dict__["head"]
+        # Weights that accelerate has put elsewhere are there between these two calls only.
+        hook = getattr(head, "_hf_hook", None)
+        if hook is not None:
+            (hidden,), _ = hook.pre_forward(head, hidden)
+        weight, bias = head.weight, getattr(head, "bias", None)
+        hidden = hidden.to(weight.device, self.weight.dtype)
+        logits = hidden.new_empty((*hidden.shape[:-1], len(weight)))
+        step = max(1, HEAD_ELEMENTS // weight.shape[1])
+        for start in range(0, len(weight), step):
+            part = slice(start, start + step)
+            wide_bias = None if bias is None else bias[part].to(hidden.dtype)
+            logits[..., part] = nn.functional.linear(hidden, weight[part].to(hidden.dtype), wide_bias)
+        return logits if hook is None else hook.post_forward(head, logits)
+
+
 def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
-    """Copy a head to a wider dtype; share it where it is wide enough already."""
+    """Give a head that computes in a wider dtype; itself where it is wide enough already."""
     if module is None or all(parameter.dtype == dtype for parameter in module.parameters()):
         return module
+    if isinstance(module, nn.Linear) and module.weight.dim() == 2 and module.weight.is_floating_point():
+        return _WideHead(module, dtype)
     return copy.deepcopy(module).to(dtype)
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute float32 products in float32: environments may ask for TF32, which has ten bits of fraction."""
+    before = torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def gpus_of(model: PreTrainedModel) -> list[torch.device]:
+    """List the CUDA devices (AMD's count as such) that hold a part of a model."""
+    return sorted({parameter.device for parameter in model.parameters() if parameter.is_cuda}, key=str)

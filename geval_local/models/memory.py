@@ -1,16 +1,33 @@
-"""Recognising a device that ran out of memory, whichever allocator says so."""
+"""Memory of devices: what is free, what a computation takes, and an allocator that has run out, whichever says so."""
 
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["is_out_of_memory", "release_memory"]
+__all__ = ["PeakMemory", "free_memory", "is_out_of_memory", "release_memory"]
 
 
-#: Of the CPU allocator on Unix and on Windows, and of cuBLAS, which allocates its own workspace.
-_MESSAGES = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+#: What allocators and libraries with workspaces of their own write into a plain RuntimeError: the CPU's on Unix and
+#: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even begin
+#: without memory; AMD's of the same; Apple's; Intel's.
+_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "error: out of memory",
+    "backend out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "HIPBLAS_STATUS_ALLOC_FAILED",
+    "hipErrorOutOfMemory",
+    "OUT_OF_DEVICE_MEMORY",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -21,7 +38,38 @@ def is_out_of_memory(error: BaseException) -> bool:
     error : BaseException
         As caught around a forward pass.
     """
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in _MESSAGES)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+
+
+def free_memory(device: torch.device) -> int:
+    """Free memory of a device in bytes, what PyTorch holds unused included; 0 where it cannot be known."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    if device.type == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+class PeakMemory:
+    """What a computation takes on top of what is there when this is made.
+
+    Parameters
+    ----------
+    devices : sequence of device
+        GPUs.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        for device in devices:
+            torch.cuda.reset_peak_memory_stats(device)
+        self._before = {device: torch.cuda.memory_allocated(device) for device in devices}
+
+    def added(self, device: torch.device) -> int:
+        """Most bytes that were in use at once since, less those in use before."""
+        return torch.cuda.max_memory_allocated(device) - self._before[device]
 
 
 def release_memory() -> None:

@@ -1,36 +1,34 @@
-"""Work: what one judge still owes a window, executed pack by pack and committed pack by pack."""
+"""Work: what one judge still owes a window, executed and committed unit by unit."""
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import Interrupted
 from geval_local.runs.cache import OutcomeCache
-from geval_local.runs.schema import LimitRecord, Origin, PlanRecord
+from geval_local.runs.schema import Origin, PlanRecord
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Window
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
-    from geval_local.engine.interface import Engine, Pack
-    from geval_local.engine.units import Unit
+    from geval_local.engine.window import Unit
     from geval_local.judge import Judge
     from geval_local.tokens.requests import Prepared, Request
 
 __all__ = ["Worker"]
 
-_Plan = list[tuple["Unit", "list[Pack]"]]
-
 
 class Worker:
     """Does one judge's work.
 
-    The packs of a window are a function of its prompts, of the token budget on record, and of which rows the cache
-    gave when the window was planned, which is on record too. So a run that was interrupted executes the packs that an
-    uninterrupted one would have.
+    The units of a window are a function of its prompts, of the token budget on record, and of which rows the cache gave
+    when the window was planned, which is on record too; and the figures of a unit depend on nothing but the unit. So a
+    run that is resumed, or whose rows without a score are tried again, gives the bytes of an uninterrupted one. The one
+    exception is memory that runs out: passes become smaller for the rest of the process, another process finds out by
+    itself, and figures agree to rounding only.
 
     Parameters
     ----------
@@ -45,7 +43,7 @@ class Worker:
     advance : callable
         Called with the number of rows finished.
     should_stop : callable
-        Asked behind every pack.
+        Asked after every pack. A unit that is not finished then is lost, one that is was committed.
     """
 
     def __init__(
@@ -61,11 +59,9 @@ class Worker:
         self._store = store
         self._cache = cache
         self._judge = judge
-        self._engine: Engine = judge.engine
         self._number = number
         self._advance = advance
         self._should_stop = should_stop
-        self._limits = store.limits(number)
 
     def execute(self, window: Window, metric: int, prepared: Sequence[Prepared]) -> None:
         """Bring every row of a window to its outcome on one metric.
@@ -78,9 +74,9 @@ class Worker:
             If the store cannot take more.
         """
         store, number, first = self._store, self._number, window.first
-        fresh = None
+        units: list[Unit] | None = None
         if not store.is_planned(number, metric, window.number):
-            fresh = self._begin(window, metric, prepared)
+            units = self._begin(window, metric, prepared)
         origins = store.origins(number, metric, first, window.stop)
         refused = [
             (first + place, self._judge.outcome(entry, None))
@@ -90,24 +86,16 @@ class Worker:
         if refused:  # taken back by --retry-errors, and still no prompt
             store.add(number, metric, refused)
         self._advance(len(origins) + len(refused))
-        rounds = store.retries(number, metric, first, window.stop)
-        planned = [
+        places = [
             place
             for place, entry in enumerate(prepared)
             if entry.request is not None and origins.get(first + place) != Origin.CACHE
         ]
-        for round_number in sorted({0, *(one for numbers in rounds.values() for one in numbers)}):
-            places = [place for place in planned if not round_number or round_number in rounds.get(first + place, ())]
-            missing = {
-                first + place
-                for place in places
-                if first + place not in origins and rounds.get(first + place, [0])[-1] == round_number
-            }
-            if missing:
-                plan = fresh if fresh is not None and not round_number else self._plan(prepared, places)
-                self._execute(window, metric, prepared, places, plan, missing, round_number)
+        missing = {place for place in places if first + place not in origins}
+        if missing:
+            self._execute(window, metric, prepared, places, missing, units)
 
-    def _begin(self, window: Window, metric: int, prepared: Sequence[Prepared]) -> _Plan:
+    def _begin(self, window: Window, metric: int, prepared: Sequence[Prepared]) -> list[Unit]:
         """Plan a window and write down that it is planned, with the rows that need no model."""
         given: list[tuple[int, int, Outcome]] = []
         places = []
@@ -119,13 +107,11 @@ class Worker:
                 given.append((window.first + place, Origin.CACHE, known[place]))
             else:
                 places.append(place)
-        plan = self._plan(prepared, places)
-        tokens = PlanRecord(
-            sum(len(request.ids) for request in _requests(prepared, places)),
-            sum(pack.tokens for _, packs in plan for pack in packs),
-        )
+        requests = _requests(prepared, places)
+        units = self._plan(requests)
+        tokens = PlanRecord(sum(len(request.ids) for request in requests), sum(unit.tokens for unit in units))
         self._store.begin_window(self._number, metric, window.number, tokens, given)
-        return plan
+        return units
 
     def _known(self, prepared: Sequence[Prepared]) -> dict[int, Outcome]:
         """Ask the cache; by place in the window."""
@@ -149,11 +135,10 @@ class Worker:
         requests: list[Any] = [entry.request for entry in entries]
         return self._cache.keys(requests, self._judge.identity)
 
-    def _plan(self, prepared: Sequence[Prepared], places: Sequence[int]) -> _Plan:
-        from geval_local.engine.units import cut_units
+    def _plan(self, requests: Sequence[Request]) -> list[Unit]:
+        from geval_local.engine.window import plan_units
 
-        requests = _requests(prepared, places)
-        return [(unit, self._engine.plan(unit.requests(requests))) for unit in cut_units(requests, self._engine)]
+        return plan_units(self._judge.engine, requests)
 
     def _execute(
         self,
@@ -161,53 +146,36 @@ class Worker:
         metric: int,
         prepared: Sequence[Prepared],
         places: Sequence[int],
-        plan: _Plan,
         missing: set[int],
-        round_number: int,
+        units: list[Unit] | None,
     ) -> None:
-        """Execute what is missing of a plan, in the plan's own packs."""
+        """Execute the units in which a row is missing, and commit each when it is finished."""
+        from geval_local.engine.window import execute
+
         requests = _requests(prepared, places)
+        planned = self._plan(requests) if units is None else units
+        todo = [unit for unit in planned if any(places[index] in missing for index in unit.requests)]
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
-            for unit_number, (unit, packs) in enumerate(plan):
-                own = unit.requests(requests)
-                todo = [
-                    (number, pack)
-                    for number, pack in enumerate(packs)
-                    if any(window.first + places[unit.members[index]] in missing for index in pack.requests)
-                ]
-                if todo and not self._engine.independent_packs:
-                    todo = list(enumerate(packs))
-                self._engine.forget()
-                results = self._engine.execute(own, [pack for _, pack in todo])
-                for pack_number, _ in todo:
-                    key = (round_number, window.number, metric, unit_number, pack_number)
-                    allowed = self._engine.limit = self._limit_at(key)
-                    pack, readouts = next(results)
-                    finished = []
-                    for index, readout in zip(pack.requests, readouts, strict=True):
-                        place = places[unit.members[index]]
-                        if window.first + place in missing:
-                            outcome = self._judge.outcome(prepared[place], readout)
-                            finished.append((window.first + place, outcome))
-                            learnt.append((prepared[place], outcome))
-                    limit = None
-                    if self._engine.limit != allowed:
-                        limit = LimitRecord(*key, self._engine.limit)
-                        bisect.insort(self._limits, limit)
-                    self._store.add(self._number, metric, finished, limit)
-                    self._advance(len(finished))
-                    if self._should_stop():
-                        raise Interrupted
+            for unit, readouts in execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked):
+                finished = {
+                    places[index]: self._judge.outcome(prepared[places[index]], readout)
+                    for index, readout in zip(unit.requests, readouts, strict=True)
+                    if places[index] in missing
+                }
+                learnt += [(prepared[place], outcome) for place, outcome in finished.items()]
+                self._store.add(
+                    self._number, metric, ((window.first + place, outcome) for place, outcome in finished.items())
+                )
+                self._advance(len(finished))
         finally:
             if self._cache is not None and self._cache.in_use and learnt:
                 keys = self._keys([entry for entry, _ in learnt])
                 self._cache.add(dict(zip(keys, (outcome for _, outcome in learnt), strict=True)))
 
-    def _limit_at(self, key: tuple[int, int, int, int, int]) -> int:
-        """Say how many tokens a forward pass of a pack takes: as many as when memory last ran out before or in it."""
-        place = bisect.bisect_right(self._limits, (*key, 1 << 62))
-        return self._limits[place - 1].tokens if place else self._engine.batch_tokens
+    def _stop_if_asked(self) -> None:
+        if self._should_stop():
+            raise Interrupted
 
 
 def _fits(outcome: Outcome, entry: Prepared) -> bool:

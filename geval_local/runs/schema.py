@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from geval_local.runs.database import Migration
 
-__all__ = ["MIGRATIONS", "LimitRecord", "Origin", "PlanRecord"]
+__all__ = ["MIGRATIONS", "Origin", "PlanRecord"]
 
 MIGRATIONS: tuple[Migration, ...] = (
     (
@@ -31,6 +31,7 @@ MIGRATIONS: tuple[Migration, ...] = (
                 PRIMARY KEY (judge, metric, row, round)) WITHOUT ROWID""",
         ),
     ),
+    ("no limits of memory, no retries", ("DROP TABLE limits", "DROP TABLE retries")),
 )
 
 
@@ -47,14 +48,3 @@ class PlanRecord(NamedTuple):
 
     prompt_tokens: int
     planned_tokens: int
-
-
-class LimitRecord(NamedTuple):
-    """A pack during which memory ran out, and how many tokens a forward pass has taken since."""
-
-    round: int
-    window: int
-    metric: int
-    unit: int
-    pack: int
-    tokens: int

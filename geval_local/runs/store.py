@@ -1,4 +1,4 @@
-"""The store of a run: every finished row, committed pack by pack, in one SQLite file.
+"""The store of a run: every finished row, committed unit by unit, in one SQLite file.
 
 Contract: a row that was committed is never changed, except that ``--retry-errors`` takes rows without a score back. A
 process may die at any moment; what was committed is there, and nothing else is. Rows are numbered from 0 in the order
@@ -19,7 +19,7 @@ from typing import Any
 from geval_local.errors import OutputError
 from geval_local.runs.database import connect, migrate, plain_errors, transaction
 from geval_local.runs.records import COLUMNS, from_columns, to_columns
-from geval_local.runs.schema import MIGRATIONS, LimitRecord, Origin, PlanRecord
+from geval_local.runs.schema import MIGRATIONS, Origin, PlanRecord
 from geval_local.score import Outcome
 
 __all__ = ["DAMAGE_REMEDY", "Store"]
@@ -114,15 +114,11 @@ class Store:
                 "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?)", (judge, metric, window, *plan)
             )
 
-    def add(
-        self, judge: int, metric: int, outcomes: Iterable[tuple[int, Outcome]], limit: LimitRecord | None = None
-    ) -> None:
-        """Commit the rows of a pack; a row that is there already stays as it is."""
+    def add(self, judge: int, metric: int, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+        """Commit the rows of a unit; a row that is there already stays as it is."""
         with plain_errors(self.path):
             with transaction(self._connection):
                 self._insert(judge, metric, ((row, Origin.MODEL, outcome) for row, outcome in outcomes))
-                if limit is not None:
-                    self._connection.execute("INSERT OR REPLACE INTO limits VALUES (?,?,?,?,?,?,?)", (judge, *limit))
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self.sync()
 
@@ -258,38 +254,11 @@ class Store:
         names = ("rows", "unscored", "from_cache", "prompt_tokens", "planned_tokens")
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
-    def limits(self, judge: int) -> list[LimitRecord]:
-        """List the packs during which memory ran out, in the order of the work."""
-        with plain_errors(self.path):
-            found = self._connection.execute(
-                "SELECT round, window, metric, unit, pack, tokens FROM limits WHERE judge = ? ORDER BY 1, 2, 3, 4, 5",
-                (judge,),
-            )
-            return [LimitRecord(*row) for row in found]
-
     def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Make rows without a score missing again, as a new round of their own; return how many there were."""
+        """Make rows without a score missing again; return how many there were."""
         marks = ",".join("?" * len(judges))
         with plain_errors(self.path), transaction(self._connection):
-            self._connection.execute(
-                f"""INSERT INTO retries SELECT judge, metric, row,
-                        1 + COALESCE((SELECT MAX(round) FROM retries), 0)
-                    FROM outcomes WHERE error IS NOT NULL AND judge IN ({marks})""",
-                tuple(judges),
-            )
             done = self._connection.execute(
                 f"DELETE FROM outcomes WHERE error IS NOT NULL AND judge IN ({marks})", tuple(judges)
             )
             return done.rowcount
-
-    def retries(self, judge: int, metric: int, first: int, stop: int) -> dict[int, list[int]]:
-        """List the rounds in which rows were tried again: ``{row: [round, ...]}``, ascending."""
-        rounds: dict[int, list[int]] = {}
-        with plain_errors(self.path):
-            found = self._connection.execute(
-                "SELECT row, round FROM retries WHERE judge = ? AND metric = ? AND row >= ? AND row < ? ORDER BY 2",
-                (judge, metric, first, stop),
-            )
-            for row, number in found:
-                rounds.setdefault(row, []).append(number)
-        return rounds

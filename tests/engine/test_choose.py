@@ -17,7 +17,7 @@ from geval_local.engine import probe
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.wide import widened
+from geval_local.engine.probe import widened
 from geval_local.errors import ConfigurationError, UnsupportedModelError
 from geval_local.models.head import Head
 
@@ -52,7 +52,7 @@ def test_the_others_step_down_with_a_reason(kind):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", sorted(MUST_FALL_BACK))
 def test_the_probe_alone_finds_them_too(kind, dtype, monkeypatch):
-    monkeypatch.setattr(gate, "_refusal", lambda model: None)
+    monkeypatch.setattr(gate, "stated_refusal", lambda model: None)
     assert choose(tiny_model(kind, VOCAB, dtype))[1].engine != "trie"
 
 
@@ -67,7 +67,7 @@ def test_linear_and_recurrent_layers_step_down(kind, sieve, monkeypatch):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_class(**{**special, **sizes})).eval().requires_grad_(False)
     if not sieve:
-        monkeypatch.setattr(gate, "_refusal", lambda model: None)
+        monkeypatch.setattr(gate, "stated_refusal", lambda model: None)
     engine, report = choose(model)
     assert engine.name == report.engine
     assert report.engine in ("cache", "padded")
@@ -77,9 +77,9 @@ def test_linear_and_recurrent_layers_step_down(kind, sieve, monkeypatch):
 def test_a_window_that_is_not_applied_is_noticed(monkeypatch):
     call = PackAttention.__call__
 
-    def without_window(self, query, key, value, *, window, **options):
-        out = call(self, query, key, value, window=None, **options)
-        self.windows[-1] = window
+    def without_window(self, query, key, value, *, span, **options):
+        out = call(self, query, key, value, span=None, **options)
+        self.spans[-1] = span
         return out
 
     monkeypatch.setattr(PackAttention, "__call__", without_window)
@@ -90,11 +90,11 @@ def test_a_window_that_is_not_applied_is_noticed(monkeypatch):
 
 def test_a_window_beyond_what_a_probe_may_cost_is_compared_with_the_configuration(monkeypatch):
     model = tiny_model("mistral", VOCAB, sliding_window=3000)
-    monkeypatch.setitem(probe._PROBE_OPERATIONS, "cpu", 0.0)
+    monkeypatch.setitem(probe.PROBE_OPERATIONS, "cpu", 0.0)
     report = choose(model)[1]
     assert (report.engine, report.window) == ("trie", 3000)
     assert "window 3000 not reached" in report.text
-    monkeypatch.setattr(gate, "_expected_windows", lambda config: [3000, None])
+    monkeypatch.setattr(gate, "expected_spans", lambda config: [3000, None])
     report = choose(model)[1]
     assert report.engine == "cache"
     assert "do not ask for the sliding windows" in report.reason
@@ -132,7 +132,7 @@ def test_chunked_attention_needs_no_probe():
     config = transformers.Llama4TextConfig(num_hidden_layers=4)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    assert "chunked_attention" in gate._refusal(model)
+    assert "chunked_attention" in gate.stated_refusal(model)
 
 
 def test_prompts_beyond_the_switch_of_a_long_rope_go_apart():

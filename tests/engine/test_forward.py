@@ -11,17 +11,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from geval_local.engine import interface as engine
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.models import head as readout
 from geval_local.models.head import Head
 
 
-def engines(model, batch_tokens=20, runs_ahead=True):
+def engines(model, batch_tokens=20, look_ahead=1):
     head = Head(model)
     alone = PaddedEngine(model, head, batch_tokens=1)
-    trie = TrieEngine(model, head, batch_tokens=batch_tokens, padded=alone)
-    trie._runs_ahead = runs_ahead
-    return alone, trie
+    return alone, PrefixSharingEngine(model, head, batch_tokens=batch_tokens, padded=alone, look_ahead=look_ahead)
 
 
 @pytest.fixture
@@ -50,8 +48,9 @@ def run_through(trie, requests, calls):
         calls.append("given out")
 
 
-def test_the_next_pack_is_launched_before_anything_is_waited_for(calls):
-    trie = engines(tiny_model("llama", VOCAB))[1]
+@pytest.mark.parametrize("look_ahead", [1, 2, 4])
+def test_the_next_packs_are_launched_before_anything_is_waited_for(calls, look_ahead):
+    trie = engines(tiny_model("llama", VOCAB), look_ahead=look_ahead)[1]
     requests = documents(seed=1)
     packs = len(trie.plan(requests))
     run_through(trie, requests, calls)
@@ -61,11 +60,11 @@ def test_the_next_pack_is_launched_before_anything_is_waited_for(calls):
         launched += call == "launch"
         if call == "wait":
             waited = calls[: calls.index(call) + 1].count("wait")
-            assert launched >= min(packs, waited + 1)
+            assert launched >= min(packs, waited + look_ahead)
 
 
-def test_on_a_cpu_every_pack_is_given_out_before_the_next_is_computed(calls):
-    trie = engines(tiny_model("llama", VOCAB), runs_ahead=False)[1]
+def test_without_looking_ahead_every_pack_is_given_out_before_the_next_is_computed(calls):
+    trie = engines(tiny_model("llama", VOCAB), look_ahead=0)[1]
     requests = documents(seed=1)
     run_through(trie, requests, calls)
     for number, call in enumerate(calls):
@@ -79,51 +78,31 @@ def test_on_a_cpu_every_pack_is_given_out_before_the_next_is_computed(calls):
 def test_running_ahead_changes_no_bit_and_computes_nothing_twice(kind, batch_tokens):
     model = tiny_model(kind, VOCAB, torch.float32)
     requests = documents(seed=2)
-    plain = engines(model, batch_tokens, runs_ahead=False)[1]
+    plain = engines(model, batch_tokens, look_ahead=0)[1]
     ahead = engines(model, batch_tokens)[1]
     expected, found = logprobs(plain, requests), logprobs(ahead, requests)
     assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
     assert ahead.computed_tokens == plain.computed_tokens == distinct_tokens(requests)
 
 
-def test_a_smaller_limit_set_in_between_holds_for_the_next_pack():
-    """As a resumed run does: before each pack it sets the limit that the pack had the first time."""
-    model = tiny_model("llama", VOCAB, torch.float32)
-    requests = documents(seed=3)
-    found = []
-    for runs_ahead in (False, True):
-        trie = engines(model, 40, runs_ahead)[1]
-        results = {}
-        for number, (pack, readings) in enumerate(trie.execute(requests, trie.plan(requests))):
-            results.update(zip(pack.requests, readings, strict=True))
-            trie.limit = 7 if number == 1 else 40
-        found.append([results[index].label_logprobs for index in range(len(requests))])
-        assert trie.computed_tokens == distinct_tokens(requests)
-    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
-
-
-def test_memory_that_runs_out_ahead_of_its_turn_is_met_again_in_its_turn():
+def test_memory_that_runs_out_while_figures_are_awaited_halves_what_follows(monkeypatch):
     model = tiny_model("llama", VOCAB, torch.float32)
     requests = documents(seed=4, documents=12, candidates=8)
     alone, trie = engines(model, 200)
-    trunk, sizes, limits, results = trie._launcher.trunk, [], [], {}
+    expected = logprobs(alone, requests)
+    forward, sizes = type(model.model).forward, []
 
     def limited(input_ids, **options):
         sizes.append(input_ids.shape[1])
         if len(sizes) > 2 and input_ids.shape[1] > 110:
             raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        return trunk(input_ids=input_ids, **options)
+        return forward(model.model, input_ids=input_ids, **options)
 
-    trie._launcher.trunk = limited
-    for pack, readings in trie.execute(requests, trie.plan(requests)):
-        limits.append(trie.limit)
-        results.update(zip(pack.requests, readings, strict=True))
-    # The third pack fails while the second is given out, which must not be put down to the second: a resumed run sets
-    # the limit that every pack had. In its own turn it fails again, and the limit is halved.
-    assert sizes[:6] == [200, 200, 200, 200, 100, 100]
-    assert limits[:3] == [200, 200, 100]
+    monkeypatch.setattr(model.model, "forward", limited)
+    assert largest_difference(logprobs(trie, requests), expected) < 1e-4
+    assert max(sizes[3:]) <= 110
+    assert trie.limit <= 110
     assert trie.computed_tokens == distinct_tokens(requests)
-    assert largest_difference([results[i].label_logprobs for i in sorted(results)], logprobs(alone, requests)) < 1e-4
 
 
 def test_two_runs_in_turns_take_nothing_that_was_launched_for_the_other():
@@ -134,17 +113,15 @@ def test_two_runs_in_turns_take_nothing_that_was_launched_for_the_other():
         assert largest_difference(results, logprobs(alone, requests)) < 1e-10
 
 
-def test_what_was_launched_ahead_is_forgotten_with_the_rest():
+def test_what_was_launched_ahead_and_never_asked_for_changes_no_bit():
     model = tiny_model("llama", VOCAB, torch.float32)
     trie = engines(model)[1]
     requests = documents(seed=5)
     fresh = logprobs(trie, requests)
-    trie.forget()
-    broken_off = trie.execute(requests, trie.plan(requests))
+    packs = trie.plan(requests)
+    broken_off = trie.execute(requests, packs)
     next(broken_off)
-    assert trie._ahead is not None
-    trie.forget()
-    assert trie._ahead is None
+    broken_off.close()
     assert all(np.array_equal(one, other) for one, other in zip(fresh, logprobs(trie, requests), strict=True))
 
 

@@ -76,9 +76,9 @@ def seen_in(layout, found):
     seen = [[] for _ in range(size)]
     own = found[layout.start : layout.stop]
     path = [own[0][: depth + 1] for depth in range(layout.path)]
-    for run in layout.runs:
-        for query in range(run.start, run.stop):
-            seen[query] += own[run.start : query + 1]
+    for strand in layout.strands:
+        for query in range(strand.start, strand.stop):
+            seen[query] += own[strand.start : query + 1]
     for block in layout.blocks:
         for query in range(block.start, block.stop):
             seen[query] += (path if block.on_path else own)[block.key_start : block.key_stop]
@@ -98,22 +98,24 @@ def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):
     cuts = cuts_of(data.draw, len(stream))
     for start, stop in itertools.pairwise(cuts):
         layout = lay_out(stream, start, stop)
-        assert [index for run in layout.runs for index in range(run.start, run.stop)] == list(range(stop - start))
+        assert [index for strand in layout.strands for index in range(strand.start, strand.stop)] == list(
+            range(stop - start)
+        )
         for query, seen in enumerate(seen_in(layout, found)):
             prefix = found[start + query]
             assert sorted(seen, key=len) == [prefix[: size + 1] for size in range(len(prefix))]
 
 
 @given(SEQUENCES, st.data())
-def test_keys_by_run_gather_the_same_prefix(sequences, data):
+def test_keys_by_strand_gather_the_same_prefix(sequences, data):
     stream, _ = stream_of(sequences)
     found = prefixes_in(stream)
     cuts = cuts_of(data.draw, len(stream))
     for start, stop in itertools.pairwise(cuts):
         layout = lay_out(stream, start, stop)
         source = [found[start][: depth + 1] for depth in range(layout.path)] + found[start:stop]
-        for run, keys in zip(layout.runs, layout.keys_by_run, strict=True):
-            last = found[start + run.stop - 1]
+        for strand, keys in zip(layout.strands, layout.keys_by_strand, strict=True):
+            last = found[start + strand.stop - 1]
             assert [source[key] for key in keys] == [last[: size + 1] for size in range(len(last))]
 
 

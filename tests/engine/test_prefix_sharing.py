@@ -27,9 +27,10 @@ from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing import attention as pack_attention
-from geval_local.engine.prefix_sharing import prefix_store
-from geval_local.engine.prefix_sharing.engine import FLOOR, TrieEngine
+from geval_local.engine.prefix_sharing import key_value_store, packs
+from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
+from geval_local.engine.window import plan_units
 from geval_local.models.head import Head
 from geval_local.tokens.requests import Request
 
@@ -40,7 +41,7 @@ FLOAT64_TOLERANCE = {"gemma2": 1e-5, "deepseek_v3": 1e-5}
 def engines(model, batch_tokens, **options):
     head = Head(model)
     alone = PaddedEngine(model, head, batch_tokens=1)
-    return alone, TrieEngine(model, head, batch_tokens=batch_tokens, padded=alone, **options)
+    return alone, PrefixSharingEngine(model, head, batch_tokens=batch_tokens, padded=alone, **options)
 
 
 @pytest.mark.parametrize("kind", SERVED)
@@ -156,34 +157,66 @@ def test_the_models_own_attention_comes_back():
 # --- what is kept from one call to the next
 
 
-def test_a_later_call_goes_on_from_the_prefix_that_it_shares():
-    model = tiny_model("gemma3", VOCAB)
-    alone, trie = engines(model, 16)
-    requests = [entry for entry in documents(seed=5) if len(entry.ids) > 13]
-    first, second = requests[:7], requests[7:]
-    readouts(trie, first)
-    before = trie.computed_tokens
-    found = logprobs(trie, second)
-    assert trie.computed_tokens - before <= distinct_tokens(second) - 13
-    assert largest_difference(found, logprobs(alone, second)) < 1e-10
+def branching(seed=0, documents=9, candidates=5, stem=20):
+    """Documents with candidates of which some begin alike, behind one prefix; no prompt is part of another."""
+    random = np.random.default_rng(seed)
+    prefix = random.integers(0, VOCAB, stem)
+    made = []
+    for number in range(documents):
+        document = [*prefix, number % 3, *random.integers(0, VOCAB, random.integers(30, 90))]
+        for candidate in range(candidates):
+            tail = random.integers(0, VOCAB, random.integers(5, 12))
+            made.append(request([*document, *tail, 60, 60], DEEP if candidate % 2 else FLAT))
+    return [made[index] for index in random.permutation(len(made))]
 
 
-def test_the_same_prompt_again_costs_what_is_read_and_no_more():
-    trie = engines(tiny_model("llama", VOCAB), 16)[1]
-    readouts(trie, [request(range(40))])
-    before = trie.computed_tokens
-    readouts(trie, [request(range(40))])
-    assert trie.computed_tokens - before == 1
-
-
-def test_after_forgetting_the_bits_are_those_of_a_fresh_engine():
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("budget", [16, 50, 150, 300, 1000])
+def test_units_are_small_independent_to_the_last_bit_and_compute_no_token_twice(budget, owned):
     model = tiny_model("llama", VOCAB, torch.float32)
-    requests = documents(seed=6)
-    fresh = logprobs(engines(model, 16)[1], requests)
-    used = engines(model, 16)[1]
-    readouts(used, documents(seed=7))
-    used.forget()
-    assert all(np.array_equal(one, other) for one, other in zip(fresh, logprobs(used, requests), strict=True))
+    requests = branching()
+    if owned:
+        requests = [Request(entry.ids, entry.trie, entry.ids[:20]) for entry in requests]
+    trie = engines(model, budget)[1]
+    whole = readouts(trie, requests)
+    assert trie.computed_tokens == distinct_tokens(requests)
+    units = plan_units(trie, requests)
+    # A prompt of 125 tokens is the largest of what cannot be cut; else a unit is a pack behind what it shares.
+    if owned:
+        assert max(sum(bool(pack.requests) for pack in unit.packs) for unit in units) <= 2
+        assert len(units) >= distinct_tokens(requests) / budget / 3
+    for unit in reversed(units):
+        for engine in (trie, engines(model, budget)[1]):
+            for pack, found in engine.execute(requests, unit.packs):
+                for index, readout in zip(pack.requests, found, strict=True):
+                    assert np.array_equal(readout.label_logprobs, whole[index].label_logprobs)
+
+
+def test_many_turns_of_one_dialogue_stay_together():
+    """A pass for every turn would cost more than the tokens themselves."""
+    random = np.random.default_rng(0)
+    turns = random.integers(0, VOCAB, (20, 50))
+    form = random.integers(0, VOCAB, 30)
+    requests = [request([*turns[: size + 1].flatten(), *form, 60]) for size in range(20)]
+    trie = engines(tiny_model("llama", VOCAB), 1024)[1]
+    assert len(trie.plan(requests)) <= 4
+    # Many dialogues are many units all the same.
+    more = [request([*[number] * 9, *entry.ids.tolist()]) for number in range(30) for entry in requests]
+    units = plan_units(trie, more)
+    assert len(units) >= 30
+    assert sum(len(unit.packs) for unit in units) < 1.5 * distinct_tokens(more) / 1024
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests=st.deferred(lambda: random_requests()), budget=st.integers(1, 40))
+def test_a_unit_holds_all_that_is_read_for_its_requests(requests, budget):
+    units = plan_units(engines(tiny_model("llama", VOCAB), budget)[1], requests)
+    assert sorted(index for unit in units for index in unit.requests) == list(range(len(requests)))
+    assert sum(unit.tokens for unit in units) == distinct_tokens(requests)
+    for unit in units:
+        work, start, stop = unit.packs[0].work, unit.packs[0].start, unit.packs[-1].stop
+        low, high = np.searchsorted(work.places, [start, stop])
+        assert {position.request for position in work.positions[low:high]} == set(unit.requests)
 
 
 def with_prefix(requests, length):
@@ -203,7 +236,6 @@ def test_a_metrics_prefix_is_computed_once_and_changes_no_bit(budget):
     alone, used = engines(model, budget)
     logprobs(used, first)
     assert used.computed_tokens == distinct_tokens(first)
-    used.forget()
     found = logprobs(used, second)
     assert used.computed_tokens == distinct_tokens(first) + distinct_tokens(second) - 41
     assert same_bits(found, logprobs(engines(model, budget)[1], second))
@@ -219,18 +251,17 @@ def test_a_prompt_that_leaves_its_metrics_prefix_early_harms_nothing_behind_it()
     alone, trie = engines(model, 16)
     for _ in range(2):
         assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
-        trie.forget()
 
 
 def test_prefixes_of_several_metrics_are_held_and_the_oldest_make_room(monkeypatch):
-    monkeypatch.setattr(prefix_store, "MOST_POSITIONS", 70)
+    for module in (key_value_store, packs):
+        monkeypatch.setattr(module, "MOST_POSITIONS", 70)
     model = tiny_model("llama", VOCAB)
     alone, trie = engines(model, 16)
     sets = [with_prefix(documents(seed=size), size) for size in (20, 30, 40, 71)]
 
     def computed(requests):
         before = trie.computed_tokens
-        trie.forget()
         assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
         return trie.computed_tokens - before - distinct_tokens(requests)
 
@@ -244,14 +275,12 @@ def test_a_prefix_that_memory_has_cut_is_not_kept(monkeypatch):
     model = tiny_model("llama", VOCAB)
     alone, trie = engines(model, 400)
     requests = with_prefix([request(np.arange(30) % VOCAB)], 300)
-    run_short_of_memory(monkeypatch, trie, model, lambda tokens, _: tokens > 110)
+    run_short_of_memory(monkeypatch, model, lambda tokens, _: tokens > 110)
     assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
     assert trie.limit == 75
     before = trie.computed_tokens
-    trie.forget()
     logprobs(trie, requests)  # at the new limit it is computed once more, and kept
     assert trie.computed_tokens - before == distinct_tokens(requests)
-    trie.forget()
     logprobs(trie, requests)
     assert trie.computed_tokens - before == 2 * distinct_tokens(requests) - 300
 
@@ -260,7 +289,7 @@ def test_a_prefix_that_does_not_fit_costs_its_prompts_and_no_pace(monkeypatch):
     model = tiny_model("llama", VOCAB)
     trie = engines(model, 400)[1]
     requests = with_prefix([request(range(30))], 300)
-    run_short_of_memory(monkeypatch, trie, model, lambda _, position: position > 100)
+    run_short_of_memory(monkeypatch, model, lambda _, position: position > 100)
     (readout,) = readouts(trie, requests)
     assert "does not fit even piecemeal" in readout.error
     assert trie.limit == 400
@@ -284,7 +313,6 @@ def test_a_prefix_that_memory_has_no_room_to_keep_is_computed_again_to_the_same_
     monkeypatch.setattr(PathStore, "copy", limited)
     for _ in range(2):
         assert same_bits(logprobs(trie, requests), expected)
-        trie.forget()
     assert len(made) == 2 + (copies == 1)
     assert trie.computed_tokens == 2 * distinct_tokens(requests)
 
@@ -301,12 +329,15 @@ def test_two_runs_of_one_engine_may_take_turns():
 # --- memory
 
 
-def run_short_of_memory(monkeypatch, trie, model, fails):
-    """Let an engine's trunk run out of memory whenever `fails(tokens, last position)` says so."""
-    limited, sizes = short_of_memory(
-        model.model.forward, lambda ids, position_ids, **_: fails(ids.shape[1], int(position_ids.max()))
-    )
-    monkeypatch.setattr(trie._launcher, "trunk", limited)
+def run_short_of_memory(monkeypatch, model, fails):
+    """Let the trunk run out of memory whenever `fails(tokens, last position)` says so."""
+    forward = type(model.model).forward.__get__(model.model)
+
+    def given(ids, position_ids=None, **_):
+        return position_ids is not None and fails(ids.shape[1], int(position_ids.max()))
+
+    limited, sizes = short_of_memory(forward, given)
+    monkeypatch.setattr(model.model, "forward", limited)
     return sizes
 
 
@@ -314,7 +345,7 @@ def test_packs_are_halved_until_they_fit_and_stay_so(monkeypatch):
     model = tiny_model("gemma3", VOCAB)
     requests = [request(np.arange(500) % VOCAB, DEEP), *documents(seed=10)]
     alone, trie = engines(model, 400)
-    sizes = run_short_of_memory(monkeypatch, trie, model, lambda tokens, _: tokens > 110)
+    sizes = run_short_of_memory(monkeypatch, model, lambda tokens, _: tokens > 110)
     found = logprobs(trie, requests)
     assert sizes[:3] == [400, 200, 100]
     assert max(sizes[3:]) == 100
@@ -327,7 +358,7 @@ def test_a_prompt_that_fails_at_the_floor_is_unscored_and_the_rest_is_not(monkey
     long = np.arange(600) % VOCAB
     requests = [request(long), request([*long[:300], 7]), request([*long[:30], 3], DEEP), *documents(seed=11)]
     alone, trie = engines(model, 256)
-    sizes = run_short_of_memory(monkeypatch, trie, model, lambda _, last: last > 400)
+    sizes = run_short_of_memory(monkeypatch, model, lambda _, last: last > 400)
     found = readouts(trie, requests)
     assert found[0].label_logprobs is None
     assert "out of memory" in found[0].error
@@ -348,7 +379,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
         raise RuntimeError("a shape does not fit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trie._launcher, "trunk", broken)
+        patch.setattr(model.model, "forward", broken)
         with pytest.raises(RuntimeError, match="shape"):
             readouts(trie, requests)
     assert largest_difference(logprobs(trie, requests), logprobs(engines(model, 1)[0], requests)) < 1e-10
@@ -357,7 +388,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
 # --- kernels
 
 
-def loop_over_sequences(query, key, value, packed, *, scale, window, softcap):
+def loop_over_sequences(query, key, value, packed, *, scale, span, softcap):
     """What a kernel for packed sequences promises, written out."""
     outs, sums = [], []
     group = query.shape[1] // key.shape[1]
@@ -370,7 +401,7 @@ def loop_over_sequences(query, key, value, packed, *, scale, window, softcap):
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
         behind = torch.arange(len(queries))[:, None] + len(keys) - len(queries) - torch.arange(len(keys))
-        scores = scores.masked_fill((behind < 0) | (behind >= (window or len(keys))), -torch.inf)
+        scores = scores.masked_fill((behind < 0) | (behind >= (span or len(keys))), -torch.inf)
         values = value[key_low:key_high].repeat_interleave(group, 1)
         outs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values))
         sums.append(scores.logsumexp(-1).T)

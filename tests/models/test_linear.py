@@ -10,7 +10,7 @@ from torch import nn
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing import forward as launch
-from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.models import linear
 from geval_local.models.head import Head
 from geval_local.models.linear import by_convolution, convertible, convolution_is_faster
@@ -82,7 +82,7 @@ def test_the_engine_says_the_same_by_it(kind, monkeypatch, convolutions):
     expected = logprobs(alone, requests)
     for faster in (False, True):
         monkeypatch.setattr(launch, "convolution_is_faster", lambda faster=faster: faster)
-        trie = TrieEngine(model, Head(model), batch_tokens=300, padded=alone)
+        trie = PrefixSharingEngine(model, Head(model), batch_tokens=300, padded=alone)
         assert largest_difference(logprobs(trie, requests), expected) < 2e-5
         assert bool(convolutions) == faster
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from run_kit import METRICS, engine, execute, read, wanted, write_input
 from tiny import byte_tokenizer, tiny_model
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.prefix_sharing.engine import TrieEngine
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.models.head import Head
 from geval_local.runs import database
@@ -156,7 +157,7 @@ def test_a_store_of_a_newer_schema(file, expected, started):
     with sqlite3.connect(started / "scores.sqlite") as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(OutputError, match="has schema 99, this version of geval-local knows 1"):
+    with pytest.raises(OutputError, match="has schema 99, this version of geval-local knows 2"):
         execute(started, None)
     with sqlite3.connect(started / "scores.sqlite") as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -212,12 +213,12 @@ def test_a_damaged_manifest(started):
 
 
 class TinyJudge(MockJudge):
-    """A real engine behind the mock's shell; memory runs out in the forward passes named."""
+    """A real engine behind the mock's shell; memory runs out above `most` tokens."""
 
     def __init__(
         self,
         *,
-        fails_at: tuple[int, ...] = (),
+        most: int = 1 << 30,
         nan_at: tuple[int, ...] = (),
         batch_tokens: int = 4000,
         shares: bool = False,
@@ -228,21 +229,20 @@ class TinyJudge(MockJudge):
         model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
         self.engine = PaddedEngine(model, Head(model), batch_tokens=batch_tokens)
         if shares:
-            self.engine = TrieEngine(model, Head(model), batch_tokens=batch_tokens, padded=self.engine)
+            self.engine = PrefixSharingEngine(model, Head(model), batch_tokens=batch_tokens, padded=self.engine)
         self.passes = 0
-        holder, name = (self.engine._launcher, "trunk") if shares else (self.engine, "_trunk")
-        trunk = getattr(holder, name)
+        forward = model.model.forward
 
         def failing(*arguments, **settings):
             self.passes += 1
-            if self.passes in fails_at:
+            if settings["input_ids"].numel() > most:
                 raise torch.OutOfMemoryError("simulated")
-            found = trunk(*arguments, **settings)
+            found = forward(*arguments, **settings)
             if self.passes in nan_at:
                 found[0].fill_(float("nan"))
             return found
 
-        setattr(holder, name, failing)
+        model.model.forward = failing
 
 
 def score_tiny(directory: Path, file: Path, judge: TinyJudge, stop_after: int | None = None) -> bytes:
@@ -257,18 +257,23 @@ def score_tiny(directory: Path, file: Path, judge: TinyJudge, stop_after: int | 
         return deliver(run, exporter.files)[0].read_bytes()
 
 
-def test_memory_that_ran_out_is_on_record(file, tmp_path):
-    """The batches behind it stay as small as they became, also in another process that has memory enough."""
-    calm = score_tiny(tmp_path / "calm", file, TinyJudge())
-    expected = score_tiny(tmp_path / "whole", file, TinyJudge(fails_at=(3,)))
+def values(lines: bytes) -> list[float]:
+    scores = [json.loads(line)["geval"][METRICS[1].name]["score"] for line in lines.decode().splitlines()]
+    return [-1.0 if score is None else score for score in scores]
+
+
+@pytest.mark.parametrize(("shares", "batch_tokens", "most"), [(False, 1500, (1300, 900)), (True, 400, (300, 150))])
+def test_memory_that_ran_out_before_or_after_a_stop_costs_rounding_and_no_row(
+    file, tmp_path, shares, batch_tokens, most
+):
+    """Each process finds out by itself how much fits."""
+    calm = score_tiny(tmp_path / "calm", file, TinyJudge(shares=shares, batch_tokens=batch_tokens))
+    judges = [TinyJudge(most=one, shares=shares, batch_tokens=batch_tokens) for one in most]
     with pytest.raises(Interrupted):
-        score_tiny(tmp_path / "pieces", file, TinyJudge(fails_at=(3,)), stop_after=6)
-    resumed = TinyJudge()
-    assert score_tiny(tmp_path / "pieces", file, resumed) == expected
-    with open_run(tmp_path / "pieces", None) as run:
-        (record,) = run.store.limits(0)
-    assert resumed.engine.limit == record.tokens < 4000
-    assert calm != expected, "on this machine batches of other sizes give the same bits, so nothing was shown"
+        score_tiny(tmp_path / "pieces", file, judges[0], stop_after=6)
+    found = score_tiny(tmp_path / "pieces", file, judges[1])
+    assert judges[1].engine.limit < judges[0].engine.limit < batch_tokens
+    assert values(found) == pytest.approx(values(calm), abs=1e-4)
 
 
 def test_nan_logits_are_reasons_of_single_rows(file, tmp_path):
@@ -278,21 +283,15 @@ def test_nan_logits_are_reasons_of_single_rows(file, tmp_path):
     assert 0 < len(broken) < 38
 
 
-def test_an_engine_that_shares_prefixes_resumes_in_the_middle_of_a_unit(file, tmp_path, monkeypatch):
-    """What a pack needs of the packs before it is computed again in the very same packs."""
-    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=300))
-    for directory in ("pieces", "careless"):
-        with pytest.raises(Interrupted):
-            score_tiny(tmp_path / directory, file, TinyJudge(shares=True, batch_tokens=300), stop_after=4)
-        assert 0 < rows_in(tmp_path / directory) < 20, "the stop was not in the middle of the first window"
-    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=300)) == expected
-    monkeypatch.setattr(TrieEngine, "independent_packs", True)
-    careless = score_tiny(tmp_path / "careless", file, TinyJudge(shares=True, batch_tokens=300))
-    assert careless != expected, "on this machine other packs give the same bits, so nothing was shown"
-
-
-def test_memory_that_ran_out_in_shared_packs_is_on_record(file, tmp_path):
-    expected = score_tiny(tmp_path / "whole", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)))
+@pytest.mark.parametrize("batch_tokens", [200, 300])
+def test_an_engine_that_shares_prefixes_goes_on_with_the_units_that_are_missing(file, tmp_path, batch_tokens):
+    """What they share with the units before is computed again, by itself as the first time."""
+    judges = [TinyJudge(shares=True, batch_tokens=batch_tokens) for _ in range(3)]
+    expected = score_tiny(tmp_path / "whole", file, judges[0])
     with pytest.raises(Interrupted):
-        score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600, fails_at=(3,)), stop_after=5)
-    assert score_tiny(tmp_path / "pieces", file, TinyJudge(shares=True, batch_tokens=600)) == expected
+        score_tiny(tmp_path / "pieces", file, judges[1], stop_after=4)
+    assert 0 < rows_in(tmp_path / "pieces") < 20, "the stop was not in the middle of the first window"
+    assert score_tiny(tmp_path / "pieces", file, judges[2]) == expected
+    assert judges[1].passes + judges[2].passes < judges[0].passes + 5
+    other = score_tiny(tmp_path / "other", file, TinyJudge(shares=True, batch_tokens=350))
+    assert other != expected, "on this machine other packs give the same bits, so nothing was shown"

@@ -1,1 +1,15 @@
-"""The prefix-sharing engine: every distinct prompt token goes through the model once."""
+"""The engine that sends every distinct prompt token through the model once.
+
+prompt_trie      prompts merged into a trie and laid out as one stream, in preorder
+packs            the stream cut into units and packs
+engine           packs one after the other, and memory that runs out between
+forward          one stretch of the stream through the model's layers
+layout           who sees whom in a stretch: strands of tokens, blocks of keys
+attention        what the layers call; the layout handed to the kernels
+kernels          attention over keys, with the log-sum-exp by which parts merge
+key_value_store  keys and values of the path to the next token, and of metrics' prefixes
+"""
+
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
+
+__all__ = ["PrefixSharingEngine"]

@@ -1,12 +1,12 @@
 """Attention within one pack, in three ways of computing the same softmax.
 
 cascade
-    Each run attends to itself, causally; each stretch of keys that many tokens share is attended to once by all of
+    Each strand attends to itself, causally; each stretch of keys that many tokens share is attended to once by all of
     them; the parts are merged by their log-sum-exp. No key is copied. For full attention on the CPU.
 gather
-    Each run attends to its own keys, gathered. For sliding windows.
+    Each strand attends to its own keys, gathered. For sliding windows.
 varlen
-    All runs with their gathered keys in one call of a GPU kernel.
+    All strands with their gathered keys in one call of a GPU kernel.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.engine.prefix_sharing.kernels import attend, attend_to_oneself, merge
+from geval_local.engine.prefix_sharing.kernels import Packed, attend, attend_to_oneself, find_varlen, merge
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import Layout
-from geval_local.engine.prefix_sharing.varlen import Packed, find_varlen
-from geval_local.models.transfer import to_device
+from geval_local.models.head import to_device
 
 __all__ = ["PackAttention"]
 
@@ -45,7 +44,7 @@ class PackAttention:
     ----------
     added : list of (Tensor, Tensor)
         For every layer that called so far, keys and values that the next root path takes from this pack.
-    windows : list of (int or None)
+    spans : list of (int or None)
         For every layer that called so far, the sliding window that it asked for.
     """
 
@@ -57,12 +56,12 @@ class PackAttention:
         fused: bool,
     ) -> None:
         self.layout = layout
-        self.windows: list[int | None] = []
+        self.spans: list[int | None] = []
         self.added: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._store = store
         self._fused = fused
         self._made: dict[tuple[Any, ...], Any] = {}
-        self._longest = max(run.position + run.stop - run.start for run in layout.runs)
+        self._longest = max(strand.position + strand.stop - strand.start for strand in layout.strands)
 
     def __call__(
         self,
@@ -71,7 +70,7 @@ class PackAttention:
         value: torch.Tensor,
         *,
         scale: float,
-        window: int | None,
+        span: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -83,7 +82,7 @@ class PackAttention:
             Of the pack.
         scale : float
             Factor on the scores.
-        window : int, optional
+        span : int, optional
             Keys that a token sees at most, itself included.
         softcap : float, optional
             Soft cap of the scores.
@@ -94,34 +93,34 @@ class PackAttention:
         -------
         Tensor, shape (tokens, heads, value size)
         """
-        layer = len(self.windows)
-        self.windows.append(window)
-        if window is not None and window >= self._longest:
-            window = None
+        layer = len(self.spans)
+        self.spans.append(span)
+        if span is not None and span >= self._longest:
+            span = None
         keys, values = key.transpose(0, 1), value.transpose(0, 1)
         path_keys, path_values = (
             self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
         )
         varlen = find_varlen(query, softcap=softcap is not None) if self._fused else None
         if varlen is not None:
-            index, packed = self._index(query.device, window)
+            index, packed = self._index(query.device, span)
             out, lse = varlen(
                 query.transpose(0, 1),
                 torch.cat([path_keys, keys])[index],
                 torch.cat([path_values, values])[index],
                 packed,
                 scale=scale,
-                window=window,
+                span=span,
                 softcap=softcap,
             )
         else:
-            compute = self._cascade if window is None else self._gather
+            compute = self._cascade if span is None else self._gather
             out, lse = compute(
                 query,
                 (path_keys.transpose(0, 1), path_values.transpose(0, 1)),
                 (key, value),
                 {"scale": scale, "softcap": softcap},
-                window,
+                span,
             )
             out, lse = out.transpose(0, 1), lse.transpose(0, 1)
         if sinks is not None:
@@ -141,15 +140,17 @@ class PackAttention:
         # In memory token by token, as the layer wants it and as the kernels write it.
         out = query.new_empty((query.shape[1], query.shape[0], own[1].shape[-1])).transpose(0, 1)
         lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
-        lone = np.array([run.start for run in self.layout.runs if run.stop - run.start == 1], dtype=np.int64)
+        lone = np.array(
+            [strand.start for strand in self.layout.strands if strand.stop - strand.start == 1], dtype=np.int64
+        )
         if len(lone):
             # The inner nodes of label tries are single tokens, many of them: one call for all.
             here = self._array("lone", query.device, lone)
             parts = (query[:, here], *(part[:, here] for part in own))
             out[:, here], lse[:, here] = attend_to_oneself(*parts, **options)
-        for run in self.layout.runs:
-            if run.stop - run.start > 1:
-                stretch = slice(run.start, run.stop)
+        for strand in self.layout.strands:
+            if strand.stop - strand.start > 1:
+                stretch = slice(strand.start, strand.stop)
                 parts = (query[:, stretch], *(part[:, stretch] for part in own))
                 out[:, stretch], lse[:, stretch] = attend(*parts, causal=True, **options)
         for block in self.layout.blocks:
@@ -165,38 +166,40 @@ class PackAttention:
         path: tuple[torch.Tensor, torch.Tensor],
         own: tuple[torch.Tensor, torch.Tensor],
         options: dict[str, Any],
-        window: int | None,
+        span: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (torch.cat(pair, dim=1) for pair in zip(path, own, strict=True))
         parts = [
-            attend(query[:, run.start : run.stop], keys[:, index], values[:, index], mask=mask, **options)
-            for run, (index, mask) in zip(self.layout.runs, self._masks(query.device, window), strict=True)
+            attend(query[:, strand.start : strand.stop], keys[:, index], values[:, index], mask=mask, **options)
+            for strand, (index, mask) in zip(self.layout.strands, self._masks(query.device, span), strict=True)
         ]
         out, lse = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
         return out, lse
 
-    def _masks(self, device: torch.device, window: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For every run the index of its keys, and which query sees which."""
+    def _masks(self, device: torch.device, span: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For every strand the index of its keys, and which query sees which."""
 
         def make() -> list[tuple[torch.Tensor, torch.Tensor]]:
             masks = []
-            for run, seen in zip(self.layout.runs, _seen(self.layout, window), strict=True):
-                length = run.stop - run.start
+            for strand, seen in zip(self.layout.strands, _seen(self.layout, span), strict=True):
+                length = strand.stop - strand.start
                 # The last query sees the last key; a key lies `behind` places before its query.
                 places = np.arange(length)[:, None] + len(seen) - length
                 behind = places - np.arange(len(seen))
-                mask = (behind >= 0) & (behind < (window or self._longest))
+                mask = (behind >= 0) & (behind < (span or self._longest))
                 masks.append((to_device(seen, device), to_device(mask, device)))
             return masks
 
-        return self._once(("masks", device, window), make)
+        return self._once(("masks", device, span), make)
 
-    def _index(self, device: torch.device, window: int | None) -> tuple[torch.Tensor, Packed]:
-        """Index of the gathered keys of all runs, and where they end."""
+    def _index(self, device: torch.device, span: int | None) -> tuple[torch.Tensor, Packed]:
+        """Index of the gathered keys of all strands, and where they end."""
 
         def make() -> tuple[torch.Tensor, Packed]:
-            seen = _seen(self.layout, window)
-            lengths = [(run.stop - run.start, len(keys)) for run, keys in zip(self.layout.runs, seen, strict=True)]
+            seen = _seen(self.layout, span)
+            lengths = [
+                (strand.stop - strand.start, len(keys)) for strand, keys in zip(self.layout.strands, seen, strict=True)
+            ]
             ends = np.zeros((2, len(seen) + 1), dtype=np.int32)
             np.cumsum(np.array(lengths).T, axis=1, out=ends[:, 1:])
             query_ends, key_ends = to_device(ends, device)
@@ -204,7 +207,7 @@ class PackAttention:
             index = to_device(np.concatenate(seen), device)
             return index, Packed(query_ends, key_ends, most_queries, most_keys)
 
-        return self._once(("index", device, window), make)
+        return self._once(("index", device, span), make)
 
     def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> torch.Tensor:
         return self._once((what, device), lambda: to_device(array, device))
@@ -217,9 +220,9 @@ class PackAttention:
         return made
 
 
-def _seen(layout: Layout, window: int | None) -> list[NDArray[np.int64]]:
-    """For every run the keys that any of its tokens sees, as places in path and pack laid end to end."""
+def _seen(layout: Layout, span: int | None) -> list[NDArray[np.int64]]:
+    """For every strand the keys that any of its tokens sees, as places in path and pack laid end to end."""
     return [
-        keys[0 if window is None else max(0, run.position - window + 1) :]
-        for run, keys in zip(layout.runs, layout.keys_by_run, strict=True)
+        keys[0 if span is None else max(0, strand.position - span + 1) :]
+        for strand, keys in zip(layout.strands, layout.keys_by_strand, strict=True)
     ]

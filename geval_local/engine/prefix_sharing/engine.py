@@ -1,45 +1,47 @@
 """The prefix-sharing engine: every distinct prompt token goes through the model once.
 
 It knows nothing of texts or metrics. The requests' prompts, with the inner nodes of their label tries as further
-leaves, become one stream (`packs`); a pack is a stretch of it, bounded in tokens whatever the length of a prompt.
-Between packs only the keys and values on the root path of the next token are kept (`path_store`).
+leaves, become one stream, the stream becomes units and packs (`packs`); a pack is a stretch of the stream, bounded in
+tokens whatever the length of a prompt. Between packs only the keys and values on the root path of the next token are
+kept (`key_value_store`).
+
+A position on that path always holds what the planned pack computes to which it belongs; a pack that is missing there is
+computed whole. So a unit's figures are the same to the last bit whatever was executed before it.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable
 from geval_local.engine.prefix_sharing.forward import Launched, Launcher
-from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.packs import StreamPack, Work, cut, lay_requests_out
-from geval_local.engine.prefix_sharing.prefix_store import PrefixStore
-from geval_local.engine.prefix_sharing.prompt_trie import build_stream
-from geval_local.models.head import Head
+from geval_local.engine.prefix_sharing.key_value_store import PathStore, PrefixStore
+from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
+from geval_local.engine.prefix_sharing.prompt_trie import Index
+from geval_local.models.head import Head, gpus_of
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import length_groups
-from geval_local.tokens.requests import Request, common_prefix
+from geval_local.tokens.requests import Request
 
-__all__ = ["TrieEngine"]
+__all__ = ["FLOOR", "PrefixSharingEngine"]
 
 #: A pack is not halved below this: a prompt of which not even so many tokens fit is given up.
 FLOOR = 64
 
 
-class TrieEngine:
+class PrefixSharingEngine:
     """Packs that share prefixes.
 
     Parameters
     ----------
     model : PreTrainedModel
-        A causal LM in evaluation mode whose layers take a registered attention function (see `gate`).
+        A causal LM in evaluation mode whose layers take a registered attention function (see `choose`).
     head : Head
         Its read-out head.
     batch_tokens : int
@@ -48,18 +50,20 @@ class TrieEngine:
         Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
     fused : bool
         Whether attention may use a fused kernel for packed sequences, where the device has one.
+    look_ahead : int, optional
+        Packs that are launched before the figures of one are waited for. As many as the model has GPUs when absent; on
+        a CPU, where launching is computing, none.
 
     Attributes
     ----------
     computed_tokens : int
         Tokens that went through the model so far.
-    windows : tuple of (int or None)
+    spans : tuple of (int or None)
         What the layers asked for in the latest forward pass: their sliding windows, one per call of the attention
         function.
     """
 
     name = "trie"
-    independent_packs = False
 
     def __init__(
         self,
@@ -69,28 +73,30 @@ class TrieEngine:
         batch_tokens: int = 2048,
         padded: PaddedEngine,
         fused: bool = True,
+        look_ahead: int | None = None,
     ) -> None:
         self._launcher = Launcher(model, head, fused=fused)
         self._group = length_groups(model.config)
         self._padded = padded
+        self._work: Work | None = None
+        self._path: Index = np.zeros(0, dtype=np.int64)
         self._store = PathStore()
         self._prefixes = PrefixStore()
-        #: Whether a pack is launched before what the one before it gave is waited for. On a CPU launching is computing.
-        self._runs_ahead = self._launcher.device.type == "cuda"
-        self._ahead: Launched | None = None
+        self.look_ahead = len(gpus_of(model)) if look_ahead is None else look_ahead
         self.limit = batch_tokens
         self.batch_tokens = batch_tokens
         self.computed_tokens = 0
-        self.windows: tuple[int | None, ...] = ()
+        self.spans: tuple[int | None, ...] = ()
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Lay the requests' trie out and cut it every `batch_tokens` tokens."""
+        """Lay the requests' prompt trie out and cut it into units of packs of at most `batch_tokens`."""
         groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
-        packs: list[Pack] = list(cut(lay_requests_out(members, requests), members, requests, self.batch_tokens))
+        packs: list[Pack] = list(plan_packs(members, requests, self.batch_tokens))
+        units = packs[-1].unit + 1 if packs else 0
         apart = [number for number, group in enumerate(groups) if group != 0]
         packs += [
-            Pack(tuple(apart[local] for local in pack.requests), pack.tokens)
+            Pack(tuple(apart[local] for local in pack.requests), pack.tokens, units + pack.unit)
             for pack in self._padded.plan([requests[number] for number in apart])
         ]
         return packs
@@ -99,65 +105,49 @@ class TrieEngine:
         """Compute packs in order; a prompt that does not fit into memory even piecemeal comes back with an error."""
         table = ReadoutTable(requests)
         failed: dict[int, str] = {}
+        launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
         resume = 0
-        for pack, following in itertools.zip_longest(packs, packs[1:]):
-            if not isinstance(pack, StreamPack):
-                yield from self._padded.execute(requests, [pack])
-                continue
-            self._start_from_prefix(requests)
-            reads: list[PendingPositions] = []
-            resume = self._compute(pack.work, max(pack.start, resume), pack.stop, requests, reads, failed)
-            self._launch_ahead(following, resume, requests)
+
+        def read_out() -> tuple[Pack, list[Readout]]:
+            pack, reads = launched.popleft()
             for read in reads:
                 for result in read.wait():
                     table.add(*result)
-            yield (
-                pack,
-                [
-                    Readout(None, error=failed[index]) if index in failed else table.take(index)
-                    for index in pack.requests
-                ],
-            )
+            return pack, [
+                Readout(None, error=failed[index]) if index in failed else table.take(index) for index in pack.requests
+            ]
 
-    def forget(self) -> None:
-        """Drop the keys and values of the last prompt, from which later work would go on; metrics' prefixes stay."""
-        self._store = PathStore()
-        self._ahead = None
-
-    def _start_from_prefix(self, requests: Sequence[Request]) -> None:
-        """Begin behind the prefix that the metric owns, if nothing else is held."""
-        prefix = requests[0].prefix if requests else None
-        if prefix is None or len(self._store.ids) or not self._prefixes.takes(prefix):
-            return
-        limit = self.limit
-        kept = self._prefixes.find(prefix, limit)
-        if kept is not None:
-            self._store = kept
-        elif not self._fill_path(prefix):
-            self.limit = limit  # the prompts behind it will be given up, the rest keeps its pace
-        elif self.limit == limit:
-            self._prefixes.keep(prefix, limit, self._store)
+        for pack in packs:
+            if isinstance(pack, StreamPack):
+                reads: list[PendingPositions] = []
+                resume = self._compute(pack, resume, requests, reads, failed)
+                launched.append((pack, reads))
+            while len(launched) > (self.look_ahead if isinstance(pack, StreamPack) else 0):
+                yield read_out()
+            if not isinstance(pack, StreamPack):
+                yield from self._padded.execute(requests, [pack])
+        while launched:
+            yield read_out()
 
     def _compute(
         self,
-        work: Work,
-        start: int,
-        stop: int,
+        pack: StreamPack,
+        resume: int,
         requests: Sequence[Request],
         reads: list[PendingPositions],
         failed: dict[int, str],
     ) -> int:
-        """Compute the stretch from `start` to `stop`; return where to go on, which is further if a prompt failed."""
-        while (start := self._skip_held(work, start, stop)) < stop:
-            limit = self.limit
-            path = work.stream.tokens[work.stream.root_path(start)]
-            if self._fill_path(path) and (done := self._compute_fitting(work, start, stop, requests, reads)):
-                start = done
-                continue
-            # Not even the smallest pack fitted: whatever needs this token is given up, the rest keeps its pace.
-            self.limit = limit
-            end = work.stream.visible_until(start)
-            for number in range(*np.searchsorted(work.places, [start, end])):
+        """Compute a pack from `resume` on; return where to go on, which is further than its end if a prompt failed."""
+        work, start = pack.work, max(pack.start, resume)
+        while start < pack.stop:
+            stuck = self._hold(work, start)
+            if stuck is None and not self._is_held(work, pack):
+                stuck = self._run(work, start, pack.stop, requests, reads)
+            if stuck is None:
+                return pack.stop
+            # Not even the smallest pack fitted: whatever needs this token is given up.
+            end = work.stream.visible_until(stuck)
+            for number in range(*np.searchsorted(work.places, [stuck, end])):
                 index = work.positions[number].request
                 failed[index] = (
                     f"out of memory: a prompt of {len(requests[index].ids)} tokens does not fit even piecemeal"
@@ -165,74 +155,82 @@ class TrieEngine:
             start = end
         return start
 
-    def _fill_path(self, path: NDArray[np.int32]) -> bool:
-        """Make sure that keys and values of a root path are held; whether they are.
+    def _is_held(self, work: Work, pack: StreamPack) -> bool:
+        """Whether a pack in which nothing is read lies on the path that is held, as a metric's prefix may."""
+        low, high = np.searchsorted(work.places, [pack.start, pack.stop])
+        place = int(work.stream.positions[pack.stop - 1])
+        return low == high and place < len(self._path) and int(self._path[place]) == pack.stop - 1
 
-        They are, unless packs were left out or another run came between.
+    def _hold(self, work: Work, token: int) -> int | None:
+        """Make sure that keys and values on the root path of a token are held; return what could not be computed."""
+        if self._work is not work:
+            self._begin(work)
+        wanted = work.stream.root_path(token)
+        while (held := _shared(self._path, wanted)) < len(wanted):
+            # Nothing is missing there, unless units were left out or another run came between.
+            start, stop = work.pack_of(int(wanted[held]))
+            stuck = self._hold(work, start)
+            if stuck is None:
+                stuck = self._run(work, start, min(stop, token), (), [], toward=token)
+            if stuck is not None:
+                return stuck
+        return None
+
+    def _begin(self, work: Work) -> None:
+        """Start from nothing but the metric's prefix, where that is kept."""
+        kept = self._prefixes.find(work.prefix, self.limit) if len(work.prefix) else None
+        self._store = PathStore() if kept is None else kept
+        self._path = np.arange(self._store.length)
+        self._work = work
+
+    def _run(
+        self,
+        work: Work,
+        start: int,
+        stop: int,
+        requests: Sequence[Request],
+        reads: list[PendingPositions],
+        toward: int | None = None,
+    ) -> int | None:
+        """Compute a stretch behind the path that is held, in as many passes as memory asks for.
+
+        What is held then is the root path of `toward`, of `stop` when absent. Returns the first token that could not be
+        computed, None if all were.
         """
-        held = common_prefix(self._store.ids, path)
-        if held == len(path):
-            return True
-        lone = Work(build_stream([path], [()])[0], np.zeros(0, dtype=np.int64), ())
-        while held < len(path):
-            done = self._compute_fitting(lone, held, len(path), (), [])
-            if not done:
-                return False
-            held = done
-        return True
-
-    def _compute_fitting(
-        self, work: Work, start: int, stop: int, requests: Sequence[Request], reads: list[PendingPositions]
-    ) -> int:
-        """Compute from `start` on as many tokens as fit into memory; return where that ended, 0 if none did."""
-        while True:
+        begun = self.limit
+        while start < stop:
             end = min(stop, start + self.limit)
-            launched = self._take_ahead(work, start, end, requests)
-            launched = launched or self._launcher.launch(work, start, end, requests, self._store)
+            path = work.stream.root_path(end if end < stop or toward is None else toward)
+            launched = self._launcher.launch(work, start, end, path, requests, self._store)
             if launched is not None and self._accept(launched):
+                self._path = path[: np.searchsorted(path, end)]
                 reads += [] if launched.read is None else [launched.read]
-                return end
+                start = end
+            elif end - start > FLOOR:
+                self.limit = max(FLOOR, (end - start) // 2)
+            else:
+                self.limit = begun  # one prompt that does not fit slows nobody else down
+                return start
             launched = None
-            if end - start <= FLOOR:
-                return 0
-            self.limit = max(FLOOR, (end - start) // 2)
+        if stop == len(work.prefix) and self.limit == begun and len(self._path) == stop:
+            self._prefixes.keep(work.prefix, begun, self._store)
+        return None
 
     @torch.inference_mode()
     def _accept(self, launched: Launched) -> bool:
         """Go on from behind a stretch; False, with nothing changed, if memory does not suffice for its path."""
         try:
-            self._store.commit(launched.keep_from, launched.ids, launched.added)
+            self._store.commit(launched.keep_from, launched.path, launched.added)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return False
-        self.windows = launched.windows
-        self.computed_tokens += launched.stop - launched.start
+        self.spans = launched.spans
+        self.computed_tokens += launched.tokens
         return True
 
-    def _launch_ahead(self, pack: Pack | None, resume: int, requests: Sequence[Request]) -> None:
-        """Launch a pack whose turn is next, if one forward pass is all that it takes."""
-        if not (self._runs_ahead and isinstance(pack, StreamPack)) or pack.start < resume:
-            return
-        work, start = pack.work, self._skip_held(pack.work, pack.start, pack.stop)
-        path = work.stream.tokens[work.stream.root_path(start)]
-        if start < pack.stop <= start + self.limit and common_prefix(self._store.ids, path) == len(path):
-            self._ahead = self._launcher.launch(work, start, pack.stop, requests, self._store)
 
-    def _take_ahead(self, work: Work, start: int, stop: int, requests: Sequence[Request]) -> Launched | None:
-        """Take what was launched ahead; None unless it is this very stretch behind the path that is held now."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.work is not work or (ahead.start, ahead.stop) != (start, stop):
-            return None
-        return ahead
-
-    def _skip_held(self, work: Work, start: int, stop: int) -> int:
-        """Go past tokens whose keys and values are held from before, up to the first that is to be read."""
-        if start >= stop:
-            return start
-        stream = work.stream
-        reads = work.places[np.searchsorted(work.places, start) :]
-        border = min(stop, stream.chain_stop(start), *reads[:1].tolist())
-        path = stream.root_path(start)
-        wanted = stream.tokens[np.concatenate([path, np.arange(start, border)])]
-        return start + max(0, common_prefix(self._store.ids, wanted) - len(path))
+def _shared(first: Index, second: Index) -> int:
+    """Length of what two root paths have in common."""
+    length = min(len(first), len(second))
+    return int(np.append(first[:length] == second[:length], False).argmin())

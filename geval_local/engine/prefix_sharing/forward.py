@@ -1,34 +1,115 @@
 """One stretch of the stream on its way through the model.
 
 To launch is to prepare index tensors and to queue the computation; on a GPU the host is free again long before the
-device has finished. Nothing of the engine's state changes until a stretch is accepted, so one that ran out of memory,
-or that was launched ahead of its turn and is not wanted any more, is simply dropped.
+device has finished. Nothing of the engine's state changes until a stretch is accepted, so one that ran out of memory is
+simply dropped.
+
+The layers call the attention function that is registered with transformers under `NAME`; so every architecture is
+served whose layers look their attention up there. No mask is made for a name that has no mask function: nothing of size
+tokens x tokens is ever built, and who sees whom is in the pack's layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
-from geval_local.engine.prefix_sharing.model_attention import attending_through
 from geval_local.engine.prefix_sharing.packs import Work
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.engine.prefix_sharing.prompt_trie import Index
+from geval_local.errors import UnsupportedModelError
+from geval_local.models.head import Head, input_device, to_device, trunk_of
 from geval_local.models.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import rope_reset
-from geval_local.models.transfer import to_device
 from geval_local.tokens.requests import Request
 
-__all__ = ["Launched", "Launcher"]
+__all__ = ["NAME", "Launched", "Launcher", "attending_through"]
+
+NAME = "geval_local_prefix_sharing"
+
+_current: ContextVar[PackAttention | None] = ContextVar("geval_local_pack", default=None)
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *_: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    **__: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend as the current pack's layout says; this is what transformers calls."""
+    pack = _current.get()
+    if pack is None:
+        raise UnsupportedModelError(f"the attention function {NAME!r} was called outside of a pack")
+    if attention_mask is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} brings an attention mask of its own")
+    if position_bias is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} adds a bias by position to its scores")
+    if query.shape[0] != 1 or query.shape[2] != pack.layout.stop - pack.layout.start or key.shape[2] != query.shape[2]:
+        raise UnsupportedModelError(f"{type(module).__name__} does not attend token by token")
+    out = pack(
+        query[0],
+        key[0],
+        value[0],
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        span=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out[None], None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
+    """Let a model's layers attend through `pack`; its own attention comes back afterwards.
+
+    Parameters
+    ----------
+    config : PreTrainedConfig
+        The model's configuration, where its layers look their attention up.
+    pack : PackAttention
+        The pack that will go through the model.
+    """
+    before = _implementations(config)
+    token = _current.set(pack)
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        for part, name in before:
+            part._attn_implementation = name
+        _current.reset(token)
+
+
+def _implementations(config: Any) -> list[tuple[Any, Any]]:
+    """List a configuration and the ones inside it, outermost first, each with its attention implementation."""
+    found = [(config, config._attn_implementation)]
+    for name in getattr(config, "sub_configs", {}):
+        inner = getattr(config, name, None)
+        if inner is not None:
+            found += _implementations(inner)
+    return found
 
 
 @dataclass(frozen=True)
@@ -37,29 +118,25 @@ class Launched:
 
     Attributes
     ----------
-    work : Work
-        What it is a stretch of.
-    start, stop : int
-        Which stretch.
-    ids : ndarray of int32
-        Tokens of the root path behind it.
+    tokens : int
+        How many it has.
+    path : int
+        Length of the root path to be held behind it.
     keep_from : int
         Positions of that path before this one were there before.
     added : list of (Tensor, Tensor)
         For every layer keys and values of the others.
-    windows : tuple of (int or None)
+    spans : tuple of (int or None)
         What the layers asked for.
     read : PendingPositions, optional
         What is read in it; None where nothing is.
     """
 
-    work: Work
-    start: int
-    stop: int
-    ids: NDArray[np.int32]
+    tokens: int
+    path: int
     keep_from: int
     added: list[tuple[torch.Tensor, torch.Tensor]]
-    windows: tuple[int | None, ...]
+    spans: tuple[int | None, ...]
     read: PendingPositions | None
 
 
@@ -86,11 +163,25 @@ class Launcher:
         self._reset_rope = rope_reset(self.trunk)
 
     def launch(
-        self, work: Work, start: int, stop: int, requests: Sequence[Request], store: PathStore
+        self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
     ) -> Launched | None:
-        """Send the stretch from `start` to `stop` through the model; None if memory ran out."""
+        """Send the stretch from `start` to `stop` through the model; None if memory ran out.
+
+        Parameters
+        ----------
+        work : Work
+            What it is a stretch of.
+        start, stop : int
+            Which stretch; `store` holds the root path of its first token.
+        path : ndarray of int64
+            Root path whose keys and values are wanted afterwards, as far as they are known then.
+        requests : sequence of Request
+            Those of the plan; none if nothing is to be read.
+        store : PathStore
+            Left as it is.
+        """
         try:
-            return self._launch(work, start, stop, requests, store)
+            return self._launch(work, start, stop, path, requests, store)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -98,22 +189,21 @@ class Launcher:
         return None
 
     @torch.inference_mode()
-    def _launch(self, work: Work, start: int, stop: int, requests: Sequence[Request], store: PathStore) -> Launched:
+    def _launch(
+        self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
+    ) -> Launched:
         stream = work.stream
-        layout = lay_out(stream, start, stop)
-        low, high = np.searchsorted(work.places, [start, stop]).tolist()
+        layout = lay_out(stream, start, stop, path)
         attention = PackAttention(layout, store, fused=self._fused)
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
         positions = to_device(stream.positions[start:stop], self.device)
         self._reset_rope()
-        with (
-            attending_through(self._config, attention),
-            by_convolution(self._linear),
-        ):
+        with attending_through(self._config, attention), by_convolution(self._linear):
             hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
-        if low < high:
+        low, high = np.searchsorted(work.places, [start, stop]).tolist()
+        if low < high and requests:
             places = to_device(work.places[low:high] - start, hidden.device)
             read = PendingPositions(self._head, hidden[places], work.positions[low:high], requests)
-        ids = stream.tokens[stream.root_path(stop)]
-        return Launched(work, start, stop, ids, layout.keep_from, attention.added, tuple(attention.windows), read)
+        length = layout.keep_from + len(layout.keep)
+        return Launched(stop - start, length, layout.keep_from, attention.added, tuple(attention.spans), read)

@@ -1,4 +1,4 @@
-"""Who sees whom in one pack: a stretch of the stream, cut into runs and blocks for the attention.
+"""Who sees whom in one pack: a stretch of the stream, cut into strands and blocks for the attention.
 
 Pure numpy; nothing here knows a model.
 """
@@ -14,11 +14,11 @@ import numpy as np
 
 from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream
 
-__all__ = ["Block", "Layout", "Run", "lay_out"]
+__all__ = ["Block", "Layout", "Strand", "lay_out"]
 
 
 @dataclass(frozen=True)
-class Run:
+class Strand:
     """Tokens of a pack that follow one another at successive positions: part of one chain.
 
     Attributes
@@ -57,7 +57,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who sees whom in one pack. Every token sees what is before it in its run, and the blocks that cover it.
+    """Who sees whom in one pack. Every token sees what is before it in its strand, and the blocks that cover it.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Layout:
         Which stretch of the stream it is.
     path : int
         Length of the root path of the first token.
-    runs : tuple of Run
+    strands : tuple of Strand
         In order; together they are the whole pack.
     blocks : tuple of Block
     keep_from : int
@@ -77,40 +77,52 @@ class Layout:
     start: int
     stop: int
     path: int
-    runs: tuple[Run, ...]
+    strands: tuple[Strand, ...]
     blocks: tuple[Block, ...]
     keep_from: int
     keep: Index
 
     @cached_property
-    def keys_by_run(self) -> tuple[Index, ...]:
-        """For every run what its last token sees, by position: places on the path, then ``path +`` places in the pack.
+    def keys_by_strand(self) -> tuple[Index, ...]:
+        """For every strand what its last token sees: places on the path, then ``path +`` places in the pack.
 
-        A run's token at position x sees the first ``x + 1`` of them.
+        A strand's token at position x sees the first ``x + 1`` of them.
         """
-        current = np.arange(max([self.path, *(run.position + run.stop - run.start for run in self.runs)]))
+        current = np.arange(
+            max([self.path, *(strand.position + strand.stop - strand.start for strand in self.strands)])
+        )
         keys = []
-        for run in self.runs:
-            end = run.position + run.stop - run.start
-            current[run.position : end] = self.path + np.arange(run.start, run.stop)
+        for strand in self.strands:
+            end = strand.position + strand.stop - strand.start
+            current[strand.position : end] = self.path + np.arange(strand.start, strand.stop)
             keys.append(current[:end].copy())
         return tuple(keys)
 
 
-def lay_out(stream: Stream, start: int, stop: int) -> Layout:
-    """Find out who sees whom in the stretch from `start` to `stop` of a stream."""
+def lay_out(stream: Stream, start: int, stop: int, following: Index | None = None) -> Layout:
+    """Find out who sees whom in a stretch of a stream.
+
+    Parameters
+    ----------
+    stream : Stream
+        The prompt trie.
+    start, stop : int
+        Which stretch.
+    following : ndarray of int64, optional
+        Root path on which keys and values are to be kept, as far as they are known then; of `stop` when absent.
+    """
     path = stream.root_path(start)
     first, last = stream.chain_of(start), stream.chain_of(stop - 1) + 1
     borders = np.clip(np.append(stream.chain_starts[first:last], stop), start, stop)
-    runs = tuple(
-        Run(int(begin - start), int(end - start), int(stream.positions[begin]))
+    strands = tuple(
+        Strand(int(begin - start), int(end - start), int(stream.positions[begin]))
         for begin, end in itertools.pairwise(borders)
     )
-    blocks = (*_path_blocks(stream, path, start, stop), *_own_blocks(stream, runs, start, stop))
+    blocks = (*_path_blocks(stream, path, start, stop), *_own_blocks(stream, strands, start, stop))
     # The next root path: what is on the old one already stays, the rest is taken from this pack.
-    following = stream.root_path(stop)
+    following = stream.root_path(stop) if following is None else following[: np.searchsorted(following, stop)]
     keep_from = int(np.searchsorted(following, start))
-    return Layout(start, stop, len(path), runs, blocks, keep_from, following[keep_from:] - start)
+    return Layout(start, stop, len(path), strands, blocks, keep_from, following[keep_from:] - start)
 
 
 def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[Block]:
@@ -122,16 +134,16 @@ def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[Blo
     return [Block(True, low, high, 0, int(ends[low]) - start) for low, high in itertools.pairwise(cuts)]
 
 
-def _own_blocks(stream: Stream, runs: Sequence[Run], start: int, stop: int) -> list[Block]:
-    """Find the parts of every run that later runs see."""
+def _own_blocks(stream: Stream, strands: Sequence[Strand], start: int, stop: int) -> list[Block]:
+    """Find the parts of every strand that later strands see."""
     first = int(np.searchsorted(stream.segment_starts, start, "right")) - 1
     last = int(np.searchsorted(stream.segment_starts, stop, "left"))
     borders = np.clip(np.append(stream.segment_starts[first:last], stop), start, stop) - start
     ends = stream.segment_ends[first:last].clip(max=stop) - start
-    run_stops = np.array([run.stop for run in runs])
+    strand_stops = np.array([strand.stop for strand in strands])
     blocks: list[Block] = []
     for low, high, end in zip(borders[:-1].tolist(), borders[1:].tolist(), ends.tolist(), strict=True):
-        own_end = int(run_stops[np.searchsorted(run_stops, low, "right")])
+        own_end = int(strand_stops[np.searchsorted(strand_stops, low, "right")])
         if end > own_end:
             blocks.append(Block(False, low, high, own_end, end))
     return blocks

@@ -1,31 +1,71 @@
-"""Requests become a stream, and the stream becomes packs."""
+"""Requests become a stream, and the stream becomes units and packs.
+
+A unit is whole documents with their candidates, as many as fit into a pack, or one larger document over several packs.
+What several units share is a stretch of its own before the first of them, and is computed by itself: a unit depends on
+these stretches and on nothing else, and no token is computed twice. A group of documents larger than a pack is split
+where the fewest tokens are shared, and each part again, as long as the passes that this adds are cheap.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.engine.interface import Pack, Position
-from geval_local.engine.prefix_sharing.prompt_trie import Stream, build_stream
+from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream, build_stream
 from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Ids, Request
 
-__all__ = ["StreamPack", "Work", "cut", "lay_requests_out"]
+__all__ = ["StreamPack", "Work", "lay_requests_out", "plan_packs"]
+
+#: What a forward pass costs beside its tokens, as a share of the tokens of a full one: the weights are read once.
+_PASS = 1 / 32
+#: Share of a group's tokens that the passes may cost which splitting it adds.
+_ALLOWANCE = 1 / 16
+#: Units stay small: documents, which share less than a pass costs, are parted if that costs little, and so are the
+#: parts of one document of more full packs than the first; a group of more than the second is split at any cost.
+_SOME_PACKS, _MOST_PACKS = 4, 16
 
 #: Tokens behind a prompt, and the inner nodes that are read along them: (depth, node).
 _Path = tuple[Ids, list[tuple[int, int]]]
+#: A stretch of the stream, and whether a unit ends with it; else it is what several units share.
+_Stretch = tuple[int, int, bool]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A planned stream and what is to be read in it, in stream order."""
+    """A planned stream and what is to be read in it, in stream order.
+
+    Attributes
+    ----------
+    stream : Stream
+        The prompt trie, laid out.
+    places : ndarray of int64
+        Where in the stream something is read, ascending.
+    positions : tuple of Position
+        What is read there.
+    bounds : ndarray of int64
+        Where packs begin, and the end of the last.
+    prefix : ndarray of int32
+        What the stream begins with that the metric owns, a stretch of its own; empty if there is nothing to keep.
+    """
 
     stream: Stream
-    places: NDArray[np.int64]
+    places: Index
     positions: tuple[Position, ...]
+    bounds: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
+    prefix: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int32), repr=False)
+
+    def pack_of(self, token: int) -> tuple[int, int]:
+        """Find the stretch of the pack that a token of the stream belongs to."""
+        number = int(np.searchsorted(self.bounds, token, "right"))
+        return int(self.bounds[number - 1]), int(self.bounds[number])
 
 
 @dataclass(frozen=True)
@@ -43,6 +83,43 @@ class StreamPack(Pack):
     start: int
     stop: int
     work: Work = field(repr=False, compare=False)
+
+
+def plan_packs(members: Sequence[int], requests: Sequence[Request], budget: int) -> list[StreamPack]:
+    """Lay requests out as a stream and cut it into units and packs; a pure function of them.
+
+    Parameters
+    ----------
+    members : sequence of int
+        Which of the requests.
+    requests : sequence of Request
+        All of them.
+    budget : int
+        Most tokens of a pack.
+
+    Returns
+    -------
+    list of StreamPack
+        In the order of the stream. A request belongs to the pack that holds its last read-out.
+    """
+    if not members:
+        return []
+    work = lay_requests_out(members, requests)
+    prefix = _common_prefix(work, [requests[index].prefix for index in members])
+    cuts = [
+        (low, min(low + budget, stop), ends_unit and low + budget >= stop)
+        for start, stop, ends_unit in _stretches(work, len(prefix), budget)
+        for low in range(start, stop, budget)
+    ]
+    bounds = np.array([*(start for start, _, _ in cuts), len(work.stream)], dtype=np.int64)
+    work = replace(work, bounds=bounds, prefix=prefix)
+    finished = _finished(work)
+    packs: list[StreamPack] = []
+    unit = 0
+    for number, (start, stop, ends_unit) in enumerate(cuts):
+        packs.append(StreamPack(tuple(finished.get(number, ())), stop - start, unit, start, stop, work))
+        unit += ends_unit
+    return packs
 
 
 def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Work:
@@ -68,21 +145,95 @@ def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Wor
 
 
 def _paths(trie: LabelTrie) -> Iterator[_Path]:
-    """List the paths to a trie's inner nodes; every inner node is read once, on the first path through it."""
+    """List the paths to a label trie's inner nodes; each is read once, on the first path through it."""
     nodes = {node.path: number for number, node in enumerate(trie.inner_nodes)}
     for path in trie.reading_paths:
         found = [(depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1)]
         yield np.array(path, dtype=np.int32), [(depth, node) for depth, node in found if node is not None]
 
 
-def cut(work: Work, members: Sequence[int], requests: Sequence[Request], budget: int) -> Iterator[StreamPack]:
-    """Cut a stream into packs; a request belongs to the pack that holds its last read-out."""
-    last = dict.fromkeys(members, 0)
+def _common_prefix(work: Work, prefixes: Sequence[Ids | None]) -> Ids:
+    """Give the metric's prefix if every prompt begins with it and nothing is read in it; else an empty array."""
+    prefix, stream = prefixes[0], work.stream
+    none: Ids = np.zeros(0, dtype=np.int32)
+    if prefix is None or not 0 < len(prefix) <= MOST_POSITIONS or len(prefix) > work.places[0]:
+        return none
+    if not all(other is prefix or np.array_equal(other, prefix) for other in prefixes if other is not None):
+        return none
+    # The first sequence begins the stream; the others have the prefix if they leave the ones before behind it.
+    is_shared = bool((stream.chain_depths[1:] >= len(prefix)).all())
+    return prefix if is_shared and np.array_equal(stream.tokens[: len(prefix)], prefix) else none
+
+
+def _stretches(work: Work, prefix: int, budget: int) -> list[_Stretch]:
+    """Cut the stream, behind a prefix that stands by itself, into what several units share and their own tokens."""
+    stream = work.stream
+    depths = stream.chain_depths
+    # A unit may begin with a chain on whose root path nothing is read: no prompt before it is still open there.
+    heads = np.flatnonzero(~_is_read_above(work))
+    starts = np.append(stream.chain_starts[heads], len(stream))
+    shared = depths[heads]
+    found: list[_Stretch] = [(0, prefix, False)] if prefix else []
+    # A group begins at a place of the stream, and holds the heads from `low` up to, but not including, `high`.
+    todo = [(prefix, 0, len(heads), (len(stream) - prefix) * _ALLOWANCE)]
+    while todo:
+        begin, low, high, allowance = todo.pop()
+        end = int(starts[high])
+        size = end - begin
+        if size <= budget or high - low == 1:
+            found.append((begin, end, True))
+            continue
+        depth = int(shared[low + 1 : high].min())
+        own = begin + depth - int(stream.positions[begin])
+        borders = [low, *(low + 1 + np.flatnonzero(shared[low + 1 : high] == depth)).tolist(), high]
+        parts = _joined(own, borders, starts, budget)
+        sizes = [own - begin, *(int(starts[part_high]) - part_begin for part_begin, _, part_high in parts)]
+        added = sum(math.ceil(one / budget) for one in sizes) - math.ceil(size / budget)
+        cost = added * budget * _PASS
+        are_documents = own - begin <= budget * _PASS
+        cheap = added <= 0 or (cost <= allowance and (are_documents or size > _SOME_PACKS * budget))
+        if len(parts) == 1 or not (cheap or size > _MOST_PACKS * budget):
+            found.append((begin, end, True))
+            continue
+        if own > begin:
+            found.append((begin, own, False))
+        left = max(0.0, allowance - max(0.0, cost)) / size
+        todo += [(*part, left * part_size) for part, part_size in zip(parts, sizes[1:], strict=True)][::-1]
+    return found
+
+
+def _joined(begin: int, borders: Sequence[int], starts: Index, budget: int) -> list[tuple[int, int, int]]:
+    """Put neighbours together that fit into one pack: ``(begin, low, high)``; the first begins at `begin`."""
+    parts: list[tuple[int, int, int]] = []
+    for low, high in itertools.pairwise(borders):
+        if parts and int(starts[high]) - parts[-1][0] <= budget:
+            parts[-1] = (parts[-1][0], parts[-1][1], high)
+        else:
+            parts.append((int(starts[low]) if parts else begin, low, high))
+    return parts
+
+
+def _is_read_above(work: Work) -> NDArray[np.bool_]:
+    """For every chain, whether anything is read on the root path that it hangs on."""
+    stream = work.stream
+    ends = np.append(stream.chain_starts[1:], len(stream))
+    first = np.searchsorted(work.places, stream.chain_starts)
+    places = np.append(work.places, len(stream))[first]
+    # Position of the first token of each chain that is read; beyond every depth where none is.
+    read_at = np.where(places < ends, stream.chain_depths + places - stream.chain_starts, 1 << 62).tolist()
+    above: list[bool] = []
+    for depth, parent in zip(stream.chain_depths.tolist(), stream.chain_parents.tolist(), strict=True):
+        above.append(parent >= 0 and (above[parent] or read_at[parent] < depth))
+    return np.array(above, dtype=bool)
+
+
+def _finished(work: Work) -> dict[int, list[int]]:
+    """List for every pack the requests whose last read-out it holds."""
+    last: dict[int, int] = {}
     for place, position in zip(work.places.tolist(), work.positions, strict=True):
         last[position.request] = place
     finished: dict[int, list[int]] = {}
-    for index, place in last.items():
-        finished.setdefault(place // budget, []).append(index)
-    for number, start in enumerate(range(0, len(work.stream), budget)):
-        stop = min(start + budget, len(work.stream))
-        yield StreamPack(tuple(finished.get(number, ())), stop - start, start, stop, work)
+    packs = np.searchsorted(work.bounds, list(last.values()), "right") - 1
+    for index, number in zip(last, packs.tolist(), strict=True):
+        finished.setdefault(number, []).append(index)
+    return finished

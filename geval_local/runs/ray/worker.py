@@ -22,7 +22,7 @@ from geval_local.runs.ray.attempts import attempt
 from geval_local.runs.ray.part_records import PartRow
 from geval_local.runs.ray.shards import Shard
 from geval_local.runs.run import Identity
-from geval_local.runs.schema import LimitRecord, PlanRecord
+from geval_local.runs.schema import PlanRecord
 from geval_local.runs.store import Store
 from geval_local.runs.windows import Window
 from geval_local.score import Estimator
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
 
 __all__ = ["ShardResult", "ShardScorer", "ShardTask", "open_result", "pack"]
-
-#: Sorts before every pack of a shard: what a forward pass took when memory last ran out holds for the next shard too.
-_BEFORE = (0, -1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,6 @@ class ShardScorer:
         self._metrics = metrics
         self._session = session
         self._failure: GevalError | None = None
-        self._limit: int | None = None
         try:
             self._judge = judge = load(record)
             if record.batch_tokens is not None:
@@ -145,14 +141,10 @@ class ShardScorer:
             samples = [task.samples[place] for place in places]
             window = Window(0, 0, samples, (self._judge.prepare(metric, samples),))
             with Store(None, "a shard", is_new=True) as store:
-                if self._limit is not None:
-                    store.add(0, 0, (), LimitRecord(*_BEFORE, self._limit))
                 worker = Worker(store, None, self._judge, 0, advance=lambda count: None, should_stop=lambda: False)
                 worker.execute(window, 0, window.prepared[0] or [])
                 outcomes, origins = store.outcomes(0, 0, 0, len(samples)), store.origins(0, 0, 0, len(samples))
-                totals, limits = store.totals(0, 0), store.limits(0)
-            if limits:
-                self._limit = limits[-1].tokens
+                totals = store.totals(0, 0)
             rows += [
                 PartRow(task.shard.rows[place], number, origins[index], outcomes[index])
                 for index, place in enumerate(places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,14 +19,76 @@ from transformers import Cache, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine, Row, rows_of
 from geval_local.engine.interface import Pack, PositionReadout, Readout, ReadoutTable, read_positions
-from geval_local.engine.prefix_batches import batches
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, input_device, trunk_of
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import length_groups, rope_reset
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
-__all__ = ["CachePack", "PrefixCacheEngine"]
+__all__ = ["CachePack", "SharedCacheEngine", "batches"]
+
+#: A prefix shorter than this beyond the one before is not worth a forward pass of its own.
+LEAST_SHARED = 16
+#: Prefixes within prefixes: a cache is held for each.
+_DEEPEST = 8
+#: Positions of the repeated cache per token that goes through the layers: keys and values are all there is of them.
+_CACHED_PER_TOKEN = 8
+
+
+def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
+    """Batch rows behind their shared prefixes, depth first.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Sorted by their tokens, each distinct.
+    budget : int
+        Most tokens of a batch, padding included and the prefix not; a single longer row still comes alone.
+
+    Yields
+    ------
+    cuts : tuple of int
+        Growing lengths of the prefixes within prefixes that the batch hangs on; its own is the last. Every read-out of
+        a row lies behind them, so that a prefix whose cache is held need not be computed again.
+    rows : list of Row
+        The batch, longest row first.
+    """
+    arrays = [np.array(row.tokens, dtype=np.int32) for row in rows]
+    shared = [common_prefix(one, other) for one, other in itertools.pairwise(arrays)]
+    firsts = [min(place for place, _ in row.reads) for row in rows]
+
+    def walk(members: Sequence[int], cuts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
+        least = (cuts[-1] if cuts else 0) + LEAST_SHARED
+        far = [number for number in members if firsts[number] >= least and len(cuts) < _DEEPEST]
+        blocks: list[list[int]] = []
+        for number in far:
+            if blocks and min(shared[blocks[-1][-1] : number]) >= least:
+                blocks[-1].append(number)
+            else:
+                blocks.append([number])
+        blocks = [block for block in blocks if len(block) > 1]
+        inside = {number for block in blocks for number in block}
+        lone = [rows[number] for number in members if number not in inside]
+        yield from ((cuts, batch) for batch in _padded(lone, cuts[-1] if cuts else 0, budget))
+        for block in blocks:
+            end = min(*shared[block[0] : block[-1]], *(firsts[number] for number in block))
+            yield from walk(block, (*cuts, end))
+
+    yield from walk(range(len(rows)), ())
+
+
+def _padded(rows: Sequence[Row], start: int, budget: int) -> Iterator[list[Row]]:
+    """Batch rows of similar length, longest first, of which the tokens from `start` on are computed."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=lambda row: -len(row.tokens)):
+        width = len((batch or [row])[0].tokens)
+        full = (len(batch) + 1) * (width - start) > budget or (len(batch) + 1) * width > _CACHED_PER_TOKEN * budget
+        if batch and full:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -47,7 +110,7 @@ class CachePack(Pack):
     rows: tuple[Row, ...] = field(repr=False)
 
 
-class PrefixCacheEngine:
+class SharedCacheEngine:
     """Right-padded batches behind copies of a shared prefix's cache.
 
     Parameters
@@ -74,8 +137,6 @@ class PrefixCacheEngine:
     """
 
     name = "cache"
-    #: What a pack finds held depends on the packs before it.
-    independent_packs = False
 
     def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, padded: PaddedEngine) -> None:
         self._trunk = trunk_of(model)
@@ -89,7 +150,8 @@ class PrefixCacheEngine:
         self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self._padded = padded
-        self._held: list[tuple[Ids, Cache]] = []
+        #: Prefixes that were computed, each with the lengths at which that was done, shortest first.
+        self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.computed_tokens = 0
@@ -109,6 +171,8 @@ class PrefixCacheEngine:
                 missing[index] += 1
         packs: list[Pack] = []
         before = np.zeros(0, dtype=np.int32)
+        opened: set[int] = set()
+        unit = 0
         for cuts, rows in batches(ordered, self.batch_tokens):
             prefix = np.array(rows[0].tokens[: cuts[-1] if cuts else 0], dtype=np.int32)
             kept = max((cut for cut in cuts if cut <= common_prefix(before, prefix)), default=0)
@@ -118,11 +182,16 @@ class PrefixCacheEngine:
                 if missing[index] == 0:
                     finished.append(index)
             width = max(len(row.tokens) for row in rows) - len(prefix)
-            packs.append(CachePack(tuple(finished), len(rows) * width + len(prefix) - kept, prefix, cuts, tuple(rows)))
+            tokens = len(rows) * width + len(prefix) - kept
+            packs.append(CachePack(tuple(finished), tokens, unit, prefix, cuts, tuple(rows)))
             before = prefix
+            # The rows of a request may lie in several packs, which then are one unit.
+            opened.update(index for row in rows for index in row.requests)
+            opened.difference_update(finished)
+            unit += not opened
         apart = [index for index, group in enumerate(groups) if group != 0]
         packs += [
-            Pack(tuple(apart[local] for local in pack.requests), pack.tokens)
+            Pack(tuple(apart[local] for local in pack.requests), pack.tokens, unit + pack.unit)
             for pack in self._padded.plan([requests[index] for index in apart])
         ]
         return packs
@@ -138,18 +207,14 @@ class PrefixCacheEngine:
             self._compute(pack, requests, table, failed)
             again = [index for index in pack.requests if index in failed]
             if again:
-                self.forget()
+                self._held = []
             found = {
                 index: readout
                 for index in again
-                for _, readouts in self._padded.execute(requests, [Pack((index,), 0)])
+                for _, readouts in self._padded.execute(requests, [Pack((index,), 0, 0)])
                 for readout in readouts
             }
             yield pack, [found[index] if index in found else table.take(index) for index in pack.requests]
-
-    def forget(self) -> None:
-        """Drop the caches of the last prefixes, from which later work would go on."""
-        self._held = []
 
     def _compute(self, pack: CachePack, requests: Sequence[Request], table: ReadoutTable, failed: set[int]) -> None:
         todo = [list(pack.rows)]
@@ -199,19 +264,27 @@ class PrefixCacheEngine:
         return hidden[index[:, 0], index[:, 1]]
 
     def _cache(self, pack: CachePack) -> Cache:
-        """Give the cache of a pack's prefix, computing from the longest one that is held."""
-        while self._held and common_prefix(self._held[-1][0], pack.prefix) < len(self._held[-1][0]):
+        """Give the cache of a pack's prefix, computing from the longest one that is held.
+
+        One that was computed in other pieces has other last bits, and is not gone on from.
+        """
+        while self._held and not self._is_held_for(pack):
             self._held.pop()
         for cut in pack.cuts:
             start = len(self._held[-1][0]) if self._held else 0
-            cache = copy.deepcopy(self._held[-1][1]) if self._held and start < cut else None
+            cache = copy.deepcopy(self._held[-1][2]) if self._held and start < cut else None
             while start < cut:
                 chunk = pack.prefix[start : min(cut, start + self.batch_tokens)]
                 cache = self._forward(chunk[None], cache, keep=True)[1]
                 start += len(chunk)
             if cache is not None:
-                self._held.append((pack.prefix[:cut], cache))
-        return self._held[-1][1]
+                self._held.append((pack.prefix[:cut], pack.cuts[: pack.cuts.index(cut) + 1], cache))
+        return self._held[-1][2]
+
+    def _is_held_for(self, pack: CachePack) -> bool:
+        """Whether the longest prefix that is held is one of a pack's, computed as for this pack."""
+        ids, cuts, _ = self._held[-1]
+        return pack.cuts[: len(cuts)] == cuts and common_prefix(ids, pack.prefix) == len(ids)
 
     def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
         """Send tokens through the trunk, behind a cache if there is one; `keep` the cache that comes of it."""

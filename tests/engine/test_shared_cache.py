@@ -28,7 +28,8 @@ from geval_local.engine import choose as gate
 from geval_local.engine import probe
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
-from geval_local.engine.prefix_cache import PrefixCacheEngine
+from geval_local.engine.shared_cache import SharedCacheEngine
+from geval_local.engine.window import plan_units
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head
 
@@ -42,7 +43,7 @@ DOUBTFUL = ["mamba", "mamba2"]
 def engines(model, batch_tokens=4096):
     head = Head(model)
     alone = PaddedEngine(model, head, batch_tokens=1)
-    return alone, PrefixCacheEngine(model, head, batch_tokens=batch_tokens, padded=alone)
+    return alone, SharedCacheEngine(model, head, batch_tokens=batch_tokens, padded=alone)
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -136,12 +137,12 @@ def test_a_prefix_too_short_to_be_shared_is_no_proof():
 
 
 def test_chunks_that_no_probe_reaches_are_said_or_refused(monkeypatch):
-    monkeypatch.setitem(probe._PROBE_OPERATIONS, "cpu", 0.0)
+    monkeypatch.setitem(probe.PROBE_OPERATIONS, "cpu", 0.0)
     model = tiny_model("falcon_h1", VOCAB, mamba_chunk_size=256)
     report = choose_engine(model, Head(model))[1]
     assert (report.engine, report.window) == ("cache", 256)
     assert "window 256 not reached" in report.text
-    monkeypatch.setattr(gate, "_refusal", lambda model: "for this test")
+    monkeypatch.setattr(gate, "stated_refusal", lambda model: "for this test")
     model = tiny_model("llama", VOCAB)
     model.config.attention_chunk_size, model.config.layer_types = 256, ["chunked_attention"] * 2
     assert choose_engine(model, Head(model))[1].engine == "padded"
@@ -178,11 +179,25 @@ def test_what_is_shared_is_computed_once():
     engine = engines(tiny_model("falcon_h1", VOCAB, torch.float32))[1]
     readouts(engine, requests)
     assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20
+    # Another plan cuts its prefixes elsewhere; what was computed in other pieces has other last bits.
     readouts(engine, requests[-8:])
-    assert engine.computed_tokens == 200 + 4 * 300 + 5 * 8 * 20
-    engine.forget()
+    assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20 + 500 + 8 * 20
     readouts(engine, requests[-8:])
-    assert engine.computed_tokens == 2 * (200 + 300) + 3 * 300 + 6 * 8 * 20
+    assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20 + 500 + 2 * 8 * 20
+
+
+@pytest.mark.parametrize("kind", ["llama", "falcon_h1", "bloom"])
+@pytest.mark.parametrize("budget", [40, 300])
+def test_a_unit_gives_the_same_bits_whatever_was_executed_before(kind, budget):
+    model = tiny_model(kind, VOCAB, torch.float32)
+    requests = documents(seed=4, stem=40, documents=5)
+    used = engines(model, budget)[1]
+    whole = readouts(used, requests)
+    for unit in reversed(plan_units(used, requests)):
+        for engine in (used, engines(model, budget)[1]):
+            for pack, found in engine.execute(requests, unit.packs):
+                for index, readout in zip(pack.requests, found, strict=True):
+                    assert np.array_equal(readout.label_logprobs, whole[index].label_logprobs)
 
 
 def test_two_runs_of_one_engine_may_take_turns():
@@ -203,7 +218,7 @@ def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_ca
     limited, sizes = short_of_memory(
         model.model.forward, lambda ids, **options: ids.numel() > 110 and "past_key_values" in options
     )
-    monkeypatch.setattr(engine, "_trunk", limited)
+    monkeypatch.setattr(model.model, "forward", limited)
     found = logprobs(engine, requests)
     assert max(sizes) > 110
     assert engine.limit < 400
@@ -211,12 +226,13 @@ def test_batches_are_halved_until_they_fit_and_what_never_fits_goes_without_a_ca
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
-    engine = engines(tiny_model("llama", VOCAB))[1]
+    model = tiny_model("llama", VOCAB)
+    engine = engines(model)[1]
 
     def broken(**_):
         raise RuntimeError("a shape does not fit")
 
-    monkeypatch.setattr(engine, "_trunk", broken)
+    monkeypatch.setattr(model.model, "forward", broken)
     with pytest.raises(RuntimeError, match="shape"):
         readouts(engine, documents())
 
