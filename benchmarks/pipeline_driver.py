@@ -25,7 +25,7 @@ from geval_local.runs.ray import driver as distributed
 from geval_local.runs.ray.part_records import PartRow
 from geval_local.runs.ray.worker import ShardResult, ShardTask, pack
 from geval_local.runs.run import Identity
-from geval_local.runs.schema import PlanRecord
+from geval_local.runs.store import PlanRecord
 from geval_local.score import Outcome
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
-    from geval_local.runs.score_file import RunEvents, RunResult, resume, score_file
+    from geval_local.runs.events import RunEvents
+    from geval_local.runs.score_file import RunResult, resume, score_file
     from geval_local.scale import Scale
     from geval_local.score import Distribution, Estimator, Score
 
@@ -27,7 +28,7 @@ _HOMES = {
     "Interrupted": "geval_local.errors",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",
-    "RunEvents": "geval_local.runs.score_file",
+    "RunEvents": "geval_local.runs.events",
     "RunResult": "geval_local.runs.score_file",
     "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",

@@ -55,7 +55,7 @@ def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
 
 @dataclass(frozen=True)
 class ScoreCalibrator:
-    """Applies a calibration to scores of the kind that it was fitted on; a `runs.score_file.Calibrator`."""
+    """Applies a calibration to scores of the kind that it was fitted on; a `runs.events.Calibrator`."""
 
     calibration: Calibration
 

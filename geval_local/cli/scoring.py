@@ -12,7 +12,8 @@ from geval_local.cli.output.console import note
 from geval_local.cli.output.run_summary import show_result
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.cli.stopping import Stopper
-from geval_local.runs.score_file import RunEvents, RunResult
+from geval_local.runs.events import RunEvents
+from geval_local.runs.score_file import RunResult
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from geval_local.errors import OutputError
 from geval_local.paths import home_directory, home_folder
 from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
-from geval_local.runs.records import from_columns, to_columns
+from geval_local.runs.store import from_columns, to_columns
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:

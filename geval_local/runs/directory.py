@@ -13,13 +13,12 @@ from pathlib import Path
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
 from geval_local.runs.files import fingerprint_input
-from geval_local.runs.local import LocalRun
 from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import OwnFiles, hold, leftovers
 from geval_local.runs.ray.driver import DistributedRun
 from geval_local.runs.ray.parts import PARTS_NAME, PartStore
-from geval_local.runs.run import Run, planned_names
-from geval_local.runs.store import Store
+from geval_local.runs.run import LocalRun, Run, planned_names
+from geval_local.runs.store import MemoryStore, Store
 
 __all__ = ["STORE_NAME", "is_run_directory", "open_run", "remove_run", "side_directory"]
 
@@ -69,8 +68,7 @@ def open_run(
         assert wanted is not None
         if wanted.settings.distributed is not None:
             raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
-        with Store(None, wanted.run, is_new=True) as store:
-            yield LocalRun(wanted, store, None)
+        yield LocalRun(wanted, MemoryStore(), None)
         return
     on_record = _look_at(directory)
     if on_record is None and wanted is None:

@@ -4,56 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from geval_local.errors import OutputError
+from geval_local.errors import Interrupted, OutputError
 from geval_local.io.result_manifest import manifest_path
-from geval_local.io.samples import Sample
+from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.paths import safe_file_name
+from geval_local.runs.cache import OutcomeCache
+from geval_local.runs.executor import Preparer, Window, Worker, read_windows, run_ahead
+from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
-from geval_local.runs.windows import Window
-from geval_local.score import Estimator, Outcome, Score
+from geval_local.runs.store import MemoryStore, OutcomeStore, Store
+from geval_local.score import Estimator, Score
 from geval_local.signature import signature_differences
-from geval_local.steps import OnSteps
+from geval_local.steps import OnSteps, read_pinned
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["Identity", "OutcomeStore", "Run", "ScoredRow", "export_name", "planned_names"]
+__all__ = ["Identity", "LocalRun", "Run", "ScoredRow", "export_name", "planned_names"]
 
 #: A row with its scores, by metric, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Score]]
-
-
-class OutcomeStore(Protocol):
-    """What a run needs of the place where its outcomes are kept: `Store`, or `PartStore` of a distributed run."""
-
-    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """Read the outcomes of rows `first` up to, but not including, `stop`; by row."""
-        ...
-
-    def totals(self, judge: int, metric: int) -> dict[str, int]:
-        """Count rows by origin and by whether there is a score, and tokens as planned."""
-        ...
-
-    def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Make rows without a score missing again; return how many there were."""
-        ...
-
-    def is_empty(self) -> bool:
-        """Whether no row is finished."""
-        ...
-
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
-        """Make sure that what is there can be used; see `Store.verify`."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
 
 
 class Identity(NamedTuple):
@@ -268,3 +245,109 @@ class Run(ABC):
         self.manifest.files = files
         self.manifest.ended = now()
         self.save()
+
+
+class LocalRun(Run):
+    """A run in this process, its outcomes in a `Store`; see `Run`."""
+
+    store: Store | MemoryStore
+
+    def __init__(self, manifest: Manifest, store: Store | MemoryStore, directory: Path | None) -> None:
+        super().__init__(manifest, store, directory)
+        self._cache = OutcomeCache() if manifest.settings.use_cache else None
+
+    def rows(
+        self,
+        load: Callable[[JudgeRecord], Judge],
+        *,
+        advance: Callable[[int], object] = lambda count: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
+        on_steps: OnSteps = lambda metric, tokens: None,
+    ) -> Iterator[ScoredRow]:
+        """Score what is missing, and give out every row while the last judge is at work; see `Run.rows`."""
+        last = len(self.manifest.judges) - 1
+        for number, record in enumerate(self.manifest.judges):
+            judge = None if record.complete else load(record)
+            try:
+                if judge is not None:
+                    self._meet(record, judge, on_steps)
+                on_judge(record)
+                if judge is None and number < last:
+                    advance((self.manifest.input.rows or 0) * len(self.metrics))
+                    continue
+                for window in self._windows(number, judge, advance, should_stop):
+                    if number == last:
+                        yield from self.scored(window)
+            finally:
+                if judge is not None and number < last:
+                    from geval_local.models.memory import release_memory
+
+                    del judge
+                    release_memory()
+
+    def _windows(
+        self,
+        number: int,
+        judge: Judge | None,
+        advance: Callable[[int], object],
+        should_stop: Callable[[], bool],
+    ) -> Iterator[Window]:
+        """Go through the input once, with one judge; windows come out with all their outcomes committed."""
+        check_unchanged(self.manifest.input)
+        settings, record = self.manifest.settings, self.manifest.judges[number]
+        counts = self.store.counts(number, settings.window)
+        preparers: list[Preparer | None] = [None] * len(self.metrics)
+        worker = None
+        if judge is not None:
+            definitions = (Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics)
+            preparers = [partial(judge.prepare, metric) for metric in definitions]
+            worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
+        windows = read_windows(
+            read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields),
+            settings.window,
+            preparers,
+            lambda metric, window, rows: counts.get((metric, window), 0) == rows,
+        )
+        rows = 0
+        with closing(run_ahead(windows)) as ahead:
+            for window in ahead:
+                for metric, prepared in enumerate(window.prepared):
+                    if prepared is None or worker is None:
+                        advance(len(window.samples))
+                    else:
+                        worker.execute(window, metric, prepared)
+                rows = window.stop
+                yield window
+                if should_stop():
+                    raise Interrupted
+        check_unchanged(self.manifest.input, through=True)
+        self.store.sync()
+        self.manifest.input.rows = rows
+        record.complete = True
+        self.save()
+
+    def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
+        """Write down what a judge is, or make sure that it is still the one that the run began with."""
+        metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
+        estimator = Estimator(**self.manifest.settings.estimator)
+        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
+        self.meet(
+            record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures), metrics
+        )
+        assert record.batch_tokens is not None
+        judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
+
+    def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
+        """Give a metric the steps that this run began with."""
+        if metric.name not in record.definitions or not metric.needs_steps:
+            return judge.with_steps(metric, on_steps=on_steps)
+        used = Metric.model_validate(record.definitions[metric.name])
+        pinned = read_pinned(metric, judge.fingerprint)
+        if pinned is not None and pinned.steps != used.steps:
+            raise OutputError(
+                f"the evaluation steps of {metric.name} that are pinned for {record.name} are not those that this run "
+                "began with",
+                hint="Put the pinned steps back, or score into another directory.",
+            )
+        return metric.with_steps(used.steps, used.steps_provenance)

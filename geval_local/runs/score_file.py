@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
 from geval_local.io.checks import check_input
@@ -28,6 +28,7 @@ from geval_local.io.result_manifest import ScoredMetric, read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.directory import is_run_directory, open_run
+from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.export import Exporter, clear_away, deliver, describe
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.judge_choice import JudgeChoice, labels_of
@@ -41,64 +42,10 @@ from geval_local.summary import Summary, Tally
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["Calibrator", "RunEvents", "RunResult", "resume", "score_file"]
+__all__ = ["RunResult", "resume", "score_file"]
 
 #: Rows whose scores are handed out with the result, to be shown.
 FIRST_ROWS = 8
-
-
-class Calibrator(Protocol):
-    """Brings a metric's scores onto the scale of human ratings; `geval_local.analysis` fits such maps."""
-
-    def check(self, signature: str) -> None:
-        """Refuse scores of another kind than those that it was fitted on.
-
-        Raises
-        ------
-        ConfigurationError
-            If they are.
-        """
-        ...
-
-    def calibrate(self, score: Score) -> Score:
-        """Add the calibrated value to a score; all other figures stay raw."""
-        ...
-
-    def record(self) -> dict[str, Any]:
-        """Describe the map for the manifest of the results."""
-        ...
-
-
-class RunEvents:
-    """What a run tells its caller; override what you need. All methods are called in the thread of `score_file`."""
-
-    def on_resume(self, there: int, total: int | None) -> None:
-        """Hear that an earlier run left `there` of `total` outcomes (None: unknown); one per row, metric and judge."""
-
-    def on_check(self) -> None:
-        """Hear that the files of several judges are checked before the first one is loaded."""
-
-    def on_load(self, judge: str | None) -> None:
-        """Hear that a judge is loaded now; None: the workers of a cluster load it."""
-
-    def on_loaded(self, judge: Judge) -> None:
-        """Hear that a judge is there."""
-
-    def on_steps(self, metric: Metric, tokens: int) -> None:
-        """Hear how many tokens of a metric's evaluation steps a judge has written; 0 when it begins."""
-
-    def on_score(self, judge: str, total: int | None, there: int, done: int) -> None:
-        """Hear that a judge begins to score: `done` of `total` outcomes are finished, `there` by an earlier run."""
-
-    def on_progress(self, done: int) -> None:
-        """Hear how many outcomes are finished."""
-
-    def on_write(self) -> None:
-        """Hear that every row has its outcome, and that results are written now."""
-
-    def should_stop(self) -> bool:
-        """Say whether to stop after the current batch; asked often."""
-        return False
 
 
 @dataclass(frozen=True)

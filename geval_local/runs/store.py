@@ -7,6 +7,8 @@ of the input, judges and metrics in the order of the manifest.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sqlite3
 import time
@@ -14,27 +16,101 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from geval_local.errors import OutputError
-from geval_local.runs.database import connect, migrate, plain_errors, transaction
-from geval_local.runs.records import COLUMNS, from_columns, to_columns
-from geval_local.runs.schema import MIGRATIONS, Origin, PlanRecord
+from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
 from geval_local.score import Outcome
 
-__all__ = ["DAMAGE_REMEDY", "Store"]
+__all__ = [
+    "DAMAGE_REMEDY",
+    "MemoryStore",
+    "Origin",
+    "OutcomeStore",
+    "PlanRecord",
+    "Store",
+    "checked_outcome",
+    "from_columns",
+    "to_columns",
+]
 
 DAMAGE_REMEDY = (
     "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
     "where that is in use."
 )
 
+#: The tables. Migrations are only ever appended.
+_MIGRATIONS: tuple[Migration, ...] = (
+    (
+        "outcomes, plans",
+        (
+            "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+            """CREATE TABLE outcomes (
+                judge INTEGER NOT NULL, metric INTEGER NOT NULL, row INTEGER NOT NULL, origin INTEGER NOT NULL,
+                logprobs BLOB, other TEXT, prompt_tokens INTEGER NOT NULL, dropped_tokens INTEGER NOT NULL,
+                sample_key INTEGER NOT NULL, error TEXT,
+                PRIMARY KEY (judge, metric, row)) WITHOUT ROWID""",
+            """CREATE TABLE plans (
+                judge INTEGER NOT NULL, metric INTEGER NOT NULL, window INTEGER NOT NULL,
+                prompt_tokens INTEGER NOT NULL, planned_tokens INTEGER NOT NULL,
+                PRIMARY KEY (judge, metric, window)) WITHOUT ROWID""",
+        ),
+    ),
+)
+#: The columns that hold an outcome, in the order of `to_columns`.
+_COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
 #: A power cut loses what was committed in the last so many seconds; a process that dies loses nothing committed.
 SYNC_SECONDS = 1.0
 #: Rows that one statement inserts, where there are as many. SQLite takes 999 values at least.
 _ROWS_AT_ONCE = 32
-_INSERT = f"INSERT OR IGNORE INTO outcomes (judge, metric, row, origin, {COLUMNS}) VALUES"
+_INSERT = f"INSERT OR IGNORE INTO outcomes (judge, metric, row, origin, {_COLUMNS}) VALUES"
 _MARKS = "(?,?,?,?,?,?,?,?,?,?)"
+
+
+class Origin:
+    """Where an outcome came from."""
+
+    MODEL = 0
+    CACHE = 1
+    INPUT = 2  # the row itself cannot be scored; no model saw it
+
+
+class PlanRecord(NamedTuple):
+    """Tokens of the prompts of a window, and tokens that go through the model for them."""
+
+    prompt_tokens: int
+    planned_tokens: int
+
+
+class OutcomeStore(Protocol):
+    """What a run needs of the place where its outcomes are kept: a `Store`, a `MemoryStore`, or a cluster's parts."""
+
+    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
+        """Read the outcomes of rows `first` up to, but not including, `stop`; by row."""
+        ...
+
+    def totals(self, judge: int, metric: int) -> dict[str, int]:
+        """Count rows by origin and by whether there is a score, and tokens as planned."""
+        ...
+
+    def take_errors_back(self, judges: Sequence[int]) -> int:
+        """Make rows without a score missing again; return how many there were."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Whether no row is finished."""
+        ...
+
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+        """Make sure that what is there can be used; see `Store.verify`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
 
 
 class Store:
@@ -42,8 +118,8 @@ class Store:
 
     Parameters
     ----------
-    path : Path or None
-        The file; None for a temporary store that goes with the process.
+    path : Path
+        The file.
     run : str
         The run's own identifier. A new file takes it, an existing one must have it.
     is_new : bool
@@ -56,11 +132,10 @@ class Store:
         written.
     """
 
-    def __init__(self, path: Path | None, run: str, *, is_new: bool) -> None:
-        self.path = path or Path("the temporary store")
-        self._file = path
+    def __init__(self, path: Path, run: str, *, is_new: bool) -> None:
+        self.path = path
         self._synced = time.monotonic()
-        if path is not None and not is_new and not (path.is_file() and path.stat().st_size):
+        if not is_new and not (path.is_file() and path.stat().st_size):
             raise OutputError(
                 f"{path} is {'empty' if path.is_file() else 'missing'}, although its run has begun",
                 hint="Restore it from a backup, or delete the directory and run again.",
@@ -78,7 +153,7 @@ class Store:
             for (problem,) in self._connection.execute("PRAGMA quick_check(1)"):
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
-        migrate(self._connection, MIGRATIONS, self.path)
+        migrate(self._connection, _MIGRATIONS, self.path)
         if is_new:
             self._connection.execute("INSERT INTO about VALUES ('run', ?)", (run,))
         found = self._connection.execute("SELECT value FROM about WHERE key = 'run'").fetchone()
@@ -134,8 +209,8 @@ class Store:
     def sync(self) -> None:
         """Bring what was committed to the disk itself, so that it survives a power cut."""
         self._synced = time.monotonic()
-        log = None if self._file is None else self._file.with_name(f"{self._file.name}-wal")
-        if log is not None and log.exists():
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if log.exists():
             try:
                 descriptor = os.open(log, os.O_RDWR)
                 try:
@@ -151,7 +226,7 @@ class Store:
         """Read the outcomes of rows `first` up to, but not including, `stop`; by row."""
         with plain_errors(self.path):
             rows = self._connection.execute(
-                f"SELECT row, {COLUMNS} FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
+                f"SELECT row, {_COLUMNS} FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
                 (judge, metric, first, stop),
             ).fetchall()
         return {row: self._outcome(judge, metric, row, columns) for row, *columns in rows}
@@ -185,7 +260,7 @@ class Store:
         counts: dict[tuple[int, int], int] = {}
         with plain_errors(self.path):
             for judge, metric, row, origin, *columns in self._connection.execute(
-                f"SELECT judge, metric, row, origin, {COLUMNS} FROM outcomes"
+                f"SELECT judge, metric, row, origin, {_COLUMNS} FROM outcomes"
             ):
                 numbers = (judge, metric, row, origin)
                 if not all(isinstance(number, int) and number >= 0 for number in numbers) or not (
@@ -204,10 +279,9 @@ class Store:
                     if is_complete and rows is not None and counts.get((judge, metric), 0) != rows:
                         lost = rows - counts.get((judge, metric), 0)
                         raise self._damaged(f"{lost} of {rows} rows are missing, although all were finished")
-            for table in ("plans", "limits", "retries"):
-                for record in self._connection.execute(f"SELECT * FROM {table}"):
-                    if not all(isinstance(number, int) for number in record):
-                        raise self._damaged(f"a record of its {table} is no record of whole numbers: {record}")
+            for record in self._connection.execute("SELECT * FROM plans"):
+                if not all(isinstance(number, int) for number in record):
+                    raise self._damaged(f"a record of its plans is no record of whole numbers: {record}")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
         """Say which rows there are, and where they came from."""
@@ -262,3 +336,137 @@ class Store:
                 f"DELETE FROM outcomes WHERE error IS NOT NULL AND judge IN ({marks})", tuple(judges)
             )
             return done.rowcount
+
+
+class MemoryStore:
+    """Outcomes of a run that keeps nothing: dictionaries in the place of a `Store`'s tables."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], dict[int, tuple[int, Outcome]]] = {}
+        self._plans: dict[tuple[int, int], dict[int, PlanRecord]] = {}
+
+    def begin_window(
+        self, judge: int, metric: int, window: int, plan: PlanRecord, given: Iterable[tuple[int, int, Outcome]]
+    ) -> None:
+        """See `Store.begin_window`."""
+        rows = self._rows.setdefault((judge, metric), {})
+        for row, origin, outcome in given:
+            rows.setdefault(row, (origin, outcome))
+        self._plans.setdefault((judge, metric), {})[window] = plan
+
+    def add(self, judge: int, metric: int, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+        """See `Store.add`."""
+        rows = self._rows.setdefault((judge, metric), {})
+        for row, outcome in outcomes:
+            rows.setdefault(row, (Origin.MODEL, outcome))
+
+    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
+        """See `Store.outcomes`."""
+        rows = self._rows.get((judge, metric), {})
+        return {row: rows[row][1] for row in range(first, stop) if row in rows}
+
+    def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
+        """See `Store.origins`."""
+        rows = self._rows.get((judge, metric), {})
+        return {row: rows[row][0] for row in range(first, stop) if row in rows}
+
+    def is_planned(self, judge: int, metric: int, window: int) -> bool:
+        """See `Store.is_planned`."""
+        return window in self._plans.get((judge, metric), {})
+
+    def counts(self, judge: int, window_rows: int) -> dict[tuple[int, int], int]:
+        """See `Store.counts`."""
+        found: dict[tuple[int, int], int] = {}
+        for (one, metric), rows in self._rows.items():
+            for row in rows if one == judge else ():
+                found[metric, row // window_rows] = found.get((metric, row // window_rows), 0) + 1
+        return found
+
+    def totals(self, judge: int, metric: int) -> dict[str, int]:
+        """See `Store.totals`."""
+        rows = self._rows.get((judge, metric), {}).values()
+        plans = self._plans.get((judge, metric), {}).values()
+        return {
+            "rows": len(rows),
+            "unscored": sum(outcome.error is not None for _, outcome in rows),
+            "from_cache": sum(origin == Origin.CACHE for origin, _ in rows),
+            "prompt_tokens": sum(plan.prompt_tokens for plan in plans),
+            "planned_tokens": sum(plan.planned_tokens for plan in plans),
+        }
+
+    def is_empty(self) -> bool:
+        """See `Store.is_empty`."""
+        return not any(self._rows.values())
+
+    def take_errors_back(self, judges: Sequence[int]) -> int:
+        """Take nothing back: nothing was kept."""
+        return 0
+
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+        """Check nothing: nothing was read."""
+
+    def sync(self) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def to_columns(outcome: Outcome) -> tuple[Any, ...]:
+    """Write an outcome: log-probabilities as little-endian float64, other tokens as JSON, the key as signed 64 bits."""
+    key = outcome.sample_key
+    return (
+        None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
+        json.dumps(outcome.other_tokens, ensure_ascii=True) if outcome.other_tokens else None,
+        outcome.prompt_tokens,
+        outcome.dropped_tokens,
+        key - (1 << 64) if key >= 1 << 63 else key,
+        None if outcome.error is None else outcome.error.encode("utf-8", "backslashreplace").decode(),
+    )
+
+
+def from_columns(columns: tuple[Any, ...]) -> Outcome:
+    """Read an outcome back.
+
+    Raises
+    ------
+    ValueError
+        If the columns are none of `to_columns`; the message says why.
+    """
+    logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
+    if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
+        raise ValueError("its log-probabilities are cut off")
+    if not all(isinstance(number, int) for number in (prompt_tokens, dropped_tokens, key)):
+        raise ValueError("a count of it is no whole number")
+    return checked_outcome(
+        None if logprobs is None else np.frombuffer(logprobs, dtype="<f8"),
+        other,
+        prompt_tokens,
+        dropped_tokens,
+        key % (1 << 64),
+        error,
+    )
+
+
+def checked_outcome(
+    logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
+) -> Outcome:
+    """Make an outcome of what a file says, the other tokens as JSON.
+
+    Raises
+    ------
+    ValueError
+        If no judge can have said so.
+    """
+    if (logprobs is None) == (error is None) or not isinstance(error, str | None):
+        raise ValueError("it has both figures and a reason for having none, or neither")
+    # The largest value is NaN if any is; there is no score without one finite value either.
+    if logprobs is not None and not (logprobs.size and -math.inf < logprobs.max() < math.inf):
+        raise ValueError("its log-probabilities are no numbers")
+    tokens: tuple[tuple[str, float], ...] = ()
+    if other is not None:
+        try:
+            tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise ValueError("its other tokens are no JSON") from problem
+    return Outcome(logprobs, tokens, prompt_tokens, dropped_tokens, key, error)

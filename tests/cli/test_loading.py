@@ -53,7 +53,10 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
 
     monkeypatch.setattr(geval_local.judge.Judge, "load", load)
     left_out = WRITING_STEPS if verb == "steps" else ()
-    given = {name: pair for name, pair in GIVEN.items() if name not in left_out}
+    adapter = tmp_path / "tuned"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    given = {name: pair for name, pair in GIVEN.items() if name not in left_out} | {"adapter": (str(adapter), adapter)}
     options = [
         part
         for name, (text, _) in given.items()

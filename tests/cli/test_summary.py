@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from geval_local.io.samples import Sample
 from geval_local.score import Score
 from geval_local.summary import ROWS_NAMED, Tally, bootstrap_interval
 
@@ -42,8 +41,8 @@ def test_an_interval_needs_two_values_and_finite_ones():
 def test_unscored_rows_are_counted_and_enter_no_mean():
     tally = Tally("m")
     for row, value in enumerate([1.0, 3.0, 5.0], start=1):
-        tally.add(Sample({}, row, "f"), scored(value, mass=[1.0, 0.5, 0.9][row - 1]))
-    tally.add(Sample({}, 4, "f"), Score.unscored("m", "f, row 4: the field 'output' is empty\nFill it in."))
+        tally.add(f"f, row {row}", row, scored(value, mass=[1.0, 0.5, 0.9][row - 1]))
+    tally.add("f, row 4", 4, Score.unscored("m", "f, row 4: the field 'output' is empty\nFill it in."))
     summary = tally.summary()
     assert (summary.rows, summary.scored, summary.unscored) == (4, 3, 1)
     assert summary.mean == 3.0
@@ -59,8 +58,8 @@ def test_unscored_rows_are_counted_and_enter_no_mean():
 def test_reasons_that_differ_in_numbers_only_are_one_and_name_the_first_rows():
     tally = Tally("m")
     for row in range(1, 10):
-        tally.add(Sample({}, row, "f"), Score.unscored("m", f"the prompt has {5000 + row} tokens"))
-    tally.add(Sample({}, 10, "f"), Score.unscored("m", "f, row 10: the field 'source' is null"))
+        tally.add(f"f, row {row}", row, Score.unscored("m", f"the prompt has {5000 + row} tokens"))
+    tally.add("f, row 10", 10, Score.unscored("m", "f, row 10: the field 'source' is null"))
     summary = tally.summary()
     assert [(reason.count, reason.text) for reason in summary.reasons] == [
         (9, "the prompt has 5001 tokens"),
@@ -71,9 +70,9 @@ def test_reasons_that_differ_in_numbers_only_are_one_and_name_the_first_rows():
 
 def test_passed_share_counts_scored_rows_only():
     tally = Tally("m")
-    tally.add(Sample({}, 1), scored(4.0, threshold=3.0, passed=True))
-    tally.add(Sample({}, 2), scored(2.0, threshold=3.0, passed=False))
-    tally.add(Sample({}, 3), Score.unscored("m", "empty"))
+    tally.add("row 1", 1, scored(4.0, threshold=3.0, passed=True))
+    tally.add("row 2", 2, scored(2.0, threshold=3.0, passed=False))
+    tally.add("row 3", 3, Score.unscored("m", "empty"))
     summary = tally.summary()
     assert summary.threshold == 3.0
     assert summary.passed_share == 0.5
@@ -81,7 +80,7 @@ def test_passed_share_counts_scored_rows_only():
 
 def test_nothing_scored_is_null_and_never_zero():
     tally = Tally("m")
-    tally.add(Sample({}, 1), Score.unscored("m", "empty"))
+    tally.add("row 1", 1, Score.unscored("m", "empty"))
     record = tally.summary().to_dict()
     assert record["mean"] is None
     assert record["interval"] is None

@@ -12,7 +12,7 @@ from geval_local.errors import OutputError
 from geval_local.runs.ray.part_records import PartRow
 from geval_local.runs.ray.parts import PartStore
 from geval_local.runs.ray.shards import Shard
-from geval_local.runs.schema import Origin, PlanRecord
+from geval_local.runs.store import Origin, PlanRecord
 from geval_local.score import Outcome
 
 pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")

@@ -22,9 +22,8 @@ from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form
-from geval_local.runs.schema import PlanRecord
-from geval_local.runs.store import Store
-from geval_local.runs.windows import read_windows, run_ahead
+from geval_local.runs.executor import read_windows, run_ahead
+from geval_local.runs.store import PlanRecord, Store
 from geval_local.score import Outcome
 from geval_local.tokens import shared_text as segments
 from geval_local.tokens.encoder import PromptEncoder
@@ -184,11 +183,11 @@ def test_common_prefix(first, second):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 64, 100])
-def test_rows_are_stored_whatever_their_number_and_the_first_one_stays(rows):
+def test_rows_are_stored_whatever_their_number_and_the_first_one_stays(rows, tmp_path):
     def outcomes(value: float) -> dict[int, Outcome]:
         return {row: Outcome(np.array([value, -float(row)]), prompt_tokens=row, sample_key=row) for row in range(rows)}
 
-    with Store(None, "run", is_new=True) as store:
+    with Store(tmp_path / "store", "run", is_new=True) as store:
         store.begin_window(0, 0, 0, PlanRecord(1, 1), [(3, 1, Outcome(error="first"))] if rows else [])
         store.add(0, 0, outcomes(-1.0).items())
         store.add(0, 0, outcomes(-2.0).items())

@@ -128,7 +128,8 @@ def score(
     from geval_local.cli.calibrated import load_calibrations
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_file
-    from geval_local.runs.score_file import RunEvents, RunResult, score_file
+    from geval_local.runs.events import RunEvents
+    from geval_local.runs.score_file import RunResult, score_file
     from geval_local.runs.target import find_target
 
     target = find_target(output, export or [])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from geval_local.errors import Interrupted
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
+from geval_local.runs.executor import Window, read_windows
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.ray.cluster import score_shards
@@ -20,7 +21,6 @@ from geval_local.runs.ray.shards import Shard, cut_shards
 from geval_local.runs.ray.steps import steps_by_worker
 from geval_local.runs.ray.worker import ShardResult, ShardTask
 from geval_local.runs.run import Identity, Run, ScoredRow
-from geval_local.runs.windows import Window, read_windows
 from geval_local.steps import OnSteps
 
 if TYPE_CHECKING:

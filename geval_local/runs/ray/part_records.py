@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from geval_local.runs.records import checked_outcome
+from geval_local.runs.store import checked_outcome
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:

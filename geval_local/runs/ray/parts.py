@@ -19,7 +19,7 @@ from geval_local.files import temporary_path
 from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.ray.part_records import PartRow, from_table, to_table
 from geval_local.runs.ray.shards import Shard
-from geval_local.runs.schema import PlanRecord
+from geval_local.runs.store import PlanRecord
 from geval_local.score import Outcome
 
 __all__ = ["PARTS_NAME", "PartStore"]

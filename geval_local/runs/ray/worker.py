@@ -16,15 +16,13 @@ from geval_local import __version__
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.runs.executor import Worker
+from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.ray.attempts import attempt
 from geval_local.runs.ray.part_records import PartRow
 from geval_local.runs.ray.shards import Shard
 from geval_local.runs.run import Identity
-from geval_local.runs.schema import PlanRecord
-from geval_local.runs.store import Store
-from geval_local.runs.windows import Window
+from geval_local.runs.store import MemoryStore, PlanRecord
 from geval_local.score import Estimator
 
 if TYPE_CHECKING:
@@ -140,11 +138,11 @@ class ShardScorer:
         for number, (metric, places) in enumerate(zip(self._metrics, task.places, strict=True)):
             samples = [task.samples[place] for place in places]
             window = Window(0, 0, samples, (self._judge.prepare(metric, samples),))
-            with Store(None, "a shard", is_new=True) as store:
-                worker = Worker(store, None, self._judge, 0, advance=lambda count: None, should_stop=lambda: False)
-                worker.execute(window, 0, window.prepared[0] or [])
-                outcomes, origins = store.outcomes(0, 0, 0, len(samples)), store.origins(0, 0, 0, len(samples))
-                totals = store.totals(0, 0)
+            store = MemoryStore()
+            worker = Worker(store, None, self._judge, 0, advance=lambda count: None, should_stop=lambda: False)
+            worker.execute(window, 0, window.prepared[0] or [])
+            outcomes, origins = store.outcomes(0, 0, 0, len(samples)), store.origins(0, 0, 0, len(samples))
+            totals = store.totals(0, 0)
             rows += [
                 PartRow(task.shard.rows[place], number, origins[index], outcomes[index])
                 for index, place in enumerate(places)

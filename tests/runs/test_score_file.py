@@ -1,0 +1,119 @@
+"""Durable runs from Python: figures as by the judge itself, resumable, no database where nothing is kept."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+from cli_run import METRIC, judge_directory
+
+import geval_local
+from geval_local import Interrupted, Judge, Metric, RunEvents, read_samples, resume, score_file
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.runs.judge_choice import JudgeChoice
+
+ROWS = 40
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    rows = [
+        {"id": f"r{number}", "source": f"Document {number // 4} says a few things.", "output": f"Summary {number}."}
+        for number in range(ROWS)
+    ]
+    rows[7]["output"] = None
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    return tmp_path
+
+
+def scores_in(path):
+    return [json.loads(line)["geval"]["clarity"]["score"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["by name", "a loaded judge"])
+def test_figures_are_those_of_score_many(here, loaded):
+    judge = Judge.load(judge_directory())
+    expected = [
+        one.value if one.is_scored else None
+        for one in judge.score_many(Metric.load("clarity.yaml"), read_samples("data.jsonl"))
+    ]
+    given = judge if loaded else str(judge_directory())
+    result = score_file("data.jsonl", "clarity.yaml", given, "out.jsonl")
+    assert scores_in(here / "out.jsonl") == expected
+    assert (result.rows, result.summaries[0].scored) == (ROWS, ROWS - 1)
+    assert [file.name for file in result.files] == ["out.jsonl"]
+    assert result.signatures[0] == str(judge.signature(Metric.load("clarity.yaml")))
+
+
+class _Recorder(RunEvents):
+    """Writes down what it is told, and stops after so many outcomes."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.told: list[str] = []
+        self.done = 0
+        self.stop_at = stop_at
+
+    def on_resume(self, there, total):
+        self.told.append(f"resume {there > 0} {total}")
+
+    def on_load(self, judge):
+        self.told.append("load")
+
+    def on_loaded(self, judge):
+        self.told.append("loaded")
+
+    def on_score(self, judge, total, there, done):
+        self.told.append(f"score {total}")
+
+    def on_progress(self, done):
+        assert done >= self.done
+        self.done = done
+
+    def on_write(self):
+        self.told.append("write")
+
+    def should_stop(self):
+        return self.stop_at is not None and self.done >= self.stop_at
+
+
+def test_a_stopped_run_is_resumed_to_the_same_bytes(here):
+    choice = JudgeChoice(name=str(judge_directory()), batch_tokens=600)
+    whole = _Recorder()
+    score_file("data.jsonl", "clarity.yaml", choice, "whole/", use_cache=False, events=whole)
+    assert whole.told == ["load", "loaded", f"score {ROWS}", "write"]
+    assert whole.done == ROWS
+    with pytest.raises(Interrupted) as stop:
+        score_file("data.jsonl", "clarity.yaml", choice, "part/", use_cache=False, events=_Recorder(stop_at=9))
+    assert stop.value.directory is not None
+    assert not (here / "part" / "scores.jsonl").exists()
+    again = _Recorder()
+    result = resume(stop.value.directory, events=again)
+    assert again.told == [f"resume True {ROWS}", "load", "loaded", f"score {ROWS}", "write"]
+    assert result.totals["rows"] == ROWS
+    assert (here / "part" / "scores.jsonl").read_bytes() == (here / "whole" / "scores.jsonl").read_bytes()
+
+
+def test_a_run_that_keeps_nothing_opens_no_database(here, monkeypatch):
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: pytest.fail("a database was opened"))
+    result = score_file("data.jsonl", Metric.load("clarity.yaml"), str(judge_directory()), use_cache=False)
+    assert result.files == []
+    assert result.summaries[0].scored == ROWS - 1
+    assert sorted(path.name for path in here.iterdir() if path.name != "home") == ["clarity.yaml", "data.jsonl"]
+
+
+def test_what_cannot_be_done_is_refused_before_a_judge_is_loaded(here, monkeypatch):
+    monkeypatch.setattr(Judge, "load", lambda *given, **named: pytest.fail("a judge was loaded"))
+    with pytest.raises(OutputError, match="it is the input"):
+        score_file("data.jsonl", "clarity.yaml", "nano", "data.jsonl", overwrite=True)
+    with pytest.raises(OutputError, match="no run"):
+        resume("nowhere/")
+    with pytest.raises(ConfigurationError, match="no metric is named"):
+        score_file("data.jsonl", [], "nano")
+    with pytest.raises(ConfigurationError, match="same name"):
+        score_file("data.jsonl", ["clarity.yaml", "clarity.yaml"], "nano")
+    with pytest.raises(geval_local.GevalError, match="no row has such a column"):
+        score_file("data.jsonl", "rag/faithfulness", "nano", fields={"output": "nothing"})
