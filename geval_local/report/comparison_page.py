@@ -15,11 +15,11 @@ from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import DataError
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.human_ratings import HumanFields, human_field, scored_items
 from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.pairing import Pairing, pair_runs
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.people import HumanFields, human_field, scored_items
 from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
 
 __all__ = ["write_comparison"]

@@ -11,6 +11,14 @@ from typing import Any
 from geval_local.analysis.tables import Table, correlation_table
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.human_ratings import (
+    GroupCorrelation,
+    HumanFields,
+    agreement,
+    group_correlations,
+    human_field,
+    scored_items,
+)
 from geval_local.report.overview import (
     MetricNotes,
     facts,
@@ -22,14 +30,6 @@ from geval_local.report.overview import (
 )
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.people import (
-    GroupCorrelation,
-    HumanFields,
-    agreement,
-    group_correlations,
-    human_field,
-    scored_items,
-)
 from geval_local.report.signatures import SignatureInput, signatures_by_metric
 
 __all__ = ["People", "write_report"]

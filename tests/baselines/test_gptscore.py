@@ -17,8 +17,8 @@ from tiny import byte_tokenizer, tiny_model
 from geval_local import Judge, Metric
 from geval_local.analysis.ratings.rated import read_own
 from geval_local.baselines.gptscore import NO_READING, gptscore_figures, render_request
-from geval_local.cli import model_baselines
-from geval_local.cli.kept_columns import Column, KeptColumns, text_hash
+from geval_local.cli.meta_eval import model_baselines
+from geval_local.cli.meta_eval.kept_columns import Column, KeptColumns, text_hash
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.samples import Sample
 from geval_local.models.head import Head

@@ -22,7 +22,7 @@ from geval_local.baselines.reference_models import (
     yes_probabilities,
 )
 from geval_local.baselines.unieval import QUESTIONS, unieval_scores
-from geval_local.cli import model_baselines
+from geval_local.cli.meta_eval import model_baselines
 from geval_local.errors import JudgeError, TokenizerError, WeightsError
 from geval_local.models.entry import JudgeEntry
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 import geval_local.judge
 from geval_local.baselines import overlap as baselines
-from geval_local.cli.contenders import DRAWS
+from geval_local.cli.meta_eval.participants import DRAWS
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")

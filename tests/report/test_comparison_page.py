@@ -12,7 +12,7 @@ from geval_local.analysis.statistics.agreement import agree
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
-from geval_local.report.people import scored_items
+from geval_local.report.human_ratings import scored_items
 from geval_local.report.signatures import differences
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"

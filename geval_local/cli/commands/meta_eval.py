@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from geval_local.analysis.ratings.rated import Rated
     from geval_local.analysis.ratings.responses import ParsedResponses
     from geval_local.analysis.studies.evaluation import Contender
-    from geval_local.cli.kept_columns import KeptColumns
-    from geval_local.cli.kept_runs import KeptRuns
+    from geval_local.cli.meta_eval.kept_columns import KeptColumns
+    from geval_local.cli.meta_eval.kept_runs import KeptRuns
     from geval_local.metric import Metric
 
 __all__ = ["meta_eval"]
@@ -93,10 +93,10 @@ def meta_eval(
     from geval_local.analysis.ratings.published import published_table
     from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, read_own, read_published
     from geval_local.analysis.studies.evaluation import evaluate
-    from geval_local.cli import contenders as sources
-    from geval_local.cli.kept_columns import KeptColumns
-    from geval_local.cli.kept_runs import KeptRuns, check_directory
-    from geval_local.cli.meta_metrics import benchmark_metrics, own_metrics
+    from geval_local.cli.meta_eval import participants as sources
+    from geval_local.cli.meta_eval.kept_columns import KeptColumns
+    from geval_local.cli.meta_eval.kept_runs import KeptRuns, check_directory
+    from geval_local.cli.meta_eval.metrics import benchmark_metrics, own_metrics
     from geval_local.cli.output.meta_evaluation import Report, show_report
     from geval_local.fields import read_mapping
     from geval_local.io.checks import ROWS_CHECKED, check_rows
@@ -173,7 +173,7 @@ def meta_eval(
     if isinstance(rated, PublishedRatings):
         found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
         for asked in reference_model or []:
-            from geval_local.cli.model_baselines import from_reference_model
+            from geval_local.cli.meta_eval.model_baselines import from_reference_model
 
             found.append(
                 from_reference_model(rated, columns, asked, dimensions, models_file=models, device=loading.device)
@@ -199,7 +199,7 @@ def _judged(
     gptscore: bool,
 ) -> list[Contender]:
     """Load one judge, let it score, and let go of it before the next one is loaded."""
-    from geval_local.cli import contenders as sources
+    from geval_local.cli.meta_eval import participants as sources
     from geval_local.cli.progress import load_shown
     from geval_local.signature import judge_name
 
@@ -215,7 +215,7 @@ def _judged(
         found += sources.ablations(full, metrics)
         found += [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
     if gptscore:
-        from geval_local.cli.model_baselines import gptscore as gptscore_row
+        from geval_local.cli.meta_eval.model_baselines import gptscore as gptscore_row
 
         found.append(gptscore_row(rated, columns, judge, metrics, name))
     return found

@@ -26,7 +26,7 @@ from geval_local.runs.results import result_file
 from geval_local.signature import judge_name
 
 if TYPE_CHECKING:
-    from geval_local.cli.kept_runs import KeptRuns
+    from geval_local.cli.meta_eval.kept_runs import KeptRuns
     from geval_local.judge import Judge
 
 __all__ = [

@@ -23,7 +23,7 @@ from geval_local.baselines.reference_models import (
     load_reference_model,
 )
 from geval_local.baselines.unieval import QUESTIONS, unieval_scores
-from geval_local.cli.kept_columns import Column, KeptColumns, text_hash
+from geval_local.cli.meta_eval.kept_columns import Column, KeptColumns, text_hash
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, UnscorableError

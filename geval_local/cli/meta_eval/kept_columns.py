@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from geval_local.cli.kept_runs import kept_name
+from geval_local.cli.meta_eval.kept_runs import kept_name
 from geval_local.cli.output.console import note
 from geval_local.cli.steps_file import replace_file
 from geval_local.errors import DataError

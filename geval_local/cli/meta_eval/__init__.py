@@ -1,0 +1,1 @@
+"""What ``meta-eval`` puts side by side: judges, kept scores, other people's outputs, reference metrics."""
