@@ -20,10 +20,11 @@ from transformers import PreTrainedModel
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
+from geval_local.engine.prefix_sharing.flex import FlexKernel, find_kernel, why_no_kernel
 from geval_local.engine.probe import HALF, SHORT_PROBE, distance_from_alone, probe_length, probe_requests, widened
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
-from geval_local.models.head import Head, exact_products, gpus_of
+from geval_local.models.head import Head, exact_products, gpus_of, input_device
 from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
@@ -31,6 +32,7 @@ from geval_local.tokens.requests import Request
 __all__ = [
     "EngineChoice",
     "EngineReport",
+    "branching_requests",
     "choose_engine",
     "expected_spans",
     "find_budget",
@@ -80,9 +82,9 @@ def choose_engine(
     reasons: list[str] = []
     if choice != "cache":
         refusal = stated_refusal(model)
-        report, ways = (EngineReport("padded", refusal), {}) if refusal is not None else _probe_trie(model, head)
+        report, kernel = (EngineReport("padded", refusal), None) if refusal is not None else _probe_sharing(model, head)
         if report.reason is None:
-            engine = PrefixSharingEngine(model, head, batch_tokens=batch_tokens or LEAST, padded=padded, **ways)
+            engine = PrefixSharingEngine(model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel)
             if batch_tokens is None:
                 engine.batch_tokens = engine.limit = find_budget(model, engine)
             return engine, report
@@ -139,36 +141,37 @@ def expected_spans(config: Any) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def _probe_trie(model: PreTrainedModel, head: Head) -> tuple[EngineReport, dict[str, bool]]:
-    """Probe the trie, with the fused GPU kernel if that serves.
-
-    Returns
-    -------
-    report : EngineReport
-    ways : dict
-        Options of `PrefixSharingEngine`: which of these it may use.
-    """
+def _probe_sharing(model: PreTrainedModel, head: Head) -> tuple[EngineReport, FlexKernel | None]:
+    """Probe prefix sharing, with the GPU's kernel if that serves; the report says where it does not."""
     config: Any = model.config.get_text_config()
     expected = expected_spans(config)
     span = min((size for size in expected if size is not None), default=None)
-
-    for fused in (True, False) if model.device.type == "cuda" else (False,):
-        ways = {"fused": fused}
-        report = _probe(model, partial(_compare_trie, model, head, expected, ways), span)
+    device = input_device(model)
+    kernel, missing = find_kernel(device), why_no_kernel(device)
+    if kernel is not None:
+        report = _probe(model, partial(_compare_sharing, model, head, expected, kernel), span)
         if report.reason is None:
-            break
-    return report, ways
+            return report, kernel
+        missing = report.reason
+    report = _probe(model, partial(_compare_sharing, model, head, expected, None), span)
+    if missing is not None and report.reason is None:
+        note = f"attention in pieces, many times slower than a kernel: {missing}"
+        logger.warning("%s: %s", type(model).__name__, note)
+        report = replace(report, note="; ".join(filter(None, (report.note, note))))
+    return report, None
 
 
-def _compare_trie(
-    model: PreTrainedModel, head: Head, expected: list[int | None], ways: dict[str, bool], requests: Sequence[Request]
+def _compare_sharing(
+    model: PreTrainedModel,
+    head: Head,
+    expected: list[int | None],
+    kernel: FlexKernel | None,
+    requests: Sequence[Request],
 ) -> EngineReport:
-    """Compare the trie, cut into small packs, with one prompt at a time."""
+    """Compare prefix sharing, cut into small packs, with one prompt at a time."""
     alone = PaddedEngine(model, head, batch_tokens=1)
     budget = max(1, len(requests[0].ids) // 3)
-    # The kernel takes half precision only, so a widened model goes without it.
-    ways = ways | {"fused": ways["fused"] and model.dtype in HALF}
-    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, **ways)
+    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel)
     difference, tolerance = distance_from_alone(engine, model, head, requests)
     reason = None
     if len(engine.spans) != len(expected):
@@ -315,7 +318,7 @@ def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
     devices = gpus_of(model)
     if not devices:
         return CPU_TOKENS
-    requests = _branching(model)
+    requests = branching_requests(model)
     peak = PeakMemory(devices)
     tokens = 0
     for pack, _ in engine.execute(requests, engine.plan(requests)):
@@ -325,7 +328,7 @@ def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
     return int(np.clip(budget, LEAST, MOST))
 
 
-def _branching(model: PreTrainedModel) -> list[Request]:
+def branching_requests(model: PreTrainedModel) -> list[Request]:
     """Make a document with candidates, read in a scale of digits, that fill a pack of `LEAST` tokens."""
     limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LEAST)
     digits = [(first, second) for first in range(4) for second in range(2)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -26,7 +24,6 @@ from prompts import (
 from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.prefix_sharing import attention as pack_attention
 from geval_local.engine.prefix_sharing import key_value_store, packs
 from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
@@ -383,48 +380,3 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
         with pytest.raises(RuntimeError, match="shape"):
             readouts(trie, requests)
     assert largest_difference(logprobs(trie, requests), logprobs(engines(model, 1)[0], requests)) < 1e-10
-
-
-# --- kernels
-
-
-def loop_over_sequences(query, key, value, packed, *, scale, span, softcap):
-    """What a kernel for packed sequences promises, written out."""
-    outs, sums = [], []
-    group = query.shape[1] // key.shape[1]
-    ends = list(zip(packed.query_ends.tolist(), packed.key_ends.tolist(), strict=True))
-    for (query_low, key_low), (query_high, key_high) in itertools.pairwise(ends):
-        queries, keys = query[query_low:query_high], key[key_low:key_high].repeat_interleave(group, 1)
-        assert len(queries) <= packed.most_queries
-        assert len(keys) <= packed.most_keys
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
-        if softcap:
-            scores = softcap * torch.tanh(scores / softcap)
-        behind = torch.arange(len(queries))[:, None] + len(keys) - len(queries) - torch.arange(len(keys))
-        scores = scores.masked_fill((behind < 0) | (behind >= (span or len(keys))), -torch.inf)
-        values = value[key_low:key_high].repeat_interleave(group, 1)
-        outs.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values))
-        sums.append(scores.logsumexp(-1).T)
-    return torch.cat(outs), torch.cat(sums)
-
-
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])
-def test_the_fused_kernels_get_the_right_sequences(kind, monkeypatch):
-    model = tiny_model(kind, VOCAB)
-    requests = documents(seed=12)
-    expected = logprobs(engines(model, 1)[0], requests)
-    monkeypatch.setattr(pack_attention, "find_varlen", lambda query, softcap: loop_over_sequences)
-    for budget in (9, 10_000):
-        found = logprobs(engines(model, budget)[1], requests)
-        assert largest_difference(found, expected) < FLOAT64_TOLERANCE.get(kind, 1e-10)
-        assert largest_difference(logprobs(engines(model, budget, fused=False)[1], requests), expected) < 1e-4
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3", "gpt_oss"])
-def test_the_fused_kernel_of_this_machine(kind):
-    model = tiny_model(kind, VOCAB, torch.bfloat16, head_dim=64).cuda()
-    requests = documents(seed=13)
-    unfused = logprobs(engines(model, 40, fused=False)[1], requests)
-    fused = logprobs(engines(model, 40)[1], requests)
-    assert np.median([np.abs(one - other).mean() for one, other in zip(fused, unfused, strict=True)]) < 0.1

@@ -272,7 +272,7 @@ def test_memory_that_ran_out_before_or_after_a_stop_costs_rounding_and_no_row(
     with pytest.raises(Interrupted):
         score_tiny(tmp_path / "pieces", file, judges[0], stop_after=6)
     found = score_tiny(tmp_path / "pieces", file, judges[1])
-    assert judges[1].engine.limit < judges[0].engine.limit < batch_tokens
+    assert max(judge.engine.limit for judge in judges) < batch_tokens
     assert values(found) == pytest.approx(values(calm), abs=1e-4)
 
 

@@ -5,8 +5,8 @@ cascade
     them; the parts are merged by their log-sum-exp. No key is copied. For full attention on the CPU.
 gather
     Each strand attends to its own keys, gathered. For sliding windows.
-varlen
-    All strands with their gathered keys in one call of a GPU kernel.
+flex
+    All tokens and keys in one call of a GPU kernel, which leaves out what nobody sees. No key is gathered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.engine.prefix_sharing.kernels import Packed, attend, attend_to_oneself, find_varlen, merge
+from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals
+from geval_local.engine.prefix_sharing.kernels import attend, attend_to_oneself, merge
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import Layout
 from geval_local.models.head import to_device
@@ -37,8 +38,8 @@ class PackAttention:
         Who sees whom.
     store : PathStore
         Holds the first ``layout.path`` positions.
-    fused : bool
-        Whether a fused GPU kernel may be used.
+    kernel : FlexKernel, optional
+        Computes a layer's attention at once; in pieces when absent.
 
     Attributes
     ----------
@@ -53,13 +54,13 @@ class PackAttention:
         layout: Layout,
         store: PathStore,
         *,
-        fused: bool,
+        kernel: FlexKernel | None = None,
     ) -> None:
         self.layout = layout
         self.spans: list[int | None] = []
         self.added: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._store = store
-        self._fused = fused
+        self._kernel = kernel
         self._made: dict[tuple[Any, ...], Any] = {}
         self._longest = max(strand.position + strand.stop - strand.start for strand in layout.strands)
 
@@ -101,17 +102,9 @@ class PackAttention:
         path_keys, path_values = (
             self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
         )
-        varlen = find_varlen(query, softcap=softcap is not None) if self._fused else None
-        if varlen is not None:
-            index, packed = self._index(query.device, span)
-            out, lse = varlen(
-                query.transpose(0, 1),
-                torch.cat([path_keys, keys])[index],
-                torch.cat([path_values, values])[index],
-                packed,
-                scale=scale,
-                span=span,
-                softcap=softcap,
+        if self._kernel is not None:
+            out = self._in_one_kernel(
+                self._kernel, query, (path_keys, path_values), (key, value), scale, span, softcap, sinks
             )
         else:
             compute = self._cascade if span is None else self._gather
@@ -123,11 +116,45 @@ class PackAttention:
                 span,
             )
             out, lse = out.transpose(0, 1), lse.transpose(0, 1)
-        if sinks is not None:
-            out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
+            if sinks is not None:
+                out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
         keep = self._array("keep", query.device, self.layout.keep)
         self.added.append((keys[keep], values[keep]))
         return out
+
+    def _in_one_kernel(
+        self,
+        kernel: FlexKernel,
+        query: torch.Tensor,
+        path: tuple[torch.Tensor, torch.Tensor],
+        own: tuple[torch.Tensor, torch.Tensor],
+        scale: float,
+        span: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        device, has_sinks = query.device, sinks is not None
+        intervals = self._once(("intervals", has_sinks), lambda: Intervals.of(self.layout, sinks=has_sinks))
+        mask = self._once(("mask", has_sinks, device, span), lambda: kernel.mask(intervals, span, device))
+        key, value = (
+            self._rounded([held.transpose(0, 1), new], intervals.keys) for held, new in zip(path, own, strict=True)
+        )
+        out = kernel(
+            self._rounded([query], intervals.queries), key, value, mask, scale=scale, softcap=softcap, sinks=sinks
+        )
+        return out[:, : query.shape[1]].transpose(0, 1)
+
+    def _rounded(self, parts: list[torch.Tensor], length: int) -> torch.Tensor:
+        """Lay tensors of shape (heads, tokens, size) end to end, and zeros up to a length behind them."""
+        heads, _, size = parts[0].shape
+        missing = length - sum(part.shape[1] for part in parts)
+        if missing:
+            like = parts[0]
+            zeros = self._once(
+                ("zeros", heads, missing, size, like.dtype, like.device), lambda: like.new_zeros(heads, missing, size)
+            )
+            parts = [*parts, zeros]
+        return torch.cat(parts, dim=1)
 
     def _cascade(
         self,
@@ -191,23 +218,6 @@ class PackAttention:
             return masks
 
         return self._once(("masks", device, span), make)
-
-    def _index(self, device: torch.device, span: int | None) -> tuple[torch.Tensor, Packed]:
-        """Index of the gathered keys of all strands, and where they end."""
-
-        def make() -> tuple[torch.Tensor, Packed]:
-            seen = _seen(self.layout, span)
-            lengths = [
-                (strand.stop - strand.start, len(keys)) for strand, keys in zip(self.layout.strands, seen, strict=True)
-            ]
-            ends = np.zeros((2, len(seen) + 1), dtype=np.int32)
-            np.cumsum(np.array(lengths).T, axis=1, out=ends[:, 1:])
-            query_ends, key_ends = to_device(ends, device)
-            most_queries, most_keys = np.array(lengths).max(axis=0).tolist()
-            index = to_device(np.concatenate(seen), device)
-            return index, Packed(query_ends, key_ends, most_queries, most_keys)
-
-        return self._once(("index", device, span), make)
 
     def _array(self, what: Any, device: torch.device, array: NDArray[np.int64]) -> torch.Tensor:
         return self._once((what, device), lambda: to_device(array, device))

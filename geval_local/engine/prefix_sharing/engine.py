@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable
+from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.forward import Launched, Launcher
 from geval_local.engine.prefix_sharing.key_value_store import PathStore, PrefixStore
 from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
@@ -48,8 +49,8 @@ class PrefixSharingEngine:
         Most tokens per forward pass.
     padded : PaddedEngine
         Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
-    fused : bool
-        Whether attention may use a fused kernel for packed sequences, where the device has one.
+    kernel : FlexKernel, optional
+        Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
     look_ahead : int, optional
         Packs that are launched before the figures of one are waited for. As many as the model has GPUs when absent; on
         a CPU, where launching is computing, none.
@@ -72,10 +73,10 @@ class PrefixSharingEngine:
         *,
         batch_tokens: int = 2048,
         padded: PaddedEngine,
-        fused: bool = True,
+        kernel: FlexKernel | None = None,
         look_ahead: int | None = None,
     ) -> None:
-        self._launcher = Launcher(model, head, fused=fused)
+        self._launcher = Launcher(model, head, kernel=kernel)
         self._group = length_groups(model.config)
         self._padded = padded
         self._work: Work | None = None

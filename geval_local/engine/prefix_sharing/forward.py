@@ -23,6 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
+from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import Work
@@ -149,16 +150,16 @@ class Launcher:
         A causal LM in evaluation mode.
     head : Head
         Its read-out head.
-    fused : bool
-        Whether attention may use a fused kernel for packed sequences, where the device has one.
+    kernel : FlexKernel, optional
+        Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
     """
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, fused: bool) -> None:
+    def __init__(self, model: PreTrainedModel, head: Head, *, kernel: FlexKernel | None) -> None:
         self.trunk = trunk_of(model)
         self.device = input_device(model)
         self._config = model.config
         self._head = head
-        self._fused = fused
+        self._kernel = kernel
         self._linear = convertible(self.trunk) if convolution_is_faster() else ()
         self._reset_rope = rope_reset(self.trunk)
 
@@ -194,7 +195,7 @@ class Launcher:
     ) -> Launched:
         stream = work.stream
         layout = lay_out(stream, start, stop, path)
-        attention = PackAttention(layout, store, fused=self._fused)
+        attention = PackAttention(layout, store, kernel=self._kernel)
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
         positions = to_device(stream.positions[start:stop], self.device)
         self._reset_rope()

@@ -72,6 +72,10 @@ class Layout:
         Root path positions before this one stay as they are for the next pack.
     keep : ndarray of int64
         Places in the pack whose keys and values become the root path from `keep_from` on.
+    ends : ndarray of int64, shape (path + tokens,)
+        For every key, on the path and in the pack, the first place in the pack after it that does not see it.
+    positions : ndarray of int64, shape (tokens,)
+        Positions of the pack's tokens.
     """
 
     start: int
@@ -81,6 +85,8 @@ class Layout:
     blocks: tuple[Block, ...]
     keep_from: int
     keep: Index
+    ends: Index
+    positions: Index
 
     @cached_property
     def keys_by_strand(self) -> tuple[Index, ...]:
@@ -122,7 +128,10 @@ def lay_out(stream: Stream, start: int, stop: int, following: Index | None = Non
     # The next root path: what is on the old one already stays, the rest is taken from this pack.
     following = stream.root_path(stop) if following is None else following[: np.searchsorted(following, stop)]
     keep_from = int(np.searchsorted(following, start))
-    return Layout(start, stop, len(path), strands, blocks, keep_from, following[keep_from:] - start)
+    keys = np.append(path, np.arange(start, stop))
+    ends = stream.segment_ends[np.searchsorted(stream.segment_starts, keys, "right") - 1].clip(max=stop) - start
+    kept = following[keep_from:] - start
+    return Layout(start, stop, len(path), strands, blocks, keep_from, kept, ends, stream.positions[start:stop])
 
 
 def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[Block]:

@@ -1,0 +1,320 @@
+"""The GPU's attention, run here: eager in every test, compiled in the slow ones, counted on the meta device."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prompts import DEEP, SERVED, VOCAB, distinct_tokens, documents, largest_difference, logprobs, request
+from tiny import tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from geval_local.engine import choose
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import choose_engine
+from geval_local.engine.prefix_sharing import flex
+from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
+from geval_local.engine.prefix_sharing.flex import TILE, FlexKernel, Intervals, find_kernel, ladder, why_no_kernel
+from geval_local.engine.prefix_sharing.forward import Launcher
+from geval_local.engine.prefix_sharing.key_value_store import PathStore
+from geval_local.engine.prefix_sharing.layout import lay_out
+from geval_local.engine.prefix_sharing.packs import lay_requests_out, plan_packs
+from geval_local.engine.prefix_sharing.prompt_trie import build_stream
+from geval_local.models.head import Head
+
+#: One prompt at a time, these compute attention or routing in float32 whatever the dtype of the model.
+FLOAT64_TOLERANCE = {"gemma2": 1e-5, "deepseek_v3": 1e-5}
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=9)
+
+
+def engines(model, batch_tokens, kernel):
+    head = Head(model)
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    return alone, PrefixSharingEngine(model, head, batch_tokens=batch_tokens, padded=alone, kernel=kernel)
+
+
+@pytest.fixture
+def small_tiles():
+    flex.TILE = 4
+    yield
+    flex.TILE = TILE
+
+
+# --- who sees whom ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(SEQUENCES, st.data())
+@pytest.mark.usefixtures("small_tiles")
+def test_intervals_and_tiles_say_what_the_prompts_say(sequences, data):
+    stream, _ = build_stream([np.array(sequence, dtype=np.int32) for sequence in sequences], [[] for _ in sequences])
+    path, prefixes = [], []
+    for token, position in zip(stream.tokens.tolist(), stream.positions.tolist(), strict=True):
+        path[position:] = [token]
+        prefixes.append(tuple(path))
+    start = data.draw(st.integers(0, len(stream) - 1))
+    stop = data.draw(st.integers(start + 1, len(stream)))
+    sinks = data.draw(st.booleans())
+    span = data.draw(st.none() | st.integers(1, 5))
+    intervals = Intervals.of(lay_out(stream, start, stop), sinks=sinks)
+    keys = [prefixes[index] for index in [*stream.root_path(start), *range(start, stop)]]
+    expected = np.zeros((intervals.queries, intervals.keys), dtype=bool)
+    for row, query in enumerate(prefixes[start:stop]):
+        for column, key in enumerate(keys):
+            expected[row, column] = query[: len(key)] == key and (span is None or len(query) - len(key) < span)
+        expected[row, -1] |= sinks
+    rows, tokens = np.arange(intervals.queries)[:, None], stop - start
+    found = (intervals.starts <= rows) & (rows < intervals.ends)
+    if span is not None:
+        found &= intervals.query_positions[:, None] - intervals.key_positions < span
+    assert np.array_equal(found[:tokens], expected[:tokens])
+    some, whole = intervals.tiles(span)
+    for row, column in itertools.product(range(some.shape[0]), range(some.shape[1])):
+        tile = expected[row * 4 : row * 4 + 4, column * 4 : column * 4 + 4]
+        real = tile[: max(0, tokens - row * 4)]
+        assert some[row, column] or whole[row, column] or not tile.any()
+        assert not whole[row, column] or real.all()
+        assert not (some[row, column] and whole[row, column])
+
+
+def test_tiles_out_of_reach_are_not_computed():
+    stream, _ = build_stream([np.arange(3000, dtype=np.int32)], [[]])
+    intervals = Intervals.of(lay_out(stream, 0, 3000), sinks=False)
+    some, whole = intervals.tiles(None)
+    assert some.sum() + whole.sum() == 24 * 25 // 2
+    some, whole = intervals.tiles(256)
+    assert some.sum() + whole.sum() <= 24 * 3
+
+
+def test_shapes_are_few():
+    assert {length: ladder(length) for length in (1, 128, 129, 257, 385, 1000, 1025, 2000)} == {
+        1: 128,
+        128: 128,
+        129: 256,
+        257: 384,
+        385: 512,
+        1000: 1024,
+        1025: 1536,
+        2000: 2048,
+    }
+    assert len({ladder(length) for length in range(1, 16_385)}) <= 15
+    assert all(ladder(length) % TILE == 0 for length in range(1, 20_000, 7))
+
+
+# --- exactness --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_float64_equals_one_at_a_time_on_every_architecture(kind):
+    model = tiny_model(kind, VOCAB)
+    requests = documents(documents=2)
+    alone, trie = engines(model, 10_000, FlexKernel(compiled=False))
+    expected = logprobs(alone, requests)
+    tolerance = FLOAT64_TOLERANCE.get(kind, 1e-10)
+    assert largest_difference(logprobs(trie, requests), expected) < tolerance
+    assert trie.computed_tokens == distinct_tokens(requests)
+    in_pieces = engines(model, 50, FlexKernel(compiled=False))[1]
+    assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
+def test_prompts_of_several_tiles_beyond_the_window(kind):
+    model = tiny_model(kind, VOCAB, sliding_window=150)
+    requests = documents(seed=2, stem=330, documents=2)
+    alone, trie = engines(model, 200, FlexKernel(compiled=False))
+    assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < FLOAT64_TOLERANCE.get(kind, 1e-10)
+
+
+CASES = {
+    "full": {},
+    "sliding": {"span": 100},
+    "capped": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "sliding with a cap and sinks": {"span": 100, "softcap": 2.0, "sinks": True},
+}
+
+
+def attention_of(kernel, *, span=None, softcap=None, sinks=False, dtype=torch.float32):
+    """Attention of a document with candidates behind a path, and the same with a dense mask."""
+    random = np.random.default_rng(0)
+    stem, more = random.integers(0, 50, 300), random.integers(0, 50, (6, 40))
+    sequences = [np.concatenate([stem, one]).astype(np.int32) for one in more]
+    stream, _ = build_stream(sequences, [[] for _ in sequences])
+    layout = lay_out(stream, 200, len(stream))
+    intervals = Intervals.of(layout, sinks=sinks)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(heads, length, 32, generator=generator).to(dtype)
+        for heads, length in ((8, intervals.queries), (2, intervals.keys), (2, intervals.keys))
+    )
+    scores = torch.randn(8, generator=generator) if sinks else None
+    if sinks:
+        value[:, -1] = 0
+    mask = kernel.mask(intervals, span, torch.device("cpu"))
+    with torch.inference_mode():
+        found = kernel(query, key, value, mask, scale=0.2, softcap=softcap, sinks=scores)
+    rows = np.arange(intervals.queries)[:, None]
+    sees = (intervals.starts <= rows) & (rows < intervals.ends)
+    if span is not None:
+        sees &= intervals.query_positions[:, None] - intervals.key_positions < span
+    wide = torch.matmul(query.double(), key.double().repeat_interleave(4, 0).mT) * 0.2
+    wide = wide if softcap is None else softcap * torch.tanh(wide / softcap)
+    if scores is not None:
+        wide[:, :, -1] = scores[:, None].double()
+    wide = wide.masked_fill(~torch.from_numpy(sees), -torch.inf)
+    tokens = layout.stop - layout.start
+    expected = torch.matmul(wide[:, :tokens].softmax(-1), value.double().repeat_interleave(4, 0))
+    return found[:, :tokens].double(), expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_equals_a_dense_mask(case):
+    found, expected = attention_of(FlexKernel(compiled=False), **CASES[case])
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_compiled_kernel_equals_a_dense_mask(case):
+    found, expected = attention_of(FlexKernel(), **CASES[case])
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+def test_the_compiled_kernel_serves_an_engine(kind):
+    model = tiny_model(kind, VOCAB, torch.float32, initializer_range=0.1, head_dim=16)
+    requests = documents(seed=1)
+    alone, trie = engines(model, 10_000, FlexKernel())
+    assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 2e-5
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_kernel_is_chosen_where_it_is_exact(monkeypatch):
+    kernel = FlexKernel(compiled=False)
+    monkeypatch.setattr(choose, "find_kernel", lambda device: kernel)
+    model = tiny_model("llama", VOCAB, torch.float32)
+    used = []
+    monkeypatch.setattr(
+        FlexKernel, "mask", lambda self, *given, mask=FlexKernel.mask: used.append(1) or mask(self, *given)
+    )
+    engine, report = choose_engine(model, Head(model))
+    assert (report.engine, report.note) == ("trie", None)
+    used.clear()
+    logprobs(engine, documents())
+    assert used
+
+
+class Refusing(FlexKernel):
+    def __call__(self, *_, **__):
+        raise RuntimeError("no kernel image is available for this device")
+
+
+class Wrong(FlexKernel):
+    def __call__(self, *given, **options):
+        return super().__call__(*given, **options) * 1.5
+
+
+@pytest.mark.parametrize(("kind", "word"), [(Refusing, "no kernel image"), (Wrong, "differ by")])
+def test_a_kernel_that_raises_or_errs_is_left_out_of_the_budget_and_of_the_work(monkeypatch, caplog, kind, word):
+    monkeypatch.setattr(choose, "find_kernel", lambda device: kind(compiled=False))
+    monkeypatch.setattr(choose, "gpus_of", lambda model: [torch.device("cuda", 0)])
+    for name, value in {"mem_get_info": (1 << 40, 1 << 40), "memory_allocated": 0, "memory_reserved": 0}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device=None, value=value: value)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device=None: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 1)
+    model = tiny_model("llama", VOCAB, torch.float32)
+    engine, report = choose_engine(model, Head(model))
+    assert (report.engine, engine.batch_tokens) == ("trie", choose.MOST)
+    assert "attention in pieces" in report.text
+    assert word in report.text
+    assert word in caplog.text
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    assert largest_difference(logprobs(engine, documents()), logprobs(alone, documents())) < 1e-3
+
+
+def test_a_gpu_without_triton_is_told(monkeypatch):
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: None if name == "triton" else object())
+    assert find_kernel(cuda) is None
+    assert why_no_kernel(cuda) == "Triton is not installed"
+    monkeypatch.setattr(choose, "why_no_kernel", lambda device: why_no_kernel(cuda))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    assert "Triton is not installed" in choose_engine(model, Head(model))[1].text
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps", "xpu"])
+def test_other_devices_are_served_in_pieces_without_a_word(device):
+    assert find_kernel(torch.device(device)) is None
+    assert why_no_kernel(torch.device(device)) is None
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+class Counted(FlexKernel):
+    """One launch a layer, as the compiled kernel is; nothing is computed."""
+
+    def mask(self, intervals, span, device):
+        intervals.tiles(span)
+
+    def __call__(self, query, key, value, mask, **options):
+        return torch.empty_like(query)
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations, and those that make a host wait for a device."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item", "equal", "is_nonzero")
+    FREE = ("view", "_unsafe_view", "transpose", "t", "unsqueeze", "slice", "select", "expand", "permute", "detach")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.waiting = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.count += name not in self.FREE
+        self.waiting += [name] if name.startswith(self.WAITING) else []
+        return func(*args, **(kwargs or {}))
+
+
+def launches(kind, layers, candidates, kernel):
+    """Operations of one pack on the meta device."""
+    types = {"layer_types": ["sliding_attention", "full_attention"] * (layers // 2)} if kind != "llama" else {}
+    with torch.device("meta"):
+        model = tiny_model(kind, VOCAB, torch.float32, num_hidden_layers=layers, **types)
+    random = np.random.default_rng(0)
+    stem = random.integers(0, VOCAB, 50)
+    requests = [request([*stem, *random.integers(0, VOCAB, 6)], DEEP) for _ in range(candidates)]
+    (*_, last) = plan_packs(range(candidates), requests, 1 << 20)
+    launcher = Launcher(model, None, kernel=kernel)
+    with Launches() as counted:
+        path = last.work.stream.root_path(last.stop)
+        assert launcher.launch(last.work, last.start, last.stop, path, (), PathStore()) is not None
+    assert counted.waiting == []
+    return counted.count
+
+
+#: The six norms of a Gemma layer alone are 42 operations, as transformers writes them.
+@pytest.mark.parametrize(("kind", "most"), [("llama", 60), ("gemma3", 90)])
+def test_a_layer_is_at_most_60_launches_whatever_the_number_of_strands(kind, most):
+    few, more = (launches(kind, layers, 2, Counted(compiled=False)) for layers in (2, 4))
+    assert (more - few) / 2 <= most
+    assert launches(kind, 2, 60, Counted(compiled=False)) == few
+    # In pieces they grow with the strands, which is why a GPU is told when it has no kernel.
+    assert launches(kind, 2, 60, None) > 10 * few
+
+
+def test_a_stream_of_requests_is_what_the_budget_is_measured_on():
+    model = tiny_model("llama", VOCAB)
+    work = lay_requests_out(range(8), choose.branching_requests(model))
+    assert 0.9 * choose.LEAST < len(work.stream) <= choose.LEAST
+    assert len(work.stream.chain_starts) >= 16
