@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from geval_local.answer import Decision
     from geval_local.errors import GevalError, Interrupted
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
+    from geval_local.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
     from geval_local.runs.events import RunEvents
     from geval_local.runs.score_file import RunResult, resume, score_file
     from geval_local.scale import Scale
@@ -22,17 +24,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ChoiceQuestion": "geval_local.question",
+    "Decision": "geval_local.answer",
     "Distribution": "geval_local.score",
     "Estimator": "geval_local.score",
     "GevalError": "geval_local.errors",
     "Interrupted": "geval_local.errors",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",
+    "PredicateQuestion": "geval_local.question",
     "RunEvents": "geval_local.runs.events",
     "RunResult": "geval_local.runs.score_file",
     "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
+    "ScoreQuestion": "geval_local.question",
+    "load_questions": "geval_local.question",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
     "resume": "geval_local.runs.score_file",
@@ -40,18 +47,23 @@ _HOMES = {
 }
 
 __all__ = [
+    "ChoiceQuestion",
+    "Decision",
     "Distribution",
     "Estimator",
     "GevalError",
     "Interrupted",
     "Judge",
     "Metric",
+    "PredicateQuestion",
     "RunEvents",
     "RunResult",
     "Sample",
     "Scale",
     "Score",
+    "ScoreQuestion",
     "__version__",
+    "load_questions",
     "metric_from_prompt_file",
     "read_samples",
     "resume",

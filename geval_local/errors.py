@@ -6,6 +6,7 @@
     |-- ConfigurationError          what was asked for cannot be done as asked (exit code 2)
     |   |-- ScaleError              a scale that is not one
     |   |-- MetricError             a metric file or prompt file that does not hold together
+    |   |-- QuestionError           questions that do not hold together
     |   |-- JudgeError              a judge that cannot be found or loaded
     |   |   |-- WeightsError        weights missing, or in a format that may run code
     |   |   |-- UnsupportedModelError   an architecture that has no next-token softmax
@@ -34,6 +35,7 @@ __all__ = [
     "JudgeError",
     "MetricError",
     "OutputError",
+    "QuestionError",
     "ScaleError",
     "TokenizerError",
     "UnscorableError",
@@ -72,6 +74,10 @@ class ScaleError(ConfigurationError):
 
 class MetricError(ConfigurationError):
     """A metric file or prompt file that does not hold together."""
+
+
+class QuestionError(ConfigurationError):
+    """Questions, or a file of them, that do not hold together."""
 
 
 class JudgeError(ConfigurationError):

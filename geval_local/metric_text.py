@@ -18,7 +18,7 @@ from geval_local.files import check_is_file
 from geval_local.metric_checks import Problem
 from geval_local.yaml_text import line_of, load_yaml
 
-__all__ = ["Reading", "find_metric", "metric_file_text", "preset_names", "read_metric"]
+__all__ = ["Reading", "explain_problem", "find_metric", "metric_file_text", "preset_names", "read_metric"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -140,7 +140,7 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
     try:
         found = model.model_validate(data, context=reading)
     except ValidationError as error:
-        problems = [Problem(one["loc"], _explain(one, keys)) for one in error.errors()]
+        problems = [Problem(one["loc"], explain_problem(one, keys)) for one in error.errors()]
         failed = {problem.path[0] for problem in problems if problem.path}
         reading.stand_ins = {str(key) for key in failed} | (set(_STAND_INS) - set(data))
         rest = {key: value for key, value in data.items() if key in keys and key not in failed}
@@ -154,7 +154,8 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _explain(problem: Mapping[str, Any], keys: list[str]) -> str:
+def explain_problem(problem: Mapping[str, Any], keys: list[str]) -> str:
+    """Say in words what pydantic found wrong, with the nearest known key where one is unknown."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(problem["loc"][-1]), keys, n=1)

@@ -11,11 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from geval_local.answer import Decision
+from geval_local.decisions import DecisionWork
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.io.checks import check_columns, check_metric, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.question import Question, parse_questions
+from geval_local.question_form import Marks
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
@@ -183,6 +187,98 @@ class Scorer(ABC):
             readouts = read_window(self.engine, prepared, advance)
             for entry, readout in zip(prepared, readouts, strict=True):
                 yield self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
+
+    def decide(
+        self,
+        state: Any,
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+    ) -> Decision:
+        """Answer questions about one evidence.
+
+        Parameters
+        ----------
+        state : str, mapping or sequence
+            The evidence; see `geval_local.question_form.state_text`.
+        questions : mapping of str, or sequence
+            See `geval_local.question.parse_questions`.
+        rotations : int
+            In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
+            `rotations` go before it.
+
+        Returns
+        -------
+        Decision
+            One answer per question, in order; one that cannot be answered says why in ``error``.
+
+        Raises
+        ------
+        QuestionError
+            If the questions do not hold together, or the evidence cannot be written as text.
+        """
+        return next(self.iter_decisions([state], questions, rotations=rotations))
+
+    def decide_many(
+        self,
+        states: Iterable[Any],
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+    ) -> list[Decision]:
+        """Answer the same questions about every evidence; parameters and errors as in `decide`."""
+        return list(self.iter_decisions(states, questions, rotations=rotations))
+
+    def iter_decisions(
+        self,
+        states: Iterable[Any],
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+        marks: Marks | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Decision]:
+        """Answer the same questions about a stream of evidence, in order, about `WINDOW` prompts at a time.
+
+        Parameters
+        ----------
+        states : iterable
+            Evidence, each as in `decide`.
+        questions, rotations
+            As in `decide`.
+        marks : {"words", "letters", "numbers"}, optional
+            What questions are answered in, see `geval_local.question_form.question_forms`.
+        advance : callable
+            Called with the number of prompts finished, pack by pack.
+        """
+        asked = parse_questions(questions)
+        stream = (self.decision_work(state, asked, rotations=rotations, marks=marks) for state in states)
+        waiting: list[DecisionWork] = []
+        size = 0
+        for work in stream:
+            waiting.append(work)
+            size += len(work)
+            if size >= WINDOW:
+                yield from self._decisions(waiting, advance)
+                waiting, size = [], 0
+        yield from self._decisions(waiting, advance)
+
+    def decision_work(
+        self, state: Any, questions: Sequence[Question], *, rotations: int = 1, marks: Marks | None = None
+    ) -> DecisionWork:
+        """Get ready to answer questions about one evidence, for whoever runs the engine; parameters as `decide`."""
+        return DecisionWork(state, questions, self.prepare, self._count_tokens, self.context, rotations, marks)
+
+    def _decisions(self, works: Sequence[DecisionWork], advance: Callable[[int], object]) -> Iterator[Decision]:
+        prepared = [work.prepare(0, len(work)) for work in works]
+        entries = list(itertools.chain.from_iterable(prepared))
+        readouts = read_window(self.engine, entries, advance)
+        outcomes = map(self.outcome, entries, readouts)
+        for work in works:
+            yield work.finish(list(itertools.islice(outcomes, len(work))))
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self.encoder.encode_texts([text])[0])
 
     def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
         """Turn samples into what the engine takes, or into reasons why not, in order.

@@ -19,12 +19,15 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
+    "answer",
     "fields",
     "metric",
     "metric_checks",
     "metric_text",
     "placeholders",
     "prompt",
+    "question",
+    "question_form",
     "scale",
     "scale_text",
     "score",
@@ -32,7 +35,7 @@ CORE = {
     "summary",
     "yaml_text",
 }
-JUDGE = {"audit", "audit_examples", "identity", "judge", "scorer", "steps"}
+JUDGE = {"audit", "audit_examples", "decisions", "identity", "judge", "scorer", "steps"}
 
 #: From the bottom to the top. A unit is a module of the package, or a folder with all that is in it; a row is imported
 #: by itself and by the rows after it.

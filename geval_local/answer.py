@@ -1,0 +1,289 @@
+"""Answer: what came out of a question, with every figure that is derived from its options' probabilities. Pure.
+
+Confidence is as TypeSafe documents it for System One, where other servers of that API compute it alike: a choice's is
+the peak's height above an even spread, ``(n max p - 1) / (n - 1)``; a score's is 1 less the mean distance to the
+likeliest level, in units of what an even spread has to its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geval_local.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
+
+__all__ = [
+    "Answer",
+    "ChoiceAnswer",
+    "Decision",
+    "PredicateAnswer",
+    "ScoreAnswer",
+    "choice_confidence",
+    "make_answer",
+    "score_confidence",
+    "unanswered",
+]
+
+
+def choice_confidence(p: ArrayLike) -> float:
+    """How far the likeliest option stands above an even spread: 0 for an even one, 1 for certainty.
+
+    Parameters
+    ----------
+    p : array_like, shape (options,)
+        Probabilities that sum to 1. A single option gives 1.
+    """
+    values = np.asarray(p, dtype=np.float64)
+    count = len(values)
+    return 1.0 if count == 1 else _in_unit((count * float(values.max()) - 1) / (count - 1))
+
+
+def score_confidence(p: ArrayLike) -> float:
+    """How close the levels' probabilities lie to the likeliest level: 1 for certainty, 0 for an even spread or worse.
+
+    Parameters
+    ----------
+    p : array_like, shape (levels,)
+        Probabilities that sum to 1, lowest level first. Of levels that are equally likely the lowest counts as the
+        likeliest; a single level gives 1.
+    """
+    values = np.asarray(p, dtype=np.float64)
+    count = len(values)
+    if count == 1:
+        return 1.0
+    places = np.arange(count)
+    even = float(np.abs(places - (count - 1) / 2).sum()) / count
+    return _in_unit(1 - float(values @ np.abs(places - int(values.argmax()))) / even)
+
+
+def _in_unit(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What all answers have.
+
+    Attributes
+    ----------
+    question : Question
+        What was asked.
+    p : tuple of float
+        One probability per outcome, in the question's own order, summing to 1; empty if unanswered. A predicate's
+        outcomes are true and false.
+    label_mass : float
+        Probability, 0 to 1, that the judge's next text is any of the labels it was to answer with; the mean over the
+        orders. Low mass means that it did not understand the form as a form.
+    orders : int
+        In how many orders the outcomes were shown; `p` is the mean over them.
+    spread : float or None
+        The largest difference that the order made to the probability of an outcome, 0 to 1; None for a single order.
+    prompt_tokens : int
+        Tokens of the prompts, the evidence counted in each.
+    error : str or None
+        Why there is no answer.
+    is_too_long : bool
+        Whether the reason is that the judge cannot read so much.
+    """
+
+    question: Any
+    p: tuple[float, ...] = ()
+    label_mass: float = 0.0
+    orders: int = 1
+    spread: float | None = None
+    prompt_tokens: int = 0
+    error: str | None = None
+    is_too_long: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The question's name."""
+        return self.question.name  # type: ignore[no-any-return]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there are figures."""
+        return self.error is None
+
+    def _figures(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
+        record: dict[str, Any] = {"type": self.question.type}
+        if self.error is not None:
+            return {**record, "error": self.error, "prompt_tokens": self.prompt_tokens}
+        record |= {**self._figures(), "label_mass": self.label_mass}
+        if self.spread is not None:
+            record |= {"orders": self.orders, "spread": self.spread}
+        return {**record, "prompt_tokens": self.prompt_tokens}
+
+    def _need(self) -> NDArray[np.float64]:
+        if self.error is not None:
+            raise ValueError(f"the question has no answer: {self.error}")
+        return np.asarray(self.p, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class PredicateAnswer(_Answer):
+    """The answer to a predicate; attributes beside `probability` are those of every answer.
+
+    Attributes
+    ----------
+    question, p, label_mass, orders, spread, prompt_tokens, error, is_too_long
+        See the module's other answers; `p` is ``(true, false)``.
+    """
+
+    @property
+    def probability(self) -> float:
+        """Probability that the statement holds, 0 to 1.
+
+        Raises
+        ------
+        ValueError
+            If the question has no answer.
+        """
+        return float(self._need()[0])
+
+    def _figures(self) -> dict[str, Any]:
+        return {"probability": self.probability}
+
+
+@dataclass(frozen=True)
+class ChoiceAnswer(_Answer):
+    """The answer to a choice; properties raise `ValueError` if the question has no answer."""
+
+    @property
+    def choice(self) -> str | bool:
+        """The likeliest option; the first one on an exact tie."""
+        question: ChoiceQuestion = self.question
+        return question.options[int(self._need().argmax())].value
+
+    @property
+    def probabilities(self) -> tuple[tuple[str | bool, float], ...]:
+        """Pairs of option and probability, in the question's order."""
+        self._need()
+        return tuple((option.value, p) for option, p in zip(self.question.options, self.p, strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """See `choice_confidence`."""
+        return choice_confidence(self._need())
+
+    def _figures(self) -> dict[str, Any]:
+        pairs = [{"value": value, "probability": p} for value, p in self.probabilities]
+        return {"choice": self.choice, "confidence": self.confidence, "probabilities": pairs}
+
+
+@dataclass(frozen=True)
+class ScoreAnswer(_Answer):
+    """The answer to a score; properties raise `ValueError` if the question has no answer."""
+
+    @property
+    def score(self) -> float:
+        """The expected level, 0 (the lowest) to the number of levels less 1."""
+        p = self._need()
+        return min(max(float(p @ np.arange(len(p))), 0.0), len(p) - 1.0)
+
+    @property
+    def probabilities(self) -> tuple[tuple[str, float], ...]:
+        """Pairs of level and probability, lowest first."""
+        self._need()
+        return tuple((level.label, p) for level, p in zip(self.question.levels, self.p, strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """See `score_confidence`."""
+        return score_confidence(self._need())
+
+    def _figures(self) -> dict[str, Any]:
+        pairs = [
+            {"value": value, "label": label, "probability": p} for value, (label, p) in enumerate(self.probabilities)
+        ]
+        return {"score": self.score, "confidence": self.confidence, "probabilities": pairs}
+
+
+#: Any answer.
+Answer: TypeAlias = PredicateAnswer | ChoiceAnswer | ScoreAnswer
+
+
+@dataclass(frozen=True)
+class Decision(Sequence[Any]):
+    """The answers to all questions about one evidence, in the order of the questions; by place, or by name.
+
+    Attributes
+    ----------
+    answers : tuple of Answer
+        One per question.
+    tokens : int
+        Distinct tokens of all prompts: what they share counts once.
+    """
+
+    answers: tuple[Answer, ...]
+    tokens: int = 0
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(self.answers)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Give an answer by its place or its question's name; a `KeyError` or `IndexError` if there is none."""
+        if not isinstance(key, str):
+            return self.answers[key]
+        for answer in self.answers:
+            if answer.name == key:
+                return answer
+        raise KeyError(key)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """``{name: figures}``; questions without a name are called ``q1``, ``q2``, ... by their place."""
+        return {answer.name or f"q{place}": answer.to_dict() for place, answer in enumerate(self.answers, start=1)}
+
+
+def make_answer(
+    question: Question,
+    p: Sequence[NDArray[np.float64]],
+    label_mass: Sequence[float],
+    *,
+    prompt_tokens: int = 0,
+) -> Answer:
+    """Put an answer together from what the judge said in every order.
+
+    Parameters
+    ----------
+    question : Question
+        What was asked.
+    p : sequence of ndarray of float64, shape (outcomes,)
+        For every order the outcomes' probabilities, in the question's own order.
+    label_mass : sequence of float
+        For every order.
+    prompt_tokens : int
+        Tokens of all the prompts.
+    """
+    table = np.stack(p)
+    mean = table.mean(axis=0)
+    return _of(question)(
+        question,
+        tuple((mean / mean.sum() if mean.any() else np.full(len(mean), 1 / len(mean))).tolist()),
+        float(np.mean(label_mass)),
+        len(table),
+        float((table.max(axis=0) - table.min(axis=0)).max()) if len(table) > 1 else None,
+        prompt_tokens,
+    )
+
+
+def unanswered(question: Question, reason: str, *, prompt_tokens: int = 0, is_too_long: bool = False) -> Answer:
+    """Record a question that cannot be answered, with its reason."""
+    return replace(_of(question)(question), prompt_tokens=prompt_tokens, error=reason, is_too_long=is_too_long)
+
+
+def _of(question: Question) -> type[PredicateAnswer] | type[ChoiceAnswer] | type[ScoreAnswer]:
+    if isinstance(question, PredicateQuestion):
+        return PredicateAnswer
+    return ScoreAnswer if isinstance(question, ScoreQuestion) else ChoiceAnswer

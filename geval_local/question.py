@@ -1,0 +1,293 @@
+"""Question: what is asked of a judge about any evidence, with which answers to choose from. YAML and JSON in. Pure.
+
+A predicate asks how likely it is that a statement holds, a choice which of several options fits, a score which of
+several ordered levels. How a question is put to a model is `geval_local.question_form`, what comes back
+`geval_local.answer`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from geval_local.errors import QuestionError
+from geval_local.metric_text import explain_problem
+from geval_local.yaml_text import line_of, load_yaml
+
+__all__ = [
+    "MAX_LEVELS",
+    "MAX_OPTIONS",
+    "ChoiceQuestion",
+    "Level",
+    "Option",
+    "PredicateQuestion",
+    "Question",
+    "ScoreQuestion",
+    "load_questions",
+    "parse_questions",
+]
+
+MAX_OPTIONS = 255
+MAX_LEVELS = 101
+_FORMS = "A question has a type (predicate, choice or score), instructions, and options or levels."
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Option(_Part):
+    """One option of a choice.
+
+    Parameters
+    ----------
+    value : str or bool
+        What is answered; ``true`` and ``"true"`` are two values.
+    description : str, optional
+        What it means, shown beside it.
+    """
+
+    value: str | bool
+    description: str | None = None
+
+
+class Level(_Part):
+    """One level of a score.
+
+    Parameters
+    ----------
+    label : str
+        Its name.
+    description : str, optional
+        What it means, shown beside it.
+    """
+
+    label: str
+    description: str | None = None
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    instructions: str = ""
+    rotations: int | None = Field(default=None, ge=1)
+
+
+class PredicateQuestion(_Asked):
+    """Asks how likely it is that a statement holds.
+
+    Parameters
+    ----------
+    instructions : str
+        A statement, or a question to be answered by yes or no. May be empty if an outcome is described.
+    name : str, optional
+        The asker's name for it; it is not shown to the judge.
+    if_true, if_false : str, optional
+        What the outcomes mean.
+    rotations : int, optional
+        In how many orders the two outcomes are shown, 1 or 2; more counts as 2. Absent: as the call says.
+    """
+
+    type: Literal["predicate"] = "predicate"
+    if_true: str | None = None
+    if_false: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> PredicateQuestion:
+        if not any(text and text.strip() for text in (self.instructions, self.if_true, self.if_false)):
+            raise ValueError("instructions: a predicate needs a statement, or a described outcome")
+        return self
+
+
+class ChoiceQuestion(_Asked):
+    """Asks which of several options fits.
+
+    Parameters
+    ----------
+    options : sequence of Option, of str or bool, or mapping of these to descriptions
+        2 to 255 options, all different.
+    instructions : str
+        The question; may be empty.
+    name : str, optional
+        The asker's name for it; it is not shown to the judge.
+    rotations : int, optional
+        In how many orders the options are shown, evenly spread over the rotations of the list; as many as there are
+        options at most. Absent: as the call says.
+    """
+
+    type: Literal["choice"] = "choice"
+    options: tuple[Option, ...] = Field(min_length=2, max_length=MAX_OPTIONS)
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _plain_options(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            return tuple({"value": value, "description": text} for value, text in given.items())
+        if isinstance(given, list | tuple):
+            return tuple({"value": item} if isinstance(item, str | bool) else item for item in given)
+        return given
+
+    @model_validator(mode="after")
+    def _check(self) -> ChoiceQuestion:
+        _refuse_doubled([option.value for option in self.options], "options")
+        return self
+
+
+class ScoreQuestion(_Asked):
+    """Asks which of several ordered levels fits; the score is the expectation over their numbers, from 0.
+
+    Parameters
+    ----------
+    levels : sequence of Level or str, or mapping of labels to descriptions
+        2 to 101 levels, lowest first.
+    instructions : str
+        The question; may be empty.
+    name : str, optional
+        The asker's name for it; it is not shown to the judge.
+    rotations : int, optional
+        In how many orders the levels are shown, 1 (upwards) or 2 (and downwards); more counts as 2. Absent: as the
+        call says.
+    """
+
+    type: Literal["score"] = "score"
+    levels: tuple[Level, ...] = Field(min_length=2, max_length=MAX_LEVELS)
+
+    @field_validator("levels", mode="before")
+    @classmethod
+    def _plain_levels(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            return tuple({"label": _label(label), "description": text} for label, text in given.items())
+        if isinstance(given, list | tuple):
+            return tuple({"label": _label(item)} if isinstance(item, str | int | float) else item for item in given)
+        return given
+
+
+#: Any question.
+Question: TypeAlias = PredicateQuestion | ChoiceQuestion | ScoreQuestion
+
+_ADAPTER: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="type")])
+_FIELDS = sorted({*PredicateQuestion.model_fields, *ChoiceQuestion.model_fields, *ScoreQuestion.model_fields})
+
+
+def parse_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question, ...]:
+    """Read questions from plain values.
+
+    Parameters
+    ----------
+    given : mapping of str, or iterable
+        ``{name: question}``, or questions; a question is one already, or a mapping of its parts.
+
+    Returns
+    -------
+    tuple of Question
+        In order, at least one.
+
+    Raises
+    ------
+    QuestionError
+        If there is none, a name is there twice, or a question does not hold together; with its name.
+    """
+    return _parse(given, "the questions", None)
+
+
+def load_questions(path: str | Path) -> tuple[Question, ...]:
+    """Read questions from a YAML or JSON file: a mapping of names to questions, or a list of questions.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``.yaml``, ``.yml`` or ``.json`` file.
+
+    Returns
+    -------
+    tuple of Question
+        In the order of the file, all named; one without a name is called ``q1``, ``q2``, ... by its place.
+
+    Raises
+    ------
+    QuestionError
+        If the file cannot be read, or its questions do not hold together; with line numbers.
+    """
+    path = Path(path)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise QuestionError(
+            f"cannot tell the format of {path} by its extension", hint="Known extensions: .yaml, .yml, .json."
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QuestionError(f"cannot read the questions of {path}: {error}") from error
+    try:
+        if path.suffix == ".json":
+            json.loads(text)  # YAML would accept more than JSON is
+        data, node = load_yaml(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise QuestionError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
+    if not isinstance(data, dict | list):
+        raise QuestionError(f"{path}: questions are a mapping of names to questions, or a list", hint=_FORMS)
+    if isinstance(data, dict) and set(data) == {"questions"} and isinstance(data["questions"], dict | list):
+        data, node = data["questions"], _inside(node, "questions")
+    questions = _parse(data, str(path), node)
+    named = tuple(
+        question if question.name is not None else question.model_copy(update={"name": f"q{place}"})
+        for place, question in enumerate(questions, start=1)
+    )
+    _refuse_doubled_names(named, str(path))
+    return named
+
+
+def _parse(given: Mapping[str, Any] | Iterable[Any], origin: str, node: yaml.Node | None) -> tuple[Question, ...]:
+    found: list[Question] = []
+    items: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else enumerate(given)
+    for key, item in items:
+        try:
+            question = _ADAPTER.validate_python(item)
+        except ValidationError as error:
+            where = f"question {key!r}" if isinstance(key, str) else f"question {key + 1}"
+            problems = []
+            for problem in error.errors():
+                place = problem["loc"][1:] if problem["loc"] else ()
+                line = "" if node is None else f", line {line_of(node, (key, *place))}"
+                problems.append(f"{origin}{line}: {where}: {explain_problem({**problem, 'loc': place}, _FIELDS)}")
+            raise QuestionError("\n".join(problems), hint=_FORMS) from error
+        if isinstance(given, Mapping):
+            if question.name not in (None, key):
+                raise QuestionError(f"{origin}: the question {key!r} calls itself {question.name!r}; name it once")
+            question = question.model_copy(update={"name": str(key)})
+        found.append(question)
+    if not found:
+        raise QuestionError(f"{origin}: there is no question", hint=_FORMS)
+    _refuse_doubled_names(found, origin)
+    return tuple(found)
+
+
+def _refuse_doubled_names(questions: Sequence[Question], origin: str) -> None:
+    names = [question.name for question in questions if question.name is not None]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise QuestionError(f"{origin}: two questions have the same name: {', '.join(doubled)}")
+
+
+def _refuse_doubled(values: Sequence[str | bool], what: str) -> None:
+    seen = set()
+    for value in values:
+        key = (type(value), value)
+        if key in seen:
+            raise ValueError(f"{what}: {value!r} is there twice")
+        seen.add(key)
+
+
+def _label(label: object) -> object:
+    """Write a level that YAML read as a number the way people write it; a boolean stays, to be refused."""
+    return label if isinstance(label, bool) else f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _inside(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)

@@ -1,0 +1,260 @@
+"""The form for questions: the evidence first, the question last, answered by one short label. Pure.
+
+All evidences share the introduction, and all questions about one evidence share everything up to its end, so that the
+prompt trie computes both once. A question's form is a metric's: a template with two fields, and a scale of labels, so
+that encoding, label trie, engine and audit are those of scores.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from geval_local.errors import QuestionError
+from geval_local.metric import Metric
+from geval_local.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
+from geval_local.scale import Scale
+
+__all__ = ["Marks", "QuestionForm", "question_forms", "state_text"]
+
+#: What stands before the options, and is answered.
+Marks = Literal["words", "letters", "numbers"]
+
+TEMPLATE = """\
+You will be given some evidence and a question about it. Answer the question from the evidence alone.
+
+Evidence:
+
+{{state}}
+
+{{question}}
+
+Answer:"""
+NO_STATE = "(none)"
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_INTEGER = re.compile(r"-?\d{1,3}")
+_BREAK = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+
+
+@dataclass(frozen=True)
+class QuestionForm:
+    """A question in one order of its outcomes.
+
+    Attributes
+    ----------
+    metric : Metric
+        The form itself, the same for all questions with the same labels; its fields are ``state`` and ``question``.
+    text : str
+        The question's text, for the field ``question``.
+    order : tuple of int
+        For every outcome of the question, the place of its label among those of the metric's scale.
+    """
+
+    metric: Metric
+    text: str
+    order: tuple[int, ...]
+
+
+def question_forms(question: Question, *, rotations: int = 1, marks: Marks | None = None) -> tuple[QuestionForm, ...]:
+    """Write a question down, once for every order in which its outcomes are to be shown.
+
+    Parameters
+    ----------
+    question : Question
+        Its own `rotations` go before the call's.
+    rotations : int
+        How many orders, at least 1. A choice is shown in rotations of its options that are evenly spread; a predicate
+        and a score have two orders at most, as given and reversed.
+    marks : {"words", "letters", "numbers"}, optional
+        What the answer is given in: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
+        beyond, numbers are taken. Absent: what measurement chose, see docs/questions.md.
+    """
+    wanted = rotations if question.rotations is None else question.rotations
+    if wanted < 1:
+        raise QuestionError(f"a question is shown in at least one order, not in {wanted}")
+    if isinstance(question, PredicateQuestion):
+        return tuple(_predicate(question, shown, marks or "words") for shown in _both((0, 1), wanted))
+    if isinstance(question, ScoreQuestion):
+        return tuple(
+            _score(question, shown, marks or "numbers") for shown in _both(tuple(range(len(question.levels))), wanted)
+        )
+    count = len(question.options)
+    orders = min(wanted, count)
+    starts = [number * count // orders for number in range(orders)]
+    return tuple(
+        _choice(question, tuple((start + place) % count for place in range(count)), marks or "letters")
+        for start in starts
+    )
+
+
+def _both(outcomes: tuple[int, ...], wanted: int) -> tuple[tuple[int, ...], ...]:
+    return (outcomes, outcomes[::-1]) if wanted > 1 else (outcomes,)
+
+
+def _predicate(question: PredicateQuestion, shown: tuple[int, ...], marks: Marks) -> QuestionForm:
+    """`shown` lists the outcomes in their order on the page; 0 is true."""
+    texts = (_line(question.if_true), _line(question.if_false))
+    asked = question.instructions.strip()
+    heading = "Question" if asked.endswith("?") or not asked else "Statement"
+    request = "" if heading == "Question" else "Is the statement true? "
+    if not asked:
+        asked = "Which of these fits the evidence?"
+    blocks = [f"{heading}: {asked}"]
+    if marks == "words":
+        words = ("Yes", "No")
+        described = [f"{words[outcome]}: {texts[outcome]}" for outcome in shown if texts[outcome]]
+        blocks += ["\n".join(described)] if described else []
+        first, second = (words[outcome] for outcome in shown)
+        # The labels keep their places: what is said first makes no other label.
+        return QuestionForm(_form(words), "\n\n".join([*blocks, f"{request}Answer {first} or {second}."]), (0, 1))
+    names = ("Yes", "No") if heading == "Question" else ("True", "False")
+    lines = [f"{names[outcome]}: {texts[outcome]}" if texts[outcome] else names[outcome] for outcome in shown]
+    return _listed(blocks, lines, shown, marks, request)
+
+
+def _choice(question: ChoiceQuestion, shown: tuple[int, ...], marks: Marks) -> QuestionForm:
+    options = [question.options[outcome] for outcome in shown]
+    lines = [_described(_value(option.value), option.description) for option in options]
+    asked = question.instructions.strip() or "Which of these fits the evidence best?"
+    return _listed([f"Question: {asked}"], lines, shown, marks, "")
+
+
+def _score(question: ScoreQuestion, shown: tuple[int, ...], marks: Marks) -> QuestionForm:
+    asked = question.instructions.strip() or "Which level fits the evidence best?"
+    blocks = [f"Question: {asked}"]
+    labels = [level.label.strip() for level in question.levels]
+    if marks == "numbers" and all(map(_INTEGER.fullmatch, labels)) and len(set(map(int, labels))) == len(labels):
+        # The levels are called by numbers already; other numbers before them would be misread.
+        lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
+        request = f"Answer with one of the numbers {labels[shown[0]]} to {labels[shown[-1]]}."
+        return QuestionForm(_form(tuple(labels)), "\n\n".join([*blocks, "\n".join(lines), request]), _places(labels))
+    lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
+    if marks != "letters":
+        # A number belongs to its level, whichever way the list runs.
+        numbers = [str(number) for number in range(1, len(labels) + 1)]
+        listed = [f"{numbers[outcome]}. {line}" for outcome, line in zip(shown, lines, strict=True)]
+        request = f"Answer with one of the numbers {numbers[shown[0]]} to {numbers[shown[-1]]}."
+        return QuestionForm(_form(tuple(numbers)), "\n\n".join([*blocks, "\n".join(listed), request]), _places(labels))
+    return _listed(blocks, lines, shown, marks, "")
+
+
+def _places(labels: Sequence[str]) -> tuple[int, ...]:
+    return tuple(range(len(labels)))
+
+
+def _listed(
+    blocks: list[str], lines: Sequence[str], shown: tuple[int, ...], marks: Marks, request: str
+) -> QuestionForm:
+    """List the outcomes behind letters or numbers, which belong to the places of the list."""
+    letters = marks == "letters" and len(lines) <= len(LETTERS)
+    labels = tuple(LETTERS[: len(lines)]) if letters else tuple(str(place) for place in range(1, len(lines) + 1))
+    listed = "\n".join(f"{label}. {line}" for label, line in zip(labels, lines, strict=True))
+    ending = f"{request}Answer with the {'letter' if letters else 'number'} of one of them."
+    places = tuple(place for _, place in sorted((outcome, place) for place, outcome in enumerate(shown)))
+    return QuestionForm(_form(labels), "\n\n".join([*blocks, listed, ending]), places)
+
+
+@lru_cache(maxsize=1024)
+def _form(labels: tuple[str, ...]) -> Metric:
+    # A scale has two labels at least; the second of a list of one is never asked for.
+    labels = labels if len(labels) > 1 else (labels[0], "B" if labels[0] == "A" else "2")
+    return Metric(
+        name=f"question/{len(labels)}",
+        title="Question",
+        criteria="",
+        fields={"state": "Evidence", "question": "Question"},
+        scale=Scale(labels, tuple(float(place) for place in range(len(labels)))),
+        template=TEMPLATE,
+    )
+
+
+def state_text(state: Any) -> str:
+    """Write evidence as text.
+
+    Parameters
+    ----------
+    state : str, mapping or sequence
+        A text stays as it is. A conversation, which is a list of messages ``{"role", "content"}`` or of calls of tools
+        and their results, becomes one paragraph per turn. Any other mapping becomes one paragraph per key, texts as
+        they are and the rest as JSON; any other list becomes JSON.
+
+    Returns
+    -------
+    str
+        Never empty: evidence without text reads ``(none)``.
+
+    Raises
+    ------
+    QuestionError
+        If the evidence is none of these, or holds what JSON cannot.
+    """
+    if isinstance(state, str):
+        return state if state.strip() else NO_STATE
+    if isinstance(state, Mapping):
+        return "\n\n".join(f"{key}:\n{_content(value)}" for key, value in state.items()) or NO_STATE
+    if isinstance(state, Sequence) and not isinstance(state, bytes):
+        if state and all(map(_is_turn, state)):
+            return "\n\n".join(map(_turn, state))
+        return _json(list(state)) if state else NO_STATE
+    raise QuestionError(f"evidence is text, a mapping or a list, not {type(state).__name__}")
+
+
+def _is_turn(item: Any) -> bool:
+    return isinstance(item, Mapping) and (
+        (isinstance(item.get("role"), str) and ("content" in item or "tool_calls" in item))
+        or item.get("type") in _CALLS
+        or item.get("type") in _RESULTS
+    )
+
+
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+_RESULTS = ("function_call_output", "custom_tool_call_output")
+
+
+def _turn(item: Mapping[str, Any]) -> str:
+    """Write one turn of a conversation."""
+    kind = item.get("type")
+    if kind in _CALLS:
+        return f"Call of {item.get('name', 'a tool')}: {_content(item.get(_CALLS[kind], ''))}"
+    if kind in _RESULTS:
+        return f"Result: {_content(item.get('output', ''))}"
+    role = str(item["role"]).capitalize()
+    said = _content(item["content"]) if item.get("content") is not None else ""
+    calls = [call.get("function", call) for call in item.get("tool_calls") or () if isinstance(call, Mapping)]
+    made = [f"Call of {call.get('name', 'a tool')}: {_content(call.get('arguments', ''))}" for call in calls]
+    return "\n".join([*([f"{role}: {said}"] if said or not made else [f"{role}:"]), *made])
+
+
+def _content(value: Any) -> str:
+    """Write what a message or a key holds: text, parts that hold text, or anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and value and all(isinstance(part, Mapping) and "text" in part for part in value):
+        return "".join(str(part["text"]) for part in value)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise QuestionError(f"evidence cannot be written as JSON: {error}") from error
+
+
+def _value(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _described(name: str, description: str | None) -> str:
+    text = _line(description)
+    name = _line(name) or '""'
+    return f"{name}: {text}" if text else name
+
+
+def _line(text: str | None) -> str:
+    """Keep an option on one line: a line break in it could open another option."""
+    return _BREAK.sub(" ", (text or "").strip())
