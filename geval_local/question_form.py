@@ -226,7 +226,7 @@ def _turn(item: Mapping[str, Any]) -> str:
     said = _content(item["content"]) if item.get("content") is not None else ""
     calls = [call.get("function", call) for call in item.get("tool_calls") or () if isinstance(call, Mapping)]
     made = [f"Call of {call.get('name', 'a tool')}: {_content(call.get('arguments', ''))}" for call in calls]
-    return "\n".join([*([f"{role}: {said}"] if said or not made else [f"{role}:"]), *made])
+    return "\n".join([f"{role}: {said}" if said else f"{role}:", *made])
 
 
 def _content(value: Any) -> str:
