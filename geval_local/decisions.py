@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from geval_local.answer import Answer, Decision, make_answer, unanswered
+from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.question import Question
 from geval_local.question_form import Marks, QuestionForm, question_forms, state_text
 from geval_local.score import Distribution, Outcome
-from geval_local.tokens.requests import Prepared, common_prefix
+from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
 __all__ = ["DecisionWork"]
 
@@ -61,7 +60,7 @@ class DecisionWork:
     context: int
     rotations: int = 1
     marks: Marks | None = None
-    _ids: list[np.ndarray[Any, np.dtype[np.int32]]] = field(default_factory=list, init=False)
+    _ids: list[Ids] = field(default_factory=list, init=False)
     _too_long: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +75,11 @@ class DecisionWork:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def evidence(self) -> str:
+        """The evidence as text."""
+        return self._text
 
     @property
     def shared(self) -> int:
@@ -110,6 +114,16 @@ class DecisionWork:
         found = [entry for entry in prepared if entry is not None]
         self._ids += [entry.request.ids for entry in found if entry.request is not None]
         return found
+
+    def prefix(self) -> Ids | None:
+        """Give the tokens that all prompts about this evidence start with, for the engine to keep; None if unknown."""
+        samples = [Sample({"state": self._text, "question": text}) for text in ("A", "7")]
+        requests = [entry.request for entry in self.prepare_samples(self._items[0][1].metric, samples)]
+        if requests[0] is None or requests[1] is None:
+            return None
+        first, second = requests[0].ids, requests[1].ids
+        prefix = first[: common_prefix(first, second)]
+        return prefix if len(prefix) <= MOST_POSITIONS else requests[0].prefix
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """Put the decision together, given the outcomes of all items in order."""
@@ -154,7 +168,7 @@ class DecisionWork:
         return None
 
 
-def _distinct_tokens(ids: Sequence[np.ndarray[Any, np.dtype[np.int32]]]) -> int:
+def _distinct_tokens(ids: Sequence[Ids]) -> int:
     """Count the tokens of prompts, those that they share once."""
     ordered = sorted(ids, key=lambda one: one.astype(">u4").tobytes())
     total, before = 0, None

@@ -12,6 +12,7 @@
     |   |   |-- UnsupportedModelError   an architecture that has no next-token softmax
     |   |   `-- TokenizerError      no usable tokenizer, template, or token path for a label
     |   `-- OutputError             an output that cannot be written
+    |-- BusyError                   no room for another call at present
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
         `-- FieldError              a metric's field without a column, or whose column holds no text
@@ -27,6 +28,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "BusyError",
     "ConfigurationError",
     "DataError",
     "FieldError",
@@ -98,6 +100,10 @@ class TokenizerError(JudgeError):
 
 class OutputError(ConfigurationError):
     """An output path that cannot be written."""
+
+
+class BusyError(GevalError):
+    """No room for another call at present: come again, or the other side is closing."""
 
 
 class DataError(GevalError):

@@ -1,0 +1,417 @@
+"""Batcher: single calls from many threads, gathered for some milliseconds and computed together by one thread.
+
+Whoever asks row by row (a server's clients, the hosts of adapters) would lose what prompts share. Here one thread owns
+the model; all others put work into a queue and hold a future. A batch takes a stretch of every work that waits, so that
+a large one does not hold up the small ones, and lasts about `SLICE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import itertools
+import math
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from geval_local.answer import Decision
+from geval_local.decisions import DecisionWork
+from geval_local.engine.window import read_window
+from geval_local.errors import BusyError
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.question import Question, parse_questions
+from geval_local.score import Estimator, Outcome, Score
+from geval_local.scorer import Scorer
+from geval_local.tokens.requests import Prepared
+
+__all__ = ["BatchRecord", "Batcher"]
+
+#: What a batch is to last: what a newcomer waits for at most while another one's large work is under way.
+SLICE_SECONDS = 0.25
+#: Characters of a batch before the judge's pace is known, and at least.
+FIRST_CHARACTERS = 16_000
+LEAST_CHARACTERS = 4_000
+#: Evidences that are remembered, to notice that one comes again.
+REMEMBERED = 256
+
+_T_co = TypeVar("_T_co", covariant=True)
+_T = TypeVar("_T")
+
+
+class _Work(Protocol[_T_co]):
+    """Items that are prepared, read and put together again; see `DecisionWork`."""
+
+    @property
+    def shared(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def own(self, item: int) -> int: ...
+
+    def prepare(self, start: int, stop: int) -> list[Prepared]: ...
+
+    def finish(self, outcomes: Sequence[Outcome]) -> _T_co: ...
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """What a batch was, for whoever counts.
+
+    Attributes
+    ----------
+    works, items : int
+        Calls that had a part in it, and prompts.
+    seconds : float
+        How long it took.
+    """
+
+    works: int
+    items: int
+    seconds: float
+
+
+class _ScoreWork:
+    """Samples of one metric; steps, where wanted, are written by the model's thread."""
+
+    shared = 0
+
+    def __init__(
+        self,
+        judge: Scorer,
+        metric: Metric,
+        samples: Sequence[Sample],
+        estimator: Estimator | None,
+        threshold: float | None,
+    ) -> None:
+        self._judge, self._metric, self._samples = judge, metric, samples
+        self._estimator = estimator or Estimator()
+        self._threshold = metric.threshold if threshold is None else threshold
+        self._complete: Metric | None = None
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def own(self, item: int) -> int:
+        return sum(len(value) for value in self._samples[item].fields.values() if isinstance(value, str))
+
+    def prepare(self, start: int, stop: int) -> list[Prepared]:
+        if self._complete is None:
+            self._complete = self._judge.with_steps(self._metric)
+        return self._judge.prepare(self._complete, self._samples[start:stop])
+
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Score]:
+        return [
+            outcome.score(self._metric, estimator=self._estimator, threshold=self._threshold) for outcome in outcomes
+        ]
+
+
+class _Call(Generic[_T]):
+    """Anything else that needs the model's thread to itself."""
+
+    shared = 0
+
+    def __init__(self, function: Callable[[], _T]) -> None:
+        self._function = function
+
+    def __len__(self) -> int:
+        return 0
+
+    def own(self, item: int) -> int:
+        return 0
+
+    def prepare(self, start: int, stop: int) -> list[Prepared]:
+        return []
+
+    def finish(self, outcomes: Sequence[Outcome]) -> _T:
+        return self._function()
+
+
+@dataclass(eq=False)
+class _Job:
+    work: _Work[Any]
+    future: Future[Any]
+    outcomes: list[Outcome] = field(default_factory=list)
+    next: int = 0
+    group: bytes | None = None
+    is_hot: bool = False
+    prefix: Any = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def stretch(self, characters: float) -> tuple[int, float]:
+        """Where a stretch ends that costs about so many characters, and what it costs."""
+        # Its evidence is computed with every stretch: at least as much of the questions goes with it.
+        cost, stop = float(self.work.shared), self.next
+        limit = max(characters, 2.0 * self.work.shared)
+        while stop < len(self.work) and (stop == self.next or cost + self.work.own(stop) <= limit):
+            cost += self.work.own(stop)
+            stop += 1
+        return stop, cost
+
+
+class Batcher:
+    """Gathers the calls of many threads into batches for one judge; a context manager.
+
+    All methods may be called from any thread. The judge itself must not be used beside it.
+
+    Parameters
+    ----------
+    judge : Scorer
+        Who answers, usually a `Judge`.
+    queue : int
+        Most calls that may wait or be under way at a time.
+    gather_seconds : float
+        How long a first call waits for others while the model has nothing to do.
+    on_batch : callable, optional
+        Called with a `BatchRecord` after every batch, in the model's thread.
+    """
+
+    def __init__(
+        self,
+        judge: Scorer,
+        *,
+        queue: int = 1024,
+        gather_seconds: float = 0.004,
+        on_batch: Callable[[BatchRecord], object] = lambda record: None,
+    ) -> None:
+        self.judge = judge
+        self.queue = queue
+        self.gather_seconds = gather_seconds
+        self._on_batch = on_batch
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._pace = FIRST_CHARACTERS / SLICE_SECONDS
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._thread = threading.Thread(target=self._run, name="geval-local batcher", daemon=True)
+        self._thread.start()
+        atexit.register(self.close, finish=False)
+
+    # --- what others ask --------------------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        state: Any,
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+    ) -> Future[Decision]:
+        """Ask questions about one evidence; parameters and errors as `Scorer.decide`.
+
+        Returns
+        -------
+        Future of Decision
+            Cancelled, it frees its work: what is not computed yet is left out.
+
+        Raises
+        ------
+        BusyError
+            If too many calls wait already, or the batcher is closed.
+        """
+        work = self.judge.decision_work(state, parse_questions(questions), rotations=rotations)
+        group = hashlib.blake2b(work.evidence.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return self._submit(work, group)
+
+    def score(
+        self,
+        metric: Metric,
+        samples: Sequence[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+    ) -> Future[list[Score]]:
+        """Score samples; parameters as `Scorer.score_many`, the rest as `decide`."""
+        listed = [sample if isinstance(sample, Sample) else Sample(sample) for sample in samples]
+        return self._submit(_ScoreWork(self.judge, metric, listed, estimator, threshold), None)
+
+    def call(self, function: Callable[[], _T]) -> Future[_T]:
+        """Run a function in the model's thread, between two batches."""
+        return self._submit(_Call(function), None)
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait or are under way."""
+        return len(self._jobs)
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds, 1 to 60, after which there may be room for another call."""
+        with self._changed:
+            sample = list(itertools.islice(self._jobs, 64))
+            left = sum(sum(map(job.work.own, range(job.next, len(job.work)))) for job in sample)
+            total = left * len(self._jobs) / max(1, len(sample))
+        return min(60, max(1, math.ceil(total / self._pace / 2)))
+
+    def close(self, *, finish: bool = True) -> None:
+        """Take no more calls, and stop once what waits is finished, or at once (cancelling what waits).
+
+        Parameters
+        ----------
+        finish : bool
+            Whether what waits is finished.
+        """
+        with self._changed:
+            self._closing = True
+            if not finish:
+                for job in self._jobs:
+                    job.future.cancel()
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Batcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(finish=kind is None)
+
+    def _submit(self, work: _Work[_T], group: bytes | None) -> Future[_T]:
+        future: Future[_T] = Future()
+        with self._changed:
+            if self._closing:
+                raise BusyError("the batcher is closed")
+            if len(self._jobs) >= self.queue:
+                raise BusyError(f"{len(self._jobs)} calls are waiting already", hint="Come again in a moment.")
+            self._jobs.append(_Job(work, future, group=group))
+            self._changed.notify_all()
+        return future
+
+    # --- the model's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._closing:
+                    self._changed.wait()
+                if not self._jobs:
+                    return
+                self._gather()
+                for job in [job for job in self._jobs if job.is_over]:
+                    self._jobs.remove(job)
+                batch = self._pick()
+            self._execute(batch)
+            with self._changed:
+                # Whoever had a turn and is not through goes behind those who had none.
+                done = {id(job) for job, _ in batch}
+                turned = [job for job in self._jobs if id(job) in done and not job.is_over]
+                self._jobs = deque(itertools.chain((job for job in self._jobs if id(job) not in done), turned))
+                self._changed.notify_all()
+
+    def _gather(self) -> None:
+        """Wait for more calls as long as some come, but no longer than a share of what a batch takes."""
+        end = time.monotonic() + max(self.gather_seconds, 0.1 * SLICE_SECONDS)
+        while not self._closing and not any(len(job.work) == 0 for job in self._jobs):
+            before = len(self._jobs)
+            self._changed.wait(self.gather_seconds)
+            if len(self._jobs) == before or time.monotonic() >= end:
+                return
+
+    def _pick(self) -> list[tuple[_Job, int]]:
+        """Choose a stretch of every job, as far as a batch goes: equal shares first, then what is left over."""
+        if not self._jobs:
+            return []
+        calls = [job for job in self._jobs if len(job.work) == 0]
+        if calls:
+            return [(calls[0], 0)]
+        budget = max(LEAST_CHARACTERS, self._pace * SLICE_SECONDS)
+        chosen: dict[int, tuple[int, float]] = {}
+        left = budget
+        for is_rest in (False, True):
+            for job in self._jobs:
+                if left <= 0 and chosen:
+                    break
+                _, spent = chosen.get(id(job), (job.next, 0.0))
+                stop, cost = job.stretch(spent + left if is_rest else budget / len(self._jobs))
+                chosen[id(job)] = (stop, cost)
+                left -= cost - spent
+        return [(job, chosen[id(job)][0]) for job in self._jobs if id(job) in chosen]
+
+    def _execute(self, batch: list[tuple[_Job, int]]) -> None:
+        start = time.monotonic()
+        characters, items = 0.0, 0
+        prepared: list[tuple[_Job, int, list[Prepared]]] = []
+        for job, stop in batch:
+            characters += job.work.shared + sum(map(job.work.own, range(job.next, stop)))
+            items += stop - job.next
+            with self._failing(job):
+                entries = job.work.prepare(job.next, stop)
+                prepared.append((job, stop, self._with_hot_prefix(job, stop, entries)))
+        groups: dict[Any, list[tuple[_Job, int, list[Prepared]]]] = {}
+        for entry in prepared:
+            groups.setdefault(entry[0].group if entry[0].is_hot else None, []).append(entry)
+        for members in groups.values():
+            self._read(members)
+        seconds = time.monotonic() - start
+        if items:
+            pace = characters / max(seconds, 1e-4)
+            # What a device needs at its first batch, or in a bad moment, says little about the next one.
+            share = 0.5 if pace > self._pace else 0.2
+            self._pace += share * (pace - self._pace)
+            self._on_batch(BatchRecord(len(batch), items, seconds))
+
+    def _read(self, members: list[tuple[_Job, int, list[Prepared]]]) -> None:
+        entries = [entry for _, _, own in members for entry in own]
+        try:
+            readouts = read_window(self.judge.engine, entries, lambda count: None)
+        except Exception:
+            if len(members) > 1:
+                # One of them may be the cause: the others do not fail with it.
+                for member in members:
+                    self._read([member])
+                return
+            with self._failing(members[0][0]):
+                raise
+            return
+        outcomes = map(self.judge.outcome, entries, readouts)
+        for job, stop, own in members:
+            with self._failing(job):
+                job.outcomes += itertools.islice(outcomes, len(own))
+                job.next = stop
+                if stop == len(job.work) and not job.is_over:
+                    result = job.work.finish(job.outcomes)
+                    with contextlib.suppress(InvalidStateError):  # cancelled in between
+                        job.future.set_result(result)
+
+    @contextlib.contextmanager
+    def _failing(self, job: _Job) -> Any:
+        """Let an error be the job's own."""
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(InvalidStateError):
+                job.future.set_exception(error)
+
+    def _with_hot_prefix(self, job: _Job, stop: int, entries: list[Prepared]) -> list[Prepared]:
+        """Have the engine keep an evidence that is needed again: by the rest of this call, or because it came twice."""
+        work = job.work
+        if job.group is None or not isinstance(work, DecisionWork):
+            return entries
+        if job.next == 0:
+            job.is_hot = stop < len(work) or job.group in self._seen
+            self._seen[job.group] = None
+            self._seen.move_to_end(job.group)
+            if len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+        if not job.is_hot:
+            return entries
+        if job.prefix is None:
+            job.prefix = work.prefix()
+        return [
+            entry
+            if entry.request is None or job.prefix is None
+            else replace(entry, request=replace(entry.request, prefix=job.prefix))
+            for entry in entries
+        ]

@@ -1,0 +1,178 @@
+"""Batcher: calls of many threads computed together, fairly, each with its own answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from geval_local import Judge, Metric, PredicateQuestion
+from geval_local.batcher import Batcher
+from geval_local.errors import BusyError
+from geval_local.testing import MockEngine, MockJudge
+
+METRIC = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=())
+
+
+def predicates(count):
+    return [PredicateQuestion(name=f"p{number}", instructions=f"Statement {number} holds.") for number in range(count)]
+
+
+class Gate(MockEngine):
+    """An engine that waits until it may go on, and counts what it was given."""
+
+    def __init__(self):
+        super().__init__(batch_tokens=1 << 20)
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.read_prompts = 0
+        self.windows = []
+
+    def execute(self, requests, packs):
+        self.entered.set()
+        assert self.open.wait(30)
+        self.windows.append(len(requests))
+        self.read_prompts += len(requests)
+        return super().execute(requests, packs)
+
+
+def test_calls_that_arrive_together_are_computed_together():
+    engine = Gate()
+    judge = MockJudge(engine)
+    with Batcher(judge) as batcher:
+        first = batcher.decide("start", predicates(1))
+        assert engine.entered.wait(10)
+        futures = [batcher.decide(f"text {number}", predicates(2)) for number in range(30)]
+        engine.open.set()
+        assert first.result(10).answers
+        for number, future in enumerate(futures):
+            assert future.result(10).to_dict() == MockJudge().decide(f"text {number}", predicates(2)).to_dict()
+    assert sum(engine.windows) == 61
+    assert len(engine.windows) <= 8
+
+
+def test_scores_and_decisions_share_a_queue():
+    judge = MockJudge()
+    with Batcher(judge) as batcher:
+        scores = batcher.score(METRIC, [{"output": "one"}, {"output": ""}])
+        decision = batcher.decide("x", predicates(1))
+        assert scores.result(10)[0].value == MockJudge().score(METRIC, output="one").value
+        assert "empty" in scores.result(10)[1].error
+        assert decision.result(10)[0].is_answered
+        assert batcher.score(METRIC, []).result(10) == []
+        assert batcher.call(lambda: 7).result(10) == 7
+
+
+def test_a_large_call_does_not_hold_up_small_ones():
+    judge = MockJudge(MockEngine(seconds=0.01, batch_tokens=1000))
+    with Batcher(judge) as batcher:
+        large = batcher.decide("large", predicates(2000))
+        time.sleep(0.1)
+        small = batcher.decide("small", predicates(1))
+        small.result(10)
+        assert not large.done()
+        assert len(large.result(120)) == 2000
+
+
+def test_an_error_is_the_callers_own():
+    poison = MockJudge().encoder.encode_texts(["poison"])[0].astype(np.uint8).tobytes()
+
+    class FailingOnText(MockEngine):
+        def read(self, requests):
+            if any(poison in request.ids.astype(np.uint8).tobytes() for request in requests):
+                raise RuntimeError("device lost")
+            return super().read(requests)
+
+    with Batcher(MockJudge(FailingOnText())) as batcher:
+        futures = [batcher.decide(text, predicates(1)) for text in ("a", "poison", "b")]
+        assert futures[0].result(10)[0].is_answered
+        assert futures[2].result(10)[0].is_answered
+        with pytest.raises(RuntimeError, match="device lost"):
+            futures[1].result(10)
+        assert batcher.decide("c", predicates(1)).result(10)[0].is_answered
+
+
+def test_a_cancelled_call_frees_its_work():
+    engine = Gate()
+    with Batcher(MockJudge(engine)) as batcher:
+        first = batcher.decide("start", predicates(1))
+        assert engine.entered.wait(10)
+        dropped = batcher.decide("dropped", predicates(300))
+        kept = batcher.decide("kept", predicates(1))
+        assert dropped.cancel()
+        engine.open.set()
+        first.result(10)
+        kept.result(10)
+        with pytest.raises(CancelledError):
+            dropped.result(10)
+    assert engine.read_prompts == 2
+
+
+def test_a_full_queue_refuses_and_recovers():
+    engine = Gate()
+    with Batcher(MockJudge(engine), queue=3) as batcher:
+        futures = [batcher.decide(f"{number}", predicates(1)) for number in range(3)]
+        with pytest.raises(BusyError, match="3 calls"):
+            batcher.decide("more", predicates(1))
+        assert 1 <= batcher.retry_after <= 60
+        engine.open.set()
+        for future in futures:
+            future.result(10)
+        deadline = time.monotonic() + 10
+        while batcher.pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert batcher.decide("more", predicates(1)).result(10)[0].is_answered
+
+
+def test_closing_finishes_what_waits_and_refuses_more():
+    engine = Gate()
+    batcher = Batcher(MockJudge(engine))
+    futures = [batcher.decide(f"{number}", predicates(3)) for number in range(5)]
+    threading.Timer(0.1, engine.open.set).start()
+    batcher.close()
+    assert all(future.done() and len(future.result()) == 3 for future in futures)
+    with pytest.raises(BusyError, match="closed"):
+        batcher.decide("late", predicates(1))
+
+
+def test_closing_at_once_cancels_what_waits():
+    engine = Gate()
+    batcher = Batcher(MockJudge(engine))
+    first = batcher.decide("start", predicates(1))
+    assert engine.entered.wait(10)
+    waiting = batcher.decide("waiting", predicates(1))
+    engine.open.set()
+    batcher.close(finish=False)
+    assert first.done()
+    assert waiting.cancelled()
+
+
+def test_many_threads_each_get_their_own_answer():
+    judge = MockJudge()
+    expected = {number: MockJudge().decide(f"text {number}", predicates(1))[0].p for number in range(8)}
+    with Batcher(judge) as batcher, ThreadPoolExecutor(16) as pool:
+        found = pool.map(lambda n: (n % 8, batcher.decide(f"text {n % 8}", predicates(1)).result(30)[0].p), range(400))
+        for number, p in found:
+            assert p == expected[number]
+
+
+def test_company_changes_nothing_and_a_repeated_evidence_is_kept():
+    judge = Judge.load("nano")
+    state = "The committee met on Tuesday and agreed to postpone the vote until the spring session. " * 8
+    alone = [judge.decide(state, [question])[0].p for question in predicates(6)]
+    with Batcher(judge) as batcher:
+        crowd = [batcher.decide(f"Some other text, number {number}.", predicates(2)) for number in range(20)]
+        together = batcher.decide(state, predicates(6)).result(60)
+        for future in crowd:
+            future.result(60)
+        for answer, p in zip(together, alone, strict=True):
+            np.testing.assert_allclose(answer.p, p, rtol=0, atol=1e-5)
+        batcher.decide(state, predicates(1)).result(60)  # known now, and kept
+        before = judge.engine.computed_tokens
+        again = batcher.decide(state, predicates(6)).result(60)
+        assert judge.engine.computed_tokens - before < 6 * 60
+        for answer, p in zip(again, alone, strict=True):
+            np.testing.assert_allclose(answer.p, p, rtol=0, atol=1e-5)
