@@ -18,6 +18,7 @@ from geval_local.cli.commands.meta_eval import meta_eval
 from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume
 from geval_local.cli.commands.score import score
+from geval_local.cli.commands.serve import serve
 from geval_local.cli.commands.steps import steps
 from geval_local.cli.ending import EXIT_CODES, Verbs
 from geval_local.cli.output.console import show_log
@@ -42,6 +43,7 @@ app.command()(compare)
 app.command()(bias)
 app.command()(calibrate)
 app.command()(jury)
+app.command()(serve)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
 app.command()(cache)

@@ -1,0 +1,104 @@
+"""``geval-local serve``: local judges behind HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.output.console import note
+from geval_local.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["serve"]
+
+INSTALL = "Install it with `pip install 'geval-local[serve]'`."
+
+
+@takes_loading()
+def serve(
+    judge: options.JudgeNames = None,
+    models: options.ModelsFile = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs an API key.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8399,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the key that clients must send. Absent: GEVAL_LOCAL_API_KEY."),
+    ] = None,
+    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Largest body of a request, also unpacked.")] = "16MiB",
+    queue: Annotated[int, typer.Option(metavar="N", help="Calls per judge that may wait; more get 429.")] = 512,
+    rotations: Annotated[
+        int, typer.Option(metavar="N", help="In how many orders a question's options are shown, unless a request says.")
+    ] = 1,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log route, status and time of every request; never its texts.")
+    ] = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
+
+    Interrupted, or asked by SIGTERM, it takes no more requests and finishes those that are in flight.
+    """
+    try:
+        import uvicorn
+
+        from geval_local.serve.app import create_app
+    except ImportError as error:
+        raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
+    from geval_local.serve.settings import ServeSettings, parse_size, read_key
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        api_key=read_key(api_key_file),
+        max_body=parse_size(max_body),
+        queue=queue,
+        rotations=rotations,
+        log_requests=log_requests,
+    )
+    choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
+    judges: dict[str, Judge] = {}
+    for name, choice in choices.items():
+        note(f"loading {name} ...", "dim")
+        judges[name] = choice.load()
+        note(f"engine: {judges[name].engine_report.text}", "dim")
+    config = uvicorn.Config(
+        create_app(judges, settings),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=4096,
+    )
+    note(f"serving {', '.join(judges)} on http://{host}:{port} (the routes: /docs)")
+    server = uvicorn.Server(config)
+    # uvicorn raises the signal again once everything in flight is finished: that is the end that was asked for.
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise ConfigurationError(f"cannot listen on {host}:{port}", hint="Is another server there? Choose --port.")
+    note("stopped; what was in flight is finished")
+
+
+def _named(choices: list[JudgeChoice]) -> dict[str, JudgeChoice]:
+    """Name the judges as clients ask for them: a directory by its last part, so that no path is told."""
+    from geval_local.signature import judge_name
+
+    named: dict[str, JudgeChoice] = {}
+    for choice in choices:
+        label = choice.label()
+        name = judge_name(label) if Path(label).is_dir() else label
+        if name in named:
+            raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")
+        named[name] = choice
+    return named

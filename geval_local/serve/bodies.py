@@ -1,0 +1,217 @@
+"""Bodies: a request's bytes become plain values, within limits of size, time, depth and number.
+
+A body over the limit is read to its end and dropped, or the client would see a broken connection instead of the
+reason; one that goes on far beyond is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from geval_local.serve.refusals import Refused
+
+__all__ = ["MAX_DEPTH", "HeldBytes", "check_json_part", "read_body", "read_values", "unpack"]
+
+MAX_DEPTH = 64
+#: Of an ``input_json`` part (openai-python's types say so).
+PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
+#: A body over the limit is read up to so many times the limit.
+DRAINED = 8
+#: zstd may ask for a window of any size: more memory than this is not given.
+MOST_WINDOW = 8 << 20
+
+
+class HeldBytes:
+    """Bytes of the bodies that are being received or answered, all clients together.
+
+    Parameters
+    ----------
+    most : int
+        More are refused with 429.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Count more of them.
+
+        Raises
+        ------
+        Refused
+            If that is too many.
+        """
+        if self.held + count > self.most:
+            raise Refused("the server holds too many texts already", 429, code="busy", headers={"Retry-After": "2"})
+        self.held += count
+
+    def give_back(self, count: int) -> None:
+        """Count fewer."""
+        self.held -= count
+
+
+async def read_body(
+    chunks: AsyncIterator[bytes], *, limit: int, seconds: float, held: HeldBytes, taken: Callable[[int], object]
+) -> bytes:
+    """Receive a body.
+
+    Parameters
+    ----------
+    chunks : async iterator of bytes
+        The body as it comes.
+    limit : int
+        Most bytes.
+    seconds : float
+        Most time.
+    held : HeldBytes
+        Where its bytes are counted.
+    taken : callable
+        Told what was counted, so that it is given back at the end.
+
+    Raises
+    ------
+    Refused
+        If it is too large or too slow, or too much is held already.
+    """
+    try:
+        return await asyncio.wait_for(_collect(chunks, limit, held, taken), seconds)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise Refused(f"the body took longer than {seconds:g} seconds", 408, headers={"Connection": "close"}) from None
+
+
+async def _collect(chunks: AsyncIterator[bytes], limit: int, held: HeldBytes, taken: Callable[[int], object]) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    refused: Refused | None = None
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > limit:
+            refused = Refused(f"the body is larger than {limit} bytes", 413, code="body_too_large")
+        if refused is None:
+            try:
+                held.take(len(chunk))
+            except Refused as error:
+                refused = error
+            else:
+                taken(len(chunk))
+                parts.append(chunk)
+        if refused is not None:
+            parts.clear()
+            if size > DRAINED * limit:
+                break
+    if refused is not None:
+        raise refused
+    return b"".join(parts)
+
+
+def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
+    """Undo a body's Content-Encoding: zstd, or none.
+
+    Raises
+    ------
+    Refused
+        If it is another one, the bytes are not zstd, or they unpack to more than `limit`.
+    """
+    if encoding is None or encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() != "zstd":
+        raise Refused("only zstd is understood as Content-Encoding", 415)
+    import zstandard
+
+    parts: list[bytes] = []
+    size = 0
+    try:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW)
+        with decompressor.stream_reader(body, read_across_frames=True) as reader:
+            while chunk := reader.read(1 << 20):
+                size += len(chunk)
+                if size > limit:
+                    raise Refused(f"the unpacked body is larger than {limit} bytes", 413, code="body_too_large")
+                parts.append(chunk)
+    except zstandard.ZstdError:
+        raise Refused("the body is not valid zstd") from None
+    return b"".join(parts)
+
+
+def read_values(body: bytes) -> dict[str, Any]:
+    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, not nested without end.
+
+    Raises
+    ------
+    Refused
+        If it is not.
+    """
+    try:
+        text = body.decode("utf-8")
+        values = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+    except Refused:
+        raise
+    except RecursionError:
+        raise Refused(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeDecodeError:
+        raise Refused("the body is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise Refused(f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except ValueError:
+        raise Refused("the body is not valid JSON: a number has too many digits") from None
+    if not isinstance(values, dict):
+        raise Refused("the body is not a JSON object")
+    if "\\u" in text:
+        _refuse_half_characters(values)
+    if _measure(values, MAX_DEPTH)[0] > MAX_DEPTH:
+        raise Refused(f"the body is nested deeper than {MAX_DEPTH} levels")
+    return values
+
+
+def check_json_part(value: Any) -> str | None:
+    """Say why a value is no ``input_json`` data; None if it is."""
+    if not (isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))):
+        return "data is an object or an array of objects"
+    depth, count = _measure(value, PART_DEPTH)
+    if depth > PART_DEPTH:
+        return f"data is nested deeper than {PART_DEPTH} levels"
+    if count > PART_VALUES:
+        return f"data holds more than {PART_VALUES} values"
+    if len(json.dumps(value, ensure_ascii=False).encode()) > PART_BYTES:
+        return f"data is larger than {PART_BYTES} bytes"
+    return None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise Refused(f"the body is not valid JSON: {name} is no number")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise Refused("the body is ambiguous: an object holds a key twice")
+    return record
+
+
+def _refuse_half_characters(values: Any) -> None:
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused("the body holds half a surrogate pair, which is no text") from None
+    except RecursionError:
+        raise Refused(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _measure(value: Any, most: int) -> tuple[int, int]:
+    """Give depth and number of values; stops where it is deeper than `most`."""
+    count, depth, level = 0, 0, [value]
+    while level and depth <= most:
+        following: list[Any] = []
+        for item in level:
+            count += 1
+            if isinstance(item, dict):
+                following += item.values()
+            elif isinstance(item, list):
+                following += item
+        depth += 1 if any(isinstance(item, dict | list) for item in level) else 0
+        level = following
+    return depth, count

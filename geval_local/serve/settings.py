@@ -1,0 +1,120 @@
+"""Settings of a server: what it is started with, and what it refuses to be started with."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_local.errors import ConfigurationError
+
+__all__ = ["KEY_VARIABLE", "ServeSettings", "is_loopback", "parse_size", "read_key"]
+
+KEY_VARIABLE = "GEVAL_LOCAL_API_KEY"
+_SIZE = re.compile(r"(\d+)\s*(|B|KB|MB|GB|KiB|MiB|GiB)", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What a server is started with.
+
+    Parameters
+    ----------
+    host : str
+        Address to listen on.
+    port : int
+        Port, 0 to 65535; 0 lets the system choose.
+    api_key : str, optional
+        What clients must send as a bearer token. An address that others can reach needs one.
+    max_body : int
+        Bytes that a request's body may have, before and after unpacking.
+    queue : int
+        Calls per judge that may wait or be under way; more are refused with 429.
+    rotations : int
+        In how many orders the outcomes of a question are shown, unless the request says.
+    body_seconds : float
+        How long a client may take to send a body.
+    log_requests : bool
+        Whether every request is logged by route, status and time; never its texts.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of its range, or the address can be reached by others and there is no key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8399
+    api_key: str | None = None
+    max_body: int = 16 << 20
+    queue: int = 512
+    rotations: int = 1
+    body_seconds: float = 60.0
+    log_requests: bool = False
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and (
+            not self.api_key or not self.api_key.isascii() or not self.api_key.isprintable()
+        ):
+            raise ConfigurationError("the API key is empty or holds what no header can: use printable ASCII")
+        if self.api_key is None and not is_loopback(self.host):
+            raise ConfigurationError(
+                f"listening on {self.host}, where others can reach it, needs an API key",
+                hint=f"Give --api-key-file FILE or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
+            )
+        for name, value in (("max_body", self.max_body), ("queue", self.queue), ("rotations", self.rotations)):
+            if value < 1:
+                raise ConfigurationError(f"{name} is at least 1, not {value}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigurationError(f"there is no port {self.port}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none, or zero.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if not size:
+        raise ConfigurationError(f"{text!r} is no size", hint="Write it like 16MiB.")
+    return size
+
+
+def read_key(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Find the API key: in a file, or else in the environment.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read or is empty, or the variable is set and empty.
+    """
+    if file is None:
+        key = environment.get(KEY_VARIABLE)
+        if key is not None and not key.strip():
+            raise ConfigurationError(f"{KEY_VARIABLE} is set and empty", hint="Unset it, or put a key in.")
+        return key.strip() if key is not None else None
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the API key in {file}: {error}") from error
+    if not key:
+        raise ConfigurationError(f"the API key file {file} is empty")
+    return key
