@@ -13,6 +13,7 @@ from geval_local.cli.commands.bias import bias
 from geval_local.cli.commands.cache import cache
 from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
+from geval_local.cli.commands.decide import decide
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
 from geval_local.cli.commands.report import report
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(score)
+app.command()(decide)
 app.command()(resume)
 app.command()(steps)
 app.command()(report)
