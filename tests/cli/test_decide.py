@@ -62,7 +62,7 @@ def test_rows_keep_their_places_and_answers_are_the_judges(place):
     summary = json.loads(result.stdout)
     assert summary["rows"] == 5
     assert summary["questions"]["rain"]["answered"] == 3
-    assert sorted(path.name for path in place.iterdir()) == ["out.jsonl", "q.yaml", "rows.jsonl"]
+    assert sorted(path.name for path in place.iterdir()) == ["home", "out.jsonl", "q.yaml", "rows.jsonl"]
 
 
 def test_what_cannot_be_done_is_told_before_a_judge_is_loaded(place):

@@ -1,0 +1,218 @@
+"""A server on a real socket: clients that leave, dawdle or come in thousands, and a polite stop."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
+pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
+
+from cli_run import judge_directory  # noqa: E402
+
+from geval_local.serve.app import create_app  # noqa: E402
+from geval_local.serve.settings import ServeSettings  # noqa: E402
+from geval_local.testing import MockEngine, MockJudge  # noqa: E402
+
+
+def body(questions=1, text="A text."):
+    asked = [{"type": "predicate", "instructions": f"Statement {number}."} for number in range(questions)]
+    return json.dumps({"model": "mock", "input": text, "questions": asked}).encode()
+
+
+def post(port, content, path="/v1/decisions", timeout=60, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("POST", path, content, {"Content-Type": "application/json", **(headers or {})})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def serving(judge, **settings):
+    app = create_app({"mock": judge}, ServeSettings(**settings))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            deadline = time.monotonic() + 30
+            while not server.started and time.monotonic() < deadline:
+                time.sleep(0.01)
+            yield port, app.state.server
+        finally:
+            server.should_exit = True
+            thread.join(60)
+
+
+def test_a_client_that_leaves_frees_its_work():
+    engine = MockEngine(seconds=0.02, batch_tokens=1000)
+    with serving(MockJudge(engine)) as (port, server):
+        client = socket.create_connection(("127.0.0.1", port))
+        content = body(400)
+        client.sendall(
+            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            + f"Content-Length: {len(content)}\r\n\r\n".encode()
+            + content
+        )
+        time.sleep(0.3)
+        assert server.batchers["mock"].pending == 1
+        client.close()
+        deadline = time.monotonic() + 10
+        while server.batchers["mock"].pending and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert server.batchers["mock"].pending == 0
+        packs = engine.executed_packs
+        assert post(port, body())[0] == 200
+        assert engine.executed_packs == packs + 1
+
+
+def test_a_slow_body_is_given_up_and_others_are_served_meanwhile():
+    with serving(MockJudge(), body_seconds=0.5) as (port, _), socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(
+            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+        )
+        assert post(port, body())[0] == 200
+        slow.settimeout(10)
+        assert b" 408 " in slow.recv(4096).split(b"\r\n")[0]
+
+
+def test_thousands_of_idle_connections_hold_nobody_up():
+    with serving(MockJudge()) as (port, _), contextlib.ExitStack() as stack:
+        for _ in range(1500):
+            try:
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            except OSError:  # this process has no more descriptors
+                break
+        assert post(port, body())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\n b: c\r\n\r\n",
+    ],
+)
+def test_broken_requests_do_not_stop_the_server(raw):
+    with serving(MockJudge()) as (port, _):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.settimeout(5)
+            with contextlib.suppress(OSError):
+                client.sendall(raw)
+                answer = client.recv(65536)
+                assert b" 500 " not in answer.split(b"\r\n")[0]
+        assert post(port, body())[0] == 200
+
+
+def test_a_body_over_the_limit_gets_its_answer():
+    with serving(MockJudge(), max_body=100_000) as (port, _):
+        assert post(port, b" " * 500_000)[0] == 413
+
+
+def test_a_wrong_key_with_a_large_body_gets_its_answer():
+    with serving(MockJudge(), api_key="right", max_body=4 << 20) as (port, _):
+        assert post(port, b" " * (4 << 20), headers={"Authorization": "Bearer wrong"})[0] == 401
+
+
+def start_server(*arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geval_local", "serve", "--judge", str(judge_directory()), *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("serving"):
+            break
+    return process, lines
+
+
+def free_port():
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return chosen.getsockname()[1]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_stop_finishes_what_is_in_flight(stop):
+    port = free_port()
+    process, lines = start_server("--port", str(port))
+    try:
+        deadline = time.monotonic() + 30
+        status = 0
+        while status != 200 and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/ready")
+                status = connection.getresponse().status
+        name = judge_directory().name
+        content = body(200, "word " * 300).replace(b"mock", name.encode())
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(post, port, content)
+            time.sleep(0.3)
+            process.send_signal(stop)
+            found = answer.result(120)
+        assert found[0] == 200
+        assert len(json.loads(found[1])["answers"]) == 200
+        assert process.wait(60) == 0
+        assert "finished" in process.stderr.read()
+        assert str(judge_directory().parent) not in "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_opens_nothing_but_its_socket():
+    """The process is asked what it listens on and is connected to, after a request."""
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
+    port = free_port()
+    process, _ = start_server("--port", str(port))
+    try:
+        deadline = time.monotonic() + 30
+        status = 0
+        while status != 200 and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                status = post(port, body().replace(b"mock", judge_directory().name.encode()))[0]
+        assert status == 200
+        kept = [c for c in psutil.Process(process.pid).net_connections() if c.status == "LISTEN" or c.raddr]
+        assert {(c.laddr.ip, c.laddr.port) for c in kept} == {("127.0.0.1", port)}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_address_for_all_without_a_key_is_refused_before_loading():
+    done = subprocess.run(
+        [sys.executable, "-m", "geval_local", "serve", "--host", "0.0.0.0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in os.environ.items() if name != "GEVAL_LOCAL_API_KEY"},
+    )
+    assert done.returncode == 2
+    assert "needs an API key" in done.stderr
+    assert "loading" not in done.stderr
