@@ -1,4 +1,4 @@
-"""The application: routes around one batcher per judge, with keys, limits, and no text of a request in any log.
+"""Routes around one batcher per judge, with keys, limits, and no text of a request in any log.
 
 `create_app` gives an ASGI application; ``geval-local serve`` runs it on uvicorn.
 """
