@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.answer import Answer, ChoiceAnswer, PredicateAnswer, unanswered
-from geval_local.cli.loading import JudgeChoice
-from geval_local.cli.output.console import note, show_progress
+from geval_local.cli.output.console import note
+from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import DataError, OutputError, QuestionError
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import free_name, to_json
 from geval_local.question import Question
 from geval_local.question_form import question_forms, state_text
+from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -140,18 +141,17 @@ def decide_file(task: DecideTask, choice: JudgeChoice) -> DecideResult:
     """
     _check_output(task.output)
     _check_columns(task)
-    note("loading the judge ...", "dim")
-    judge = choice.load()
+    judge = load_shown(choice)
     note(f"engine: {judge.engine_report.text}", "dim")
     tallies = [QuestionTally(question) for question in task.questions]
     begin, rows = time.perf_counter(), 0
-    with _appearing(task.output) as write, show_progress(f"deciding {task.file.name}", None) as advance:
+    with _appearing(task.output) as write, show_progress(f"deciding {task.file.name}") as progress:
         for sample, answers in _decided(task, judge):
             rows += 1
             for tally, answer in zip(tallies, answers, strict=True):
                 tally.add(sample.where, answer)
             write(_record(sample, answers))
-            advance(1)
+            progress.advance(1)
     return DecideResult(choice.label(), rows, tallies, time.perf_counter() - begin)
 
 

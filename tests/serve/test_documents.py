@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
 pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
 
-from test_sockets import serving  # noqa: E402
+from serving import serving
 
-from geval_local import load_questions  # noqa: E402
-from geval_local.testing import MockJudge  # noqa: E402
+from geval_local import load_questions
+from geval_local.testing import MockJudge
 
 ROOT = Path(__file__).resolve().parents[2]
 SNIPPETS = re.findall(

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,9 +20,8 @@ uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is 
 pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
 
 from cli_run import judge_directory  # noqa: E402
+from serving import serving  # noqa: E402
 
-from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.settings import ServeSettings  # noqa: E402
 from geval_local.testing import MockEngine, MockJudge  # noqa: E402
 
 
@@ -40,25 +38,6 @@ def post(port, content, path="/v1/decisions", timeout=60, headers=None):
         return answer.status, answer.read()
     finally:
         connection.close()
-
-
-@contextlib.contextmanager
-def serving(judge, **settings):
-    app = create_app({"mock": judge}, ServeSettings(**settings))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            deadline = time.monotonic() + 30
-            while not server.started and time.monotonic() < deadline:
-                time.sleep(0.01)
-            yield port, app.state.server
-        finally:
-            server.should_exit = True
-            thread.join(60)
 
 
 def test_a_client_that_leaves_frees_its_work():

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import JudgeChoice, Loading, takes_loading
+from geval_local.cli.loading import Loading, takes_loading
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
+from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge

@@ -1,0 +1,32 @@
+"""A server on a loopback socket, in a thread of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import uvicorn
+
+from geval_local.serve.app import create_app
+from geval_local.serve.settings import ServeSettings
+
+
+@contextlib.contextmanager
+def serving(judge, **settings):
+    app = create_app({"mock": judge}, ServeSettings(**settings))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            deadline = time.monotonic() + 30
+            while not server.started and time.monotonic() < deadline:
+                time.sleep(0.01)
+            yield port, app.state.server
+        finally:
+            server.should_exit = True
+            thread.join(60)
