@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
-from geval_local.inference.adapter import check_adapter, merge_adapter
-from geval_local.inference.template import chat_frame
+from geval_local.models.adapter import check_adapter, merge_adapter
+from geval_local.models.chat_template import chat_frame
 from geval_local.models.checks import check_architecture, check_weight_files
 from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, tokenizer_hash

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError
-from geval_local.inference.template import chat_frame
+from geval_local.models.chat_template import chat_frame
 from geval_local.prompt import Prompt
 from geval_local.tokens.shared_text import SharedTextEncoder
 
@@ -51,7 +51,7 @@ class PromptEncoder:
     ------
     TokenizerError
         If the tokenizer has no fast backend, or a chat style meets a tokenizer without a usable chat template, see
-        `template.chat_frame`.
+        `chat_template.chat_frame`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:

@@ -11,7 +11,7 @@ import pytest
 from tiny import SHARED, byte_tokenizer, save_judge, shared_tokenizer, tiny_model
 
 from geval_local.errors import TokenizerError
-from geval_local.inference.template import chat_frame
+from geval_local.models.chat_template import chat_frame
 from geval_local.models.load import load_model, load_tokenizer
 from geval_local.models.registry import find_judge
 from geval_local.prompt import Prompt

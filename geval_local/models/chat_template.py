@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import TokenizerError
-from geval_local.inference.ending import Ending, Renderings, find_ending
+from geval_local.models.prompt_ending import Ending, Renderings, find_ending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -113,7 +113,7 @@ def test_a_models_file_names_an_adapter(tmp_path, plain, adapter):
 
 
 def test_without_peft_it_is_refused_before_any_weights(plain, adapter, monkeypatch):
-    monkeypatch.setattr("geval_local.inference.adapter.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.models.adapter.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
     with pytest.raises(ConfigurationError, match="needs the package peft") as caught:
         Judge.load(plain, adapter=adapter)
