@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
-from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from geval_local.models.quiet import first_line, quiet
+from geval_local.models.options import first_line, quiet
+from geval_local.models.registry import JudgeEntry
 
 __all__ = ["check_adapter", "merge_adapter"]
 

@@ -17,7 +17,7 @@ from geval_local.paths import home_directory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "fingerprint", "tokenizer_hash", "weight_files"]
+__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "file_digest", "fingerprint", "tokenizer_hash", "weight_files"]
 
 #: The files of an adapter, as peft names them.
 ADAPTER_CONFIG = "adapter_config.json"
@@ -147,7 +147,7 @@ def _digests(files: Sequence[Path]) -> list[str]:
         key = _file_identity(file)
         digest = notes.get(key, "")
         if not _SHA256.fullmatch(digest):
-            digest = _file_digest(file)
+            digest = file_digest(file)
             if _file_identity(file) == key:  # else it was written to meanwhile
                 fresh[key] = digest
         digests.append(digest)
@@ -162,7 +162,8 @@ def _file_identity(file: Path) -> str:
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 22):

@@ -13,13 +13,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
 from geval_local.models.adapter import check_adapter, merge_adapter
 from geval_local.models.chat_template import chat_frame
-from geval_local.models.checks import check_architecture, check_weight_files
-from geval_local.models.entry import JudgeEntry
+from geval_local.models.checks import (
+    check_architecture,
+    check_finite,
+    check_gaps,
+    check_placement,
+    check_surplus,
+    check_weight_files,
+)
 from geval_local.models.fingerprint import fingerprint, tokenizer_hash
-from geval_local.models.gaps import check_finite, check_gaps, check_placement, check_surplus
-from geval_local.models.options import LoadOptions, loading_arguments
-from geval_local.models.quiet import first_line, quiet
-from geval_local.models.registry import fetch_directory, local_directory
+from geval_local.models.options import LoadOptions, first_line, loading_arguments, quiet
+from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 
 __all__ = [
     "LoadOptions",

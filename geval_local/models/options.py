@@ -1,10 +1,12 @@
-"""How a model is brought into memory: device, dtype, attention, quantization, as transformers' own arguments."""
+"""How transformers is called: options as its own arguments, its noise silenced, its errors cut to one line."""
 
 from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,9 +14,8 @@ import torch
 import transformers
 
 from geval_local.errors import ConfigurationError
-from geval_local.models.quiet import first_line
 
-__all__ = ["DTYPES", "LoadOptions", "loading_arguments"]
+__all__ = ["DTYPES", "LoadOptions", "first_line", "loading_arguments", "quiet"]
 
 #: The dtypes that a judge may run in.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -114,3 +115,25 @@ def _quantization(options: LoadOptions, dtype: torch.dtype) -> dict[str, Any]:
         return {"quantization_config": config(load_in_8bit=True)}
     settings = config(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     return {"quantization_config": settings}
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's text that says anything, or the error's type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence progress bars and warnings of transformers and peft: what matters in them is raised as an error here."""
+    logging: Any = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,1 +1,35 @@
-"""Text to tokens: prompts, surface forms of labels, the label trie, and requests for the engine."""
+"""Text becomes token ids: prompts with their control tokens, and the labels that may follow them.
+
+- `encoder`: prompts in a judge's prompt style; special tokens stay out of sample text
+- `shared_text`: texts that many prompts have in common are tokenized once
+- `label_forms`: how each label may be written after a form; `label_trie`: all of these ways, merged
+- `requests`: samples become requests for an engine, or the reasons why not
+
+A prompt's tokens and a label trie are all that an engine is given.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geval_local.tokens.encoder import PromptEncoder
+    from geval_local.tokens.label_trie import LabelTrie
+    from geval_local.tokens.requests import Prepared, Request, RequestMaker
+
+_HOMES = {
+    "LabelTrie": "label_trie",
+    "Prepared": "requests",
+    "PromptEncoder": "encoder",
+    "Request": "requests",
+    "RequestMaker": "requests",
+}
+
+__all__ = ["LabelTrie", "Prepared", "PromptEncoder", "Request", "RequestMaker"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,6 +52,15 @@ class PromptEncoder:
     TokenizerError
         If the tokenizer has no fast backend, or a chat style meets a tokenizer without a usable chat template, see
         `chat_template.chat_frame`.
+
+    Attributes
+    ----------
+    backend : Tokenizer
+        The copy of the tokenizer that knows control tokens by their secret names only.
+    original_ids : ndarray of int32
+        The copy's token id -> the tokenizer's own.
+    secret_names : dict of str to str
+        Control token -> its secret name.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:
@@ -71,10 +80,10 @@ class PromptEncoder:
         frame = None if style == "completion" else chat_frame(tokenizer)
         written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
-        self._backend, self._original_ids, self._secret_names = _with_secret_names(
+        self.backend, self.original_ids, self.secret_names = _with_secret_names(
             backend, self._salt, written, set(tokenizer.all_special_tokens)
         )
-        self.shared_texts = SharedTextEncoder(self._backend, ids=self._original_ids)
+        self.shared_texts = SharedTextEncoder(self.backend, ids=self.original_ids)
         self._frame = frame and replace(frame, before=self._hide(frame.before), after=self._hide(frame.after))
 
     @cached_property
@@ -91,10 +100,10 @@ class PromptEncoder:
 
     def _hide(self, text: str) -> str:
         """Replace the control tokens that a template wrote by their secret names."""
-        if not self._secret_names:
+        if not self.secret_names:
             return text
-        pattern = "|".join(re.escape(token) for token in sorted(self._secret_names, key=len, reverse=True))
-        return re.sub(pattern, lambda match: self._secret_names[match[0]], text)
+        pattern = "|".join(re.escape(token) for token in sorted(self.secret_names, key=len, reverse=True))
+        return re.sub(pattern, lambda match: self.secret_names[match[0]], text)
 
     def full_text(self, prompt: Prompt) -> str:
         """Render a prompt in this style, control tokens under their secret names, ready for the label to follow."""
@@ -108,7 +117,7 @@ class PromptEncoder:
     def readable_text(self, prompt: Prompt) -> str:
         """Render a prompt as a person would read it, with the control tokens' own names."""
         text = self.full_text(prompt)
-        for token, secret in self._secret_names.items():
+        for token, secret in self.secret_names.items():
             text = text.replace(secret, token)
         bos = self.tokenizer.bos_token
         return f"{bos}{text}" if self._prefix and isinstance(bos, str) else text
@@ -135,7 +144,7 @@ class PromptEncoder:
         """Cut `count` tokens off the end of a sample's text; empty if it has no more than that."""
         if count == 0:
             return text
-        offsets = self._backend.encode(text, add_special_tokens=False).offsets
+        offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode_token(self, token_id: int) -> str:

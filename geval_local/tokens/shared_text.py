@@ -82,19 +82,19 @@ class SharedTextEncoder:
     """
 
     def __init__(self, backend: Tokenizer, *, ids: _Ids | None = None, least: int = 200_000) -> None:
-        self._backend = backend
+        self.backend = backend
         self._ids = ids
         self.least = least
 
     @cached_property
     def is_shared(self) -> bool:
         """Whether pieces are looked up; otherwise every text is encoded whole."""
-        return can_cut(self._backend)
+        return can_cut(self.backend)
 
     @cached_property
     def _lead(self) -> int:
         """How many tokens the line end before a piece has."""
-        return len(self._encode(["\nx"])[0]) - 1
+        return len(self.encode_whole(["\nx"])[0]) - 1
 
     def encode(self, texts: Sequence[str], prefix: _Ids | None = None) -> list[_Ids]:
         """Encode texts; each gets the tokens that it has by itself.
@@ -112,24 +112,25 @@ class SharedTextEncoder:
         """
         first = [] if prefix is None else [prefix]
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
-            return [np.concatenate([*first, ids]) for ids in self._encode(texts)]
+            return [np.concatenate([*first, ids]) for ids in self.encode_whole(texts)]
         numbers: dict[_Piece, int] = {}
         rows, pieces = [], list[_Piece]()
         for text in texts:
             pieces = _pieces(text, pieces)
             rows.append([numbers.setdefault(piece, len(numbers)) for piece in pieces])
-        whole = self._encode([text for text, _, _ in numbers])
+        whole = self.encode_whole([text for text, _, _ in numbers])
         trimmed = [
             ids[0 if is_first else self._lead : None if is_last else -1]
             for (_, is_first, is_last), ids in zip(numbers, whole, strict=True)
         ]
         return [np.concatenate([*first, *[trimmed[number] for number in row]]) for row in rows]
 
-    def _encode(self, texts: Sequence[str]) -> list[_Ids]:
+    def encode_whole(self, texts: Sequence[str]) -> list[_Ids]:
+        """Encode texts one by one, with nothing looked up."""
         found: list[_Ids] = []
         # An encoding holds every token's text as well, tens of times what its ids take.
         for start in range(0, len(texts), _AT_ONCE):
-            batch = self._backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
             found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
         return found if self._ids is None else [self._ids[ids] for ids in found]
 
@@ -218,10 +219,10 @@ def _agrees(backend: Tokenizer) -> bool:
     ]
     encoder = SharedTextEncoder(backend, least=0)
     encoder.is_shared = True
-    lone = encoder._encode([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
+    lone = encoder.encode_whole([f"\n{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
     if any(len(ids) != len(lone[0]) or (ids[:-1] != lone[0][:-1]).any() for ids in lone):
         return False
-    pairs = zip(encoder.encode(texts), encoder._encode(texts), strict=True)
+    pairs = zip(encoder.encode(texts), encoder.encode_whole(texts), strict=True)
     return all(np.array_equal(shared, whole) for shared, whole in pairs)
 
 

@@ -24,7 +24,7 @@ from geval_local.baselines.reference_models import (
 from geval_local.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local.cli.meta_eval import model_baselines
 from geval_local.errors import JudgeError, TokenizerError, WeightsError
-from geval_local.models.entry import JudgeEntry
+from geval_local.models.registry import JudgeEntry
 
 PAIRS = [("It ends.", "It ends well, they say."), ("A", "A long text with many words."), ("Same.", "Same.")]
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -23,8 +23,8 @@ def home(tmp_path, monkeypatch):
 def reads(monkeypatch):
     """Names of the files whose content was read."""
     names = []
-    original = module._file_digest
-    monkeypatch.setattr(module, "_file_digest", lambda path: names.append(path.name) or original(path))
+    original = module.file_digest
+    monkeypatch.setattr(module, "file_digest", lambda path: names.append(path.name) or original(path))
     return names
 
 
@@ -139,7 +139,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(tmp_path, home):
 
 def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, home, monkeypatch):
     directory = sharded(tmp_path / "m", a=b"first")
-    original = module._file_digest
+    original = module.file_digest
 
     def read_and_change(path):
         digest = original(path)
@@ -147,7 +147,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, 
         return digest
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_file_digest", read_and_change)
+        patched.setattr(module, "file_digest", read_and_change)
         fingerprint(directory)
     assert not (home / "digests.json").exists()
     assert fingerprint(directory) == fingerprint(sharded(tmp_path / "n", a=b"another length"))

@@ -16,9 +16,8 @@ from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models.entry import JudgeEntry
 from geval_local.models.load import LoadOptions, check_style, load_model, load_tokenizer, resolve_directory
-from geval_local.models.registry import find_judge
+from geval_local.models.registry import JudgeEntry, find_judge
 
 TOKENS = torch.arange(30).unsqueeze(0) + 8
 

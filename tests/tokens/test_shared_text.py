@@ -53,7 +53,7 @@ def test_pieces_have_the_tokens_of_the_whole(name, texts):
     encoder = real_encoder(name)
     encoder.shared_texts.least = 0
     found = encoder.shared_texts.encode(texts)
-    for text, shared, ids in zip(texts, found, whole(encoder._backend, texts), strict=True):
+    for text, shared, ids in zip(texts, found, whole(encoder.backend, texts), strict=True):
         assert shared.tolist() == ids, text
 
 
@@ -61,9 +61,9 @@ def test_equal_pieces_are_encoded_once():
     encoder = PromptEncoder(byte_tokenizer()).shared_texts
     encoder.least = 0
     encoded = []
-    inner = encoder._encode
+    inner = encoder.encode_whole
     assert encoder.is_shared
-    encoder._encode = lambda texts: encoded.extend(texts) or inner(texts)
+    encoder.encode_whole = lambda texts: encoded.extend(texts) or inner(texts)
     source = "A long source.\n\nSummary:\n\n"
     texts = [
         f"Rate it.\n\nSource:\n\n{source}Candidate {number}.\n\nEvaluation Form:\n\n- Score:" for number in range(9)
@@ -71,7 +71,7 @@ def test_equal_pieces_are_encoded_once():
     found = encoder.encode(texts)
     assert len([text for text in encoded if "long source" in text]) == 1
     assert sum(map(len, encoded)) < sum(map(len, texts)) / 3
-    assert [np.asarray(ids).tolist() for ids in found] == whole(encoder._backend, texts)
+    assert [np.asarray(ids).tolist() for ids in found] == whole(encoder.backend, texts)
 
 
 def spanning(**settings) -> Tokenizer:

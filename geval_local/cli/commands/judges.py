@@ -18,7 +18,7 @@ from geval_local.errors import JudgeError
 
 if TYPE_CHECKING:
     from geval_local.audit import JudgeAudit
-    from geval_local.models.entry import JudgeEntry
+    from geval_local.models.registry import JudgeEntry
 
 __all__ = ["app", "check", "fetch", "list_judges"]
 
@@ -163,8 +163,7 @@ def fetch(
 
 
 def _entry_to_fetch(name: str, models: Path | None) -> JudgeEntry:
-    from geval_local.models.entry import HUB_ID, JudgeEntry
-    from geval_local.models.registry import find_judge
+    from geval_local.models.registry import HUB_ID, JudgeEntry, find_judge
 
     try:
         return find_judge(name, models)

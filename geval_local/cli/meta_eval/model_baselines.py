@@ -30,10 +30,9 @@ from geval_local.errors import ConfigurationError, UnscorableError
 from geval_local.io.result_manifest import file_sha256
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import resolve_directory
-from geval_local.models.registry import find_judge
+from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.signature import judge_name
 
 if TYPE_CHECKING:

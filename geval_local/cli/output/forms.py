@@ -13,10 +13,9 @@ from geval_local.errors import DataError, UnscorableError
 from geval_local.io.checks import check_input
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.models.entry import JudgeEntry
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import load_tokenizer, resolve_directory
-from geval_local.models.registry import directory_entry
+from geval_local.models.registry import JudgeEntry, directory_entry
 from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.steps import with_pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
