@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
+from geval_local.models.gguf_file import gguf_files
 from geval_local.paths import home_directory
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """List the safetensors files that loading reads, whether they are there or not.
+    """List the files of weights that loading reads, whether they are there or not.
 
     A repository may hold further safetensors (other formats of the same weights, adapters); they are no part of the
     model.
@@ -40,18 +41,21 @@ def weight_files(directory: Path) -> list[Path]:
     Parameters
     ----------
     directory : Path
-        The model's directory.
+        The model's directory, or its GGUF file.
 
     Returns
     -------
     list of Path
-        ``model.safetensors``, or the shards of its index, sorted by name; empty when there is neither.
+        ``model.safetensors``, or the shards of its index, sorted by name; empty when there is neither. For a GGUF file
+        that file, or all parts of a split one.
 
     Raises
     ------
     WeightsError
         If the index cannot be read, or names a file outside the directory.
     """
+    if directory.is_file():
+        return gguf_files(directory)
     if (directory / _SINGLE).exists():
         return [directory / _SINGLE]
     index = directory / _INDEX
@@ -81,7 +85,7 @@ def fingerprint(directory: Path, adapter: Path | None = None) -> str:
     Parameters
     ----------
     directory : Path
-        The model's directory, complete.
+        The model's directory, complete, or its GGUF file.
     adapter : Path, optional
         Directory of the adapter that is laid over the weights.
 
@@ -89,9 +93,13 @@ def fingerprint(directory: Path, adapter: Path | None = None) -> str:
     -------
     str
         16 hex digits of the SHA-256 over config.json (notes of the program that saved it left out) and the weight
-        files' names and SHA-256 digests, sorted by name. The directory's place and the files' times do not enter.
+        files' names and SHA-256 digests, sorted by name. The directory's place and the files' times do not enter, nor
+        does a GGUF file's name, which Ollama makes up.
     """
-    lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
+    if directory.is_file():
+        lines = ["gguf", *_digests(weight_files(directory))]
+    else:
+        lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
     if adapter is not None:
         lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests([adapter / ADAPTER_WEIGHTS])]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]

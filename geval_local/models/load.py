@@ -1,7 +1,9 @@
-"""Weights and tokenizer from local files: safetensors only, nothing initialised at random, never a socket."""
+"""Weights and tokenizer from local files: safetensors or GGUF, nothing initialised at random, never a socket."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, WeightsError
+from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError
 from geval_local.models.adapter import check_adapter, merge_adapter
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.checks import (
@@ -22,6 +24,15 @@ from geval_local.models.checks import (
     check_weight_files,
 )
 from geval_local.models.fingerprint import fingerprint, tokenizer_hash
+from geval_local.models.gguf_file import gguf_files, joined
+from geval_local.models.gguf_model import (
+    check_gguf,
+    check_gguf_complete,
+    gguf_arguments,
+    gguf_tokenizer,
+    quick_reader,
+    scale_rotary,
+)
 from geval_local.models.options import LoadOptions, first_line, loading_arguments, quiet
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 
@@ -36,8 +47,14 @@ __all__ = [
 ]
 
 
-#: Where transformers is told to look for an adapter, so that it lays none over the weights by itself.
-_NO_ADAPTER = "no-adapter"
+#: Arguments of every loading.
+_ALWAYS: Mapping[str, Any] = {
+    "local_files_only": True,
+    "output_loading_info": True,
+    "ignore_mismatched_sizes": True,  # reported, and an error afterwards, with the names of the parameters
+    # Where transformers looks for an adapter, so that it lays none over the weights by itself.
+    "adapter_kwargs": {"subfolder": "no-adapter"},
+}
 
 
 @dataclass
@@ -53,7 +70,7 @@ class LoadedModel:
     entry : JudgeEntry
         The entry it was loaded from.
     directory : Path
-        Where its files are.
+        Where its files are; the GGUF file itself if it is one.
     fingerprint : str
         Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
     tokenizer_hash : str
@@ -93,8 +110,8 @@ def resolve_directory(entry: JudgeEntry) -> Path:
         return directory
     if entry.path is not None:
         raise WeightsError(
-            f"judge {entry.name!r}: {entry.path} holds no config.json, so there is no model there",
-            hint="Correct the path in the models file, or put the model's directory there.",
+            f"judge {entry.name!r}: {entry.path} holds no config.json and no GGUF model, so there is no model there",
+            hint="Correct the path in the models file, or put the model's directory or GGUF file there.",
         )
     raise WeightsError(
         f"the weights of judge {entry.name!r} ({entry.hub}) are not on this machine", hint=_fetch_hint(entry)
@@ -112,15 +129,22 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
         If there is no tokenizer, none with a fast backend, or no chat template although the style needs one.
     """
     directory = resolve_directory(entry)
+    is_one_file = directory.is_file()
     with quiet():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+            tokenizer = (
+                gguf_tokenizer(directory)
+                if is_one_file
+                else AutoTokenizer.from_pretrained(
+                    str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+                )
             )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for one and the same thing
             raise TokenizerError(
                 f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
-                hint="The directory needs tokenizer.json and tokenizer_config.json; fetch them with the weights.",
+                hint="Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
+                if is_one_file
+                else "The directory needs tokenizer.json and tokenizer_config.json; fetch them with the weights.",
             ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise TokenizerError(
@@ -174,8 +198,11 @@ def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrain
         As by `load_model`.
     """
     directory = resolve_directory(entry)
-    check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
-    check_weight_files(entry, directory, hint=_fetch_hint(entry))
+    if directory.is_file():
+        check_gguf(entry, directory, quantized=options.quantization is not None)
+    else:
+        check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
+        check_weight_files(entry, directory, hint=_fetch_hint(entry))
     check_adapter(entry, quantized=options.quantization is not None)
     tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
     return directory, tokenizer, loading_arguments(options, entry.dtype)
@@ -207,31 +234,10 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     """
     options = options or LoadOptions()
     directory, tokenizer, arguments = check_judge(entry, options)
-    with quiet():
-        try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                str(directory),
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=options.trust_remote_code,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported, and refused below with the names of the parameters
-                adapter_kwargs={"subfolder": _NO_ADAPTER},
-                **arguments,
-            )
-        except SafetensorError as error:
-            raise WeightsError(
-                f"judge {entry.name!r}: a safetensors file in {directory} is damaged or cut short: {error}",
-                hint=_fetch_hint(entry),
-            ) from error
-        except Exception as error:  # transformers and torch raise whatever a strange configuration makes them
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                raise JudgeError(
-                    f"judge {entry.name!r} does not fit into the memory of the device: {first_line(error)}",
-                    hint="Use --device-map auto, --quantization 4bit, a smaller dtype or a smaller judge.",
-                ) from error
-            raise JudgeError(f"judge {entry.name!r} cannot be loaded from {directory}: {first_line(error)}") from error
-    model, report = loaded
+    if directory.is_file():
+        model, report = _load_gguf(entry, directory, arguments)
+    else:
+        model, report = _load_weights(entry, directory, options, arguments)
     check_gaps(entry, directory, report)
     check_surplus(entry, directory, model, report)
     check_placement(entry, model)
@@ -257,6 +263,51 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     )
 
 
+def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
+    """Load a model from its directory of safetensors, with what transformers reports of that."""
+    with _loading_errors(entry, directory), quiet():
+        return AutoModelForCausalLM.from_pretrained(
+            str(directory),
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            **_ALWAYS,
+            **arguments,
+        )
+
+
+def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
+    """Load a model from its GGUF file, with what transformers reports of that."""
+    with joined(gguf_files(file)) as whole, _loading_errors(entry, file), quiet(), quick_reader():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(whole.parent), **gguf_arguments(whole), **_ALWAYS, **arguments
+        )
+        model, report = loaded
+        check_gguf_complete(entry, whole, model)
+        scale_rotary(model, whole)
+        return model, report
+
+
+@contextmanager
+def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
+    """Turn what transformers and torch raise, whatever a strange configuration makes them, into errors of a judge."""
+    try:
+        yield
+    except GevalError:
+        raise
+    except SafetensorError as error:
+        raise WeightsError(
+            f"judge {entry.name!r}: a safetensors file in {place} is damaged or cut short: {error}",
+            hint=_fetch_hint(entry),
+        ) from error
+    except torch.cuda.OutOfMemoryError as error:
+        raise JudgeError(
+            f"judge {entry.name!r} does not fit into the memory of the device: {first_line(error)}",
+            hint="Use --device-map auto, --quantization 4bit, a smaller dtype or a smaller judge.",
+        ) from error
+    except Exception as error:
+        raise JudgeError(f"judge {entry.name!r} cannot be loaded from {place}: {first_line(error)}") from error
+
+
 def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
     """Leave sdpa where attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap there."""
     config = model.config.get_text_config()
@@ -272,7 +323,7 @@ def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> N
 
 def _fetch_hint(entry: JudgeEntry) -> str:
     if entry.hub is None:
-        return f"Copy the model's directory to {entry.path} again, completely."
+        return f"Copy the model to {entry.path} again, completely."
     return (
         f"Fetch them with `geval-local judges fetch {entry.name}`. For a machine without a network, run that on "
         f"another, carry the directory it writes, and put it at {fetch_directory(entry)} or give it as --judge DIR."

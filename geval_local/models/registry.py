@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from geval_local.errors import JudgeError
 from geval_local.models.fingerprint import ADAPTER_CONFIG
+from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.paths import expanded, home_directory
 from geval_local.yaml_text import line_of, load_yaml
 
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+#: What a GGUF file's plain numbers are kept in, by their type; blocks are unpacked to bfloat16, which has their range.
+_GGUF_DTYPES: Mapping[int, Literal["float32", "float16", "bfloat16"]] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 #: Size of one weight in each dtype that a judge may be kept in.
@@ -58,7 +61,7 @@ class JudgeEntry(BaseModel):
     name : str
         The name it is asked for by.
     path : Path, optional
-        Directory of the model; relative to the file that names it. Either this or `hub` is given.
+        Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
     hub : str, optional
         Hub id ``organisation/model``.
     revision : str, optional
@@ -279,8 +282,9 @@ def find_judge(
     Parameters
     ----------
     name : str or Path, optional
-        An entry of the user's file or of the packaged one, else a directory that holds ``config.json``, else a hub id
-        ``organisation/model`` that is in the local Hugging Face cache. None: the default judge.
+        An entry of the user's file or of the packaged one, else a GGUF file, or a directory that holds one or a
+        ``config.json``, else a hub id ``organisation/model`` that is in the local Hugging Face cache. None: the default
+        judge.
     models_file : str or Path, optional
         See `load_registry`.
     adapter : str or Path, optional
@@ -316,7 +320,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
     directory = _expanded(wanted)
-    if wanted not in registry.judges and directory is not None and directory.is_dir():
+    if wanted not in registry.judges and directory is not None and (directory.is_dir() or is_gguf(directory)):
         return directory_entry(directory, name=wanted)
     entry = _named(registry, wanted)
     if entry is None and re.fullmatch(HUB_ID, wanted):
@@ -369,15 +373,18 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
 
 
 def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
-    """Describe a plain model directory by what its own files say.
+    """Describe a plain model directory or a GGUF file by what the files themselves say.
 
-    The style is ``chat`` when the directory brings a chat template and ``completion`` otherwise.
+    The style is ``chat`` when they bring a chat template and ``completion`` otherwise.
 
     Raises
     ------
     JudgeError
-        If the directory holds no readable ``config.json``.
+        If the directory holds no readable ``config.json`` and no GGUF model, or several of these.
     """
+    place = _model_place(directory)
+    if place is not None and place.is_file():
+        return _gguf_entry(place, name or str(directory))
     config = _read_json(directory / "config.json")
     if config is None and (directory / ADAPTER_CONFIG).is_file():
         raise JudgeError(
@@ -387,7 +394,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     if config is None:
         raise JudgeError(
             f"{directory} holds no readable config.json, so it is not a model directory",
-            hint="Give the directory that `save_pretrained` or `geval-local judges fetch` wrote.",
+            hint="Give the directory that `save_pretrained` or `geval-local judges fetch` wrote, or a GGUF file.",
         )
     text_config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     stored = text_config.get("dtype") or text_config.get("torch_dtype")
@@ -409,6 +416,20 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     )
 
 
+def _gguf_entry(file: Path, name: str) -> JudgeEntry:
+    header = read_header(file)
+    context = header.own("context_length")
+    kinds = {tensor.kind for tensor in header.tensors}
+    return JudgeEntry(
+        name=name,
+        path=file,
+        dtype=next((dtype for kind, dtype in _GGUF_DTYPES.items() if kinds <= {kind, 0}), "bfloat16"),
+        style="chat" if header.metadata.get("tokenizer.chat_template") else "completion",
+        context=context if isinstance(context, int) and context > 0 else None,
+        note="style and context as the GGUF file says",
+    )
+
+
 def fetch_directory(entry: JudgeEntry) -> Path:
     """Name the directory that ``judges fetch`` writes when none is given, and where loading looks first."""
     folder = entry.name.replace("/", "--") + (f"@{entry.revision.replace('/', '--')}" if entry.revision else "")
@@ -421,15 +442,26 @@ def local_directory(entry: JudgeEntry) -> Path | None:
     Returns
     -------
     Path or None
-        The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache;
-        None when there is none of them. The files in it may still be incomplete.
+        The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache; for
+        a GGUF model the file itself, the first one of a split model. None when there is none of them. The files may
+        still be incomplete.
     """
     if entry.path is not None:
-        return entry.path if (entry.path / "config.json").is_file() else None
+        return _model_place(entry.path)
     fetched = fetch_directory(entry)
     if (fetched / "config.json").is_file():
         return fetched
     return _cached_snapshot(str(entry.hub), entry.revision)
+
+
+def _model_place(path: Path) -> Path | None:
+    """Find what is loaded from a path: a GGUF file, or a directory with config.json; None if it holds neither."""
+    if path.is_file():
+        return gguf_files(path)[0] if is_gguf(path) else None
+    has_config = (path / "config.json").is_file()
+    if has_config and any(path.glob("*.safetensors*")):
+        return path
+    return find_gguf(path) or (path if has_config else None)
 
 
 def _cached_snapshot(hub: str, revision: str | None) -> Path | None:

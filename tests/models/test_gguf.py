@@ -1,0 +1,313 @@
+"""GGUF: the same model as its safetensors, whatever the file is called; nothing of it dropped without a word."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from cli_run import METRIC, run
+from safetensors.torch import save_file
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
+from geval_local.judge import Judge
+from geval_local.metric import Metric
+from geval_local.models.fingerprint import fingerprint
+from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.load import LoadOptions, check_judge, load_model, load_tokenizer
+from geval_local.models.registry import JudgeEntry, find_judge
+
+gguf = pytest.importorskip("gguf")
+from gguf_kit import smollm2, write_gguf  # noqa: E402 - needs gguf
+
+TOKENS = torch.arange(60).unsqueeze(0) + 8
+KINDS = gguf.GGMLQuantizationType
+FLOAT32 = LoadOptions(dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+
+
+def llama(**settings):
+    return tiny_model("llama", 264, dtype=torch.float32, **settings)
+
+
+def logits(model):
+    with torch.inference_mode():
+        return model(TOKENS).logits
+
+
+def assert_same(first, second, tolerance=1e-5):
+    assert (logits(first) - logits(second)).abs().max().item() < tolerance
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama()
+
+
+@pytest.fixture
+def file(tmp_path, model):
+    return write_gguf(tmp_path / "model.gguf", model, template=byte_tokenizer().chat_template)
+
+
+# --- the same model -------------------------------------------------------------------------------------------------
+
+
+def test_weights_tokenizer_and_template_come_from_the_file(file, model):
+    entry = find_judge(file)
+    assert (entry.path, entry.dtype, entry.style, entry.context) == (file, "float32", "chat", 4096)
+    loaded = load_model(entry)
+    assert_same(loaded.model, model)
+    assert loaded.directory == file
+    assert loaded.parameters == model.num_parameters()
+    assert loaded.tokenizer("a 10").input_ids == byte_tokenizer(merges=[("1", "0")])("a 10").input_ids
+    assert loaded.tokenizer.chat_template == byte_tokenizer().chat_template
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(KINDS.F16, "float16"), (KINDS.BF16, "bfloat16"), (KINDS.Q8_0, "bfloat16")]
+)
+def test_the_dtype_follows_the_files_own(tmp_path, model, kind, dtype):
+    file = write_gguf(tmp_path / "m.gguf", model, kind=kind)
+    entry = find_judge(file)
+    assert (entry.dtype, entry.style) == (dtype, "completion")
+    assert_same(load_model(entry, FLOAT32).model, model, 0.3)
+
+
+def test_names_do_not_count_and_content_does(tmp_path, file, model):
+    """Ollama keeps a model as sha256-..., without an extension."""
+    blob = tmp_path / "blobs" / "sha256-0123"
+    blob.parent.mkdir()
+    shutil.copy(file, blob)
+    (blob.parent / "sha256-4567").write_text("another layer")
+    assert is_gguf(blob)
+    assert find_judge(blob).path == blob
+    assert_same(load_model(find_judge(blob)).model, model)
+    assert fingerprint(blob) == fingerprint(file)
+    other = write_gguf(tmp_path / "other.gguf", llama(seed=1))
+    assert fingerprint(other) != fingerprint(file)
+
+
+def test_a_directory_with_one_model_is_that_model(tmp_path, file, model):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    write_gguf(tmp_path / "mmproj.gguf", model, keys={"ARCH.x": 1}, architecture="clip")
+    assert find_gguf(tmp_path) == find_judge(tmp_path).path == file
+    models = tmp_path / "models.yaml"
+    models.write_text("judges:\n  mine:\n    path: .\n    dtype: float32\n")
+    assert load_model(find_judge("mine", models)).directory == file
+    shutil.copy(file, tmp_path / "second.gguf")
+    with pytest.raises(JudgeError, match=r"holds 2 GGUF models \(model\.gguf, second\.gguf\)"):
+        find_judge(tmp_path)
+
+
+def test_safetensors_go_before_a_gguf_file_beside_them(tmp_path, model):
+    directory = save_judge(tmp_path / "judge", model, byte_tokenizer())
+    write_gguf(directory / "m.gguf", llama(seed=1))
+    assert find_judge(directory).path == directory
+    assert_same(load_model(find_judge(directory)).model, model)
+
+
+def test_a_split_model_is_joined_and_each_missing_part_named(tmp_path, file, model):
+    first = write_gguf(tmp_path / "parts.gguf", model, part_tensors=7)
+    parts = gguf_files(first)
+    assert len(parts) >= 3
+    for named in (first, parts[1]):
+        loaded = load_model(find_judge(named), FLOAT32)
+        assert_same(loaded.model, model)
+        assert loaded.fingerprint == fingerprint(first)
+    assert not list((tmp_path / "home").glob("joined-*"))
+    parts[1].rename(tmp_path / "elsewhere")
+    with pytest.raises(WeightsError, match=f"1 of its {len(parts)} GGUF files are missing .*{parts[1].name}"):
+        load_model(find_judge(first))
+    shutil.copy(parts[2], parts[1])
+    with pytest.raises(WeightsError, match="not the parts of one model"):
+        load_model(find_judge(first))
+
+
+# --- what transformers drops ----------------------------------------------------------------------------------------
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 10000.0}
+
+
+def test_the_factors_of_llama_3_are_applied(tmp_path):
+    model = llama(rope_parameters=LLAMA3)
+    plain = 10000.0 ** -(np.arange(0, 8, 2) / 8)
+    factors = plain / model.model.rotary_emb.inv_freq.numpy()
+    assert factors.max() > 2
+    file = write_gguf(tmp_path / "m.gguf", model, extra={"rope_freqs.weight": factors})
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+    without = write_gguf(tmp_path / "without.gguf", model)
+    assert (logits(load_model(find_judge(without)).model) - logits(model)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_rotary_scaling_is_read(tmp_path, kind):
+    rope = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+    model = llama(rope_parameters=rope)
+    keys = {"ARCH.rope.scaling.type": kind, "ARCH.rope.scaling.factor": 4.0}
+    keys["ARCH.rope.scaling.original_context_length"] = 32
+    file = write_gguf(tmp_path / "m.gguf", model, keys=keys)
+    assert_same(load_model(find_judge(file)).model, model, 1e-4)
+    assert (logits(llama()) - logits(model)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"keys": {"ARCH.rope.scaling.type": "longrope"}}, "scales its rotary embeddings"),
+        ({"extra": {"rope_factors_long.weight": np.ones(4)}}, "scales its rotary embeddings"),
+        ({"architecture": "brand_new"}, r"cannot read GGUF files of the architecture 'brand_new'"),
+        ({"architecture": "t5"}, "cannot read GGUF files of the architecture 't5'"),
+        ({"architecture": "clip"}, "holds no language model"),
+    ],
+)
+def test_what_transformers_cannot_read_is_an_error_before_loading(tmp_path, model, monkeypatch, settings, says):
+    file = write_gguf(tmp_path / "m.gguf", model, **settings)
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(UnsupportedModelError, match=says) as caught:
+        load_model(find_judge(file))
+    assert caught.value.hint
+
+
+def test_a_tensor_without_a_place_is_an_error(tmp_path, model):
+    file = write_gguf(tmp_path / "m.gguf", model, extra={"blk.0.attn_gate.weight": np.ones((32, 32))})
+    with pytest.raises(WeightsError, match="holds 1,024 weights more"):
+        load_model(find_judge(file))
+
+
+def test_a_tensor_that_is_missing_is_an_error(tmp_path, model):
+    deeper = llama(num_hidden_layers=3)
+    file = write_gguf(tmp_path / "m.gguf", model, keys={})
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.9.ffn_up.weight"))
+    with pytest.raises(WeightsError, match=r"1 parameters are missing .*layers\.1\.mlp\.up_proj|weights more"):
+        load_model(find_judge(file))
+    assert deeper.config.num_hidden_layers == 3
+
+
+# --- damage, options ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_short_anywhere_is_an_error_with_its_name(file):
+    data = file.read_bytes()
+    start = read_header(file).data_start
+    for length in (4, 30, 400, start // 2, start - 40, start + 10, len(data) - 1):
+        file.write_bytes(data[:length])
+        with pytest.raises(WeightsError, match=r"model\.gguf is (not a complete GGUF file|cut short)") as caught:
+            load_model(find_judge(file))
+        assert "again" in caught.value.hint
+
+
+def test_damaged_headers_are_errors(file):
+    data = bytearray(file.read_bytes())
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        broken = bytearray(data)
+        for place in rng.integers(4, 600, 3):
+            broken[place] = rng.integers(256)
+        file.write_bytes(broken)
+        try:
+            check_judge(find_judge(file), LoadOptions())
+        except (WeightsError, UnsupportedModelError, TokenizerError, JudgeError):
+            continue
+
+
+def test_another_version_is_named(file):
+    data = bytearray(file.read_bytes())
+    data[4] = 1
+    file.write_bytes(data)
+    with pytest.raises(WeightsError, match="version 1 of GGUF"):
+        find_judge(file)
+
+
+def test_without_the_package_the_error_names_it(file, monkeypatch):
+    monkeypatch.setattr("geval_local.models.gguf_model.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="needs the package gguf") as caught:
+        load_model(find_judge(file))
+    assert "geval-local[gguf]" in caught.value.hint
+
+
+def test_a_quantized_file_is_not_quantized_again(file):
+    with pytest.raises(ConfigurationError, match="quantized already"):
+        load_model(find_judge(file), LoadOptions(quantization="4bit"))
+
+
+def test_a_broken_template_is_found_before_the_weights(tmp_path, model, monkeypatch):
+    file = write_gguf(tmp_path / "m.gguf", model, template="{{ messages[0].content }}{{ nothing.at.all }}")
+    monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(TokenizerError, match=r"m\.gguf: the chat template fails"):
+        load_model(find_judge(file))
+    load_tokenizer(JudgeEntry(name="x", path=file, style="completion"))
+
+
+def test_a_file_that_is_no_gguf_is_no_judge(tmp_path):
+    (tmp_path / "notes.txt").write_text("GGU")
+    with pytest.raises(JudgeError, match="there is no judge"):
+        find_judge(tmp_path / "notes.txt")
+
+
+def test_a_judge_from_a_file_is_checked_and_scores(tmp_path, file):
+    metric = tmp_path / "metric.yaml"
+    metric.write_text(METRIC)
+    code, out, err = run("judges", "check", str(file), "-m", str(metric), "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert record["fingerprint"] == fingerprint(file)
+    assert record["batch_difference"] < 1e-4
+    loaded = load_model(find_judge(file))
+    record = load_model(find_judge(save_judge(tmp_path / "as safetensors", loaded.model, loaded.tokenizer)))
+    metric = Metric.load(metric)
+    rows = [{"source": "S", "output": f"It ends at {row}."} for row in range(4)]
+    first, second = (
+        [score.value for score in Judge(one).score_many(metric.with_steps(("Read.",)), rows)]
+        for one in (loaded, record)
+    )
+    assert first == pytest.approx(second, abs=1e-6)
+
+
+# --- the real one ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_file_scores_as_its_dequantized_safetensors(tmp_path):
+    file = smollm2()
+    header = read_header(file)
+    assert (header.architecture, len(header.tensors), header.own("context_length")) == ("llama", 272, 8192)
+    loaded = load_model(find_judge(file), FLOAT32)
+    assert (loaded.parameters, loaded.entry.style, loaded.entry.context) == (134515008, "chat", 8192)
+    # Read by the package gguf alone, apart from transformers.
+    reader = gguf.GGUFReader(file)
+    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+    embedding = loaded.model.model.embed_tokens.weight.numpy()
+    np.testing.assert_allclose(tensors["token_embd.weight"], embedding, atol=1e-7)
+    np.testing.assert_allclose(
+        tensors["blk.7.ffn_down.weight"], loaded.model.model.layers[7].mlp.down_proj.weight.numpy(), atol=1e-7
+    )
+    plain = tmp_path / "safetensors"
+    loaded.model.config.quantization_config = None
+    loaded.model.config.save_pretrained(plain)
+    config = json.loads((plain / "config.json").read_text())
+    config.pop("quantization_config", None)
+    (plain / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
+    weights = {
+        name: tensor.contiguous() for name, tensor in loaded.model.state_dict().items() if name != "lm_head.weight"
+    }
+    save_file(weights, plain / "model.safetensors", metadata={"format": "pt"})
+    loaded.tokenizer.save_pretrained(plain)
+    metric = Metric(name="coherence", criteria="How well it hangs together.", scale="1-5", fields={"output": "Text"})
+    metric = metric.with_steps(("Read the text.", "Choose a score."))
+    rows = [
+        {"output": text} for text in ("The cat sat on the mat, and then it slept.", "Mat the sat. Cat on. 10!", "x")
+    ]
+    scores = [Judge(one).score_many(metric, rows) for one in (loaded, load_model(find_judge(plain)))]
+    for first, second in zip(*scores, strict=True):
+        assert first.value == pytest.approx(second.value, abs=1e-5)
+        assert first.label_mass == pytest.approx(second.label_mass, abs=1e-5)
+        assert first.label_mass > 0.3
