@@ -44,7 +44,7 @@ ROWS: list[set[str]] = [
     {"files", "paths"},
     CORE,
     {"io"},
-    {"models", "inference"},
+    {"models"},
     {"tokens"},
     {"engine"},
     JUDGE,
