@@ -10,7 +10,7 @@ from typing import Any
 
 from geval_local.analysis.reading import figures_of, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.correlation import Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import check_mapping, output_text
 from geval_local.io.checks import check_columns

@@ -21,6 +21,8 @@ PACKAGE = Path(geval_local.__file__).parent
 CORE = {
     "answer",
     "fields",
+    "grouping",
+    "interval",
     "metric",
     "metric_checks",
     "metric_text",

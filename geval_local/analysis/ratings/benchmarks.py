@@ -10,7 +10,7 @@ from typing import Any
 
 from geval_local.analysis.reading import number_at, read_rows
 from geval_local.analysis.records import ScoredItem, word_count
-from geval_local.analysis.statistics.correlation import Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 
 __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkData", "benchmark", "benchmark_items", "read_benchmark"]

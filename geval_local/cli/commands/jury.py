@@ -13,6 +13,8 @@ from geval_local.cli import options
 from geval_local.errors import ConfigurationError, OutputError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.statistics.correlation import Correlation
+    from geval_local.analysis.statistics.significance import Comparison
     from geval_local.analysis.studies.jury import Jury
     from geval_local.cli.scored_runs import ScoredRun
 
@@ -34,36 +36,45 @@ def jury(
         typer.Option(help="Alike, by agreement with the other judges, or with people on other documents."),
     ] = "equal",
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
-    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    group_by: options.GroupBy = None,
+    level: options.Level = None,
+    coefficient: options.Coefficient = "spearman",
+    new: options.New = None,
+    constant: options.Constant = "skip",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     as_json: options.Json = False,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
-    from geval_local.analysis.score_tables import disagreement_table, weight_table
     from geval_local.analysis.statistics.correlation import correlate
-    from geval_local.analysis.studies.jury import convene
-    from geval_local.analysis.tables import correlation_table
+    from geval_local.analysis.studies.jury import against_judges, convene
+    from geval_local.analysis.tables import comparison_table, correlation_table, disagreement_table, weight_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.grouping import documents_of
 
     if weights == "human" and human is None:
         raise ConfigurationError("--weights human needs --human FIELD")
     scored = [ScoredRun(path) for path in runs]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
-    judges = {judge: run.items(run.one_metric(name), human=human, group_by=group_by) for judge, run in named.items()}
+    documents, grouping = documents_of(scored[0].rows, group_by)
+    judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
     result = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
-    agreement = {}
+    agreement: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    best: str | None = None
     if human is not None:
+        wanted = level or level_for(documents)
         agreement = {
-            who: correlate(items, level_for(group_by), seed=seed)
+            who: correlate(items, wanted, target=new, constant=constant)
             for who, items in {"jury": result.items, **judges}.items()
         }
+        best, tests = against_judges(result, judges, wanted, coefficient, target=new, constant=constant)
     if output is not None:
         _write(output, named, name, result, weights)
     if as_json:
@@ -72,13 +83,20 @@ def jury(
             for item, own in zip(result.items, result.disagreement, strict=True)
         ]
         record = {"metric": name, "weights": result.weights, "left_out": result.left_out, "items": listed}
-        print_json(as_record(record | {"against_human": agreement}))
+        record |= {"grouping": grouping, "against_human": agreement, "best_judge": best, "jury_less_judge": tests}
+        print_json(as_record(record))
         return
     show_table(weight_table(result), f"{name}: a jury of {len(judges)}, weights {weights}")
     scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
     show_table(disagreement_table(result, scores, count), "where the judges disagree most")
     if agreement:
+        note(grouping)
         show_table(correlation_table(agreement), "against people", fold=("level", "n", "points", "items left out"))
+        named_tests = {f"jury less {who}{' (best judge)' if who == best else ''}": test for who, test in tests.items()}
+        fold = ("on", "Williams", "items / documents", "kept by each")
+        show_table(comparison_table(named_tests), "does the jury agree better than its judges?", fold=fold)
+    if weights == "human" and documents is None:
+        note("note: without documents a judge's weight for a row may come from rows of the same document", "yellow")
     if result.left_out:
         note(f"note: {result.left_out} items are without a verdict: some judge did not score them", "yellow")
 
