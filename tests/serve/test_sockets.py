@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
+pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
 
-from cli_run import judge_directory  # noqa: E402
-from serving import serving  # noqa: E402
+from cli_run import judge_directory
+from serving import serving
 
-from geval_local.testing import MockEngine, MockJudge  # noqa: E402
+from geval_local.testing import MockEngine, MockJudge
 
 
 def body(questions=1, text="A text."):
