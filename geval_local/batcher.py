@@ -302,7 +302,13 @@ class Batcher:
                 for job in [job for job in self._jobs if job.is_over]:
                     self._jobs.remove(job)
                 batch = self._pick()
-            self._execute(batch)
+            try:
+                self._execute(batch)
+            except Exception as error:
+                # Whatever it was, callers hear of it, and the thread goes on.
+                for job, _ in batch:
+                    with contextlib.suppress(InvalidStateError):
+                        job.future.set_exception(error)
             with self._changed:
                 # Whoever had a turn and is not through goes behind those who had none.
                 done = {id(job) for job, _ in batch}

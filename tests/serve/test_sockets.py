@@ -46,7 +46,7 @@ def test_a_client_that_leaves_frees_its_work():
         client = socket.create_connection(("127.0.0.1", port))
         content = body(400)
         client.sendall(
-            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             + f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_frees_its_work():
 def test_a_slow_body_is_given_up_and_others_are_served_meanwhile():
     with serving(MockJudge(), body_seconds=0.5) as (port, _), socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(
-            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+            b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
         )
         assert post(port, body())[0] == 200
         slow.settimeout(10)
@@ -86,12 +86,13 @@ def test_thousands_of_idle_connections_hold_nobody_up():
     "raw",
     [
         b"GARBAGE\r\n\r\n",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
-        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\n b: c\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\r\n b: c\r\n\r\n",
     ],
 )
 def test_broken_requests_do_not_stop_the_server(raw):
