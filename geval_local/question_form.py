@@ -71,7 +71,8 @@ def question_forms(question: Question, *, rotations: int = 1, marks: Marks | Non
         and a score have two orders at most, as given and reversed.
     marks : {"words", "letters", "numbers"}, optional
         What the answer is given in: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
-        beyond, numbers are taken. Absent: what measurement chose, see docs/questions.md.
+        beyond, numbers are taken. Absent: words, letters and numbers, for predicates, choices and
+        scores, as benchmarks/results/2026-11-22-questions.txt explains.
     """
     wanted = rotations if question.rotations is None else question.rotations
     if wanted < 1:
