@@ -39,6 +39,9 @@ SLICE_SECONDS = 0.25
 #: Characters of a batch before the judge's pace is known, and at least.
 FIRST_CHARACTERS = 16_000
 LEAST_CHARACTERS = 4_000
+#: So many calls have a part in a batch in any case: small ones share more the more they are, and would only wait for
+#: each other.
+CROWD = 64
 #: Evidences that are remembered, to notice that one comes again.
 REMEMBERED = 256
 
@@ -337,7 +340,7 @@ class Batcher:
         left = budget
         for is_rest in (False, True):
             for job in self._jobs:
-                if left <= 0 and chosen:
+                if left <= 0 and len(chosen) >= (1 if is_rest else CROWD):
                     break
                 _, spent = chosen.get(id(job), (job.next, 0.0))
                 stop, cost = job.stretch(spent + left if is_rest else budget / len(self._jobs))
