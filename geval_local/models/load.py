@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +24,9 @@ from geval_local.models.checks import (
     check_placement,
     check_surplus,
     check_weight_files,
+    stored_names,
 )
-from geval_local.models.fingerprint import fingerprint, tokenizer_hash
+from geval_local.models.fingerprint import fingerprint, tokenizer_hash, weight_files
 from geval_local.models.gguf_file import gguf_files, joined
 from geval_local.models.gguf_model import (
     check_gguf,
@@ -33,6 +36,7 @@ from geval_local.models.gguf_model import (
     quick_reader,
     scale_rotary,
 )
+from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
 from geval_local.models.options import LoadOptions, first_line, loading_arguments, quiet
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 
@@ -46,6 +50,8 @@ __all__ = [
     "resolve_directory",
 ]
 
+
+logger = logging.getLogger("geval_local")
 
 #: Arguments of every loading.
 _ALWAYS: Mapping[str, Any] = {
@@ -238,6 +244,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         model, report = _load_gguf(entry, directory, arguments)
     else:
         model, report = _load_weights(entry, directory, options, arguments)
+    if directory.is_dir():
+        _keep_the_text(entry, directory, model)
     check_gaps(entry, directory, report)
     check_surplus(entry, directory, model, report)
     check_placement(entry, model)
@@ -266,7 +274,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
 def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its directory of safetensors, with what transformers reports of that."""
     with _loading_errors(entry, directory), quiet():
-        return AutoModelForCausalLM.from_pretrained(
+        return loader_for(_read_type(directory)).from_pretrained(
             str(directory),
             use_safetensors=True,
             trust_remote_code=options.trust_remote_code,
@@ -285,6 +293,20 @@ def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
         check_gguf_complete(entry, whole, model)
         scale_rotary(model, whole)
         return model, report
+
+
+def _read_type(directory: Path) -> str | None:
+    """Read a model's type from its configuration, which `check_architecture` has passed."""
+    kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
+    return kind if isinstance(kind, str) else None
+
+
+def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
+    """Leave out of a model what reads images or sound, and say so once."""
+    left_out = senses_of(name for file in weight_files(directory) for name in stored_names(file))
+    if left_out:
+        drop_other_senses(model)
+        logger.info("judge %s reads text only; these of its weights are left out: %s", entry.name, ", ".join(left_out))
 
 
 @contextmanager
