@@ -169,10 +169,8 @@ def _render(template: str, calls: Sequence[dict[str, Any]]) -> list[dict[str, st
 def _whereabouts(tokenizer: PreTrainedTokenizerBase) -> str:
     """Name the file that holds a tokenizer's chat template."""
     directory = Path(str(tokenizer.name_or_path or "."))
-    files = [
-        directory,
-        *(directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")),
-    ]
+    names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+    files = [directory, *(directory / name for name in names)]  # a GGUF file is the tokenizer's own place
     try:
         found = next((str(file) for file in files if tokenizer.name_or_path and file.is_file()), None)
     except (OSError, ValueError):

@@ -40,9 +40,9 @@ def senses_of(names: Iterable[str]) -> list[str]:
 def reads_text(config: dict[str, Any]) -> bool:
     """Whether a configuration is that of a wrapper around a causal model of text."""
     text = config.get("text_config")
-    kind = text.get("model_type") if isinstance(text, dict) else None
     if config["model_type"] not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or not isinstance(text, dict):
         return False
+    kind = str(text.get("model_type"))
     return not (kind in CONFIG_MAPPING and CONFIG_MAPPING[kind].is_encoder_decoder)
 
 

@@ -257,9 +257,9 @@ def test_a_file_that_is_no_gguf_is_no_judge(tmp_path):
 def test_a_judge_from_a_file_is_checked_and_scores(tmp_path, file):
     metric = tmp_path / "metric.yaml"
     metric.write_text(METRIC)
-    code, out, err = run("judges", "check", str(file), "-m", str(metric), "--json", home=tmp_path / "home")
-    assert code == 0, err
-    record = json.loads(out)
+    result = run("judges", "check", file, "-m", metric, "--json", home=tmp_path / "home")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
     assert record["fingerprint"] == fingerprint(file)
     assert record["batch_difference"] < 1e-4
     loaded = load_model(find_judge(file))
