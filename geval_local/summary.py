@@ -1,4 +1,4 @@
-"""Summary: what a whole file's scores come to, with the uncertainty of the mean and the rows that have no score."""
+"""Summary: the figures of a whole file, with the uncertainty of the mean and the reasons of unscored rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from geval_local.interval import Interval, mean_interval
-from geval_local.score import Score
+from geval_local.score import LOW_LABEL_MASS, Score
 
 __all__ = ["Reason", "Summary", "Tally"]
 
@@ -152,7 +152,7 @@ class Tally:
         Label mass below which a row counts as low, 0-1.
     """
 
-    def __init__(self, metric: str, *, low_mass: float = 0.9) -> None:
+    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
         self.metric = metric
         self.low_mass = low_mass
         self._rows = 0

@@ -31,6 +31,7 @@ __all__ = [
     "MaxUnscored",
     "ModelsFile",
     "New",
+    "Overwrite",
     "Quantization",
     "RetryErrors",
     "Style",
@@ -137,6 +138,7 @@ New = Annotated[
 Constant = Annotated[
     ConstantName, typer.Option(help="Documents with constant scores: left out, or counted as no agreement (0).")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 Adapter = Annotated[
     Path | None,

@@ -24,6 +24,7 @@ from geval_local.report.page import check_target, render, write_page
 from geval_local.report.pairing import Pairing, pair_runs
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
+from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["write_comparison"]
 
@@ -42,7 +43,7 @@ def write_comparison(
     signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
     manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
     title: str | None = None,
-    low_mass: float = 0.9,
+    low_mass: float = LOW_LABEL_MASS,
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,

@@ -74,7 +74,7 @@ def scored_items(
         If no row has a rating, a rating is not a number, or a row lacks the group; with the row's number.
     """
     items = [
-        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by)
+        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by, results.fields)
         for record, key in zip(results.records, keys, strict=True)
     ]
     if field is not None and all(math.isnan(item.human) for item in items):
@@ -83,12 +83,20 @@ def scored_items(
     return items
 
 
-def _item(record: Record, key: str, where: str, metric: str, field: str | None, group_by: str | None) -> ScoredItem:
+def _item(
+    record: Record,
+    key: str,
+    where: str,
+    metric: str,
+    field: str | None,
+    group_by: str | None,
+    mapping: Mapping[str, str],
+) -> ScoredItem:
     score, columns = record.scores[metric], record.columns
     group = key if group_by is None else lookup(columns, group_by)
     if group is None:
         raise DataError(f"{where}: the field {group_by!r} to group by is missing")
-    output = output_text(columns)
+    output = output_text(columns, mapping)
     return ScoredItem(
         group=str(group),
         system=next((str(columns[name]) for name in SYSTEM_FIELDS if columns.get(name) is not None), ""),

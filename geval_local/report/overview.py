@@ -13,7 +13,7 @@ from geval_local.grouping import Documents
 from geval_local.io.results import Record, Results
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import as_text
-from geval_local.report.signatures import signature_parts
+from geval_local.signature import signature_parts
 from geval_local.summary import Summary, Tally
 
 __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes_of", "overview_table", "summaries"]

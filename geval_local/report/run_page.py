@@ -32,6 +32,7 @@ from geval_local.report.overview import (
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, signatures_by_metric
+from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
 
@@ -79,7 +80,8 @@ def write_report(
     manifest: Mapping[str, Any] | None = None,
     ablation: Table | Sequence[Table] | None = None,
     title: str | None = None,
-    low_mass: float = 0.9,
+    low_mass: float = LOW_LABEL_MASS,
+    fields: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a run as one self-contained HTML page.
 
@@ -106,6 +108,8 @@ def write_report(
         Heading; by default the file's name.
     low_mass : float
         Label mass below which an item counts as low, 0-1.
+    fields : mapping of str to str, optional
+        Field of a metric -> the column that it was read from; by default as the manifest beside the results says.
 
     Returns
     -------
@@ -121,7 +125,7 @@ def write_report(
         written.
     """
     target = check_target(path, results)
-    run = load_results(results)
+    run = load_results(results, fields)
     notes, manifest = metrics or {}, manifest or {}
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)

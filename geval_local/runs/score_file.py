@@ -38,7 +38,7 @@ from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definitio
 from geval_local.runs.manifest import read_manifest as read_run_manifest
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target, find_run, find_target
-from geval_local.score import Estimator, Score
+from geval_local.score import LOW_LABEL_MASS, Estimator, Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
@@ -354,8 +354,6 @@ class _Scoring:
     first_rows: list[tuple[Sample, list[Score]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from geval_local.engine.window import LOW_LABEL_MASS
-
         self.choices = {judge.name: JudgeChoice.from_record(judge.choice) for judge in self.run.manifest.judges}
         self.documents = Documents(self.run.manifest.settings.group_by)
         self.tallies = [Tally(key, low_mass=LOW_LABEL_MASS) for key in self.run.keys]
@@ -490,4 +488,5 @@ class _Scoring:
         }
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = ({} if earlier is None else earlier.metrics) | scored
-        return Description(run.manifest.judges[-1].name, file.name, file.sha256, summaries[0].rows, metrics)
+        judge, fields = run.manifest.judges[-1].name, run.manifest.settings.fields
+        return Description(judge, file.name, file.sha256, summaries[0].rows, metrics, fields=fields)

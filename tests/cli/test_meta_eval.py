@@ -131,7 +131,7 @@ def test_kept_scores_of_other_rows_or_of_unknown_origin_are_refused(here):
     assert "scores of other rows" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
     Path("data.jsonl").write_text(rows)
     Path(f"{kept}.meta.json").unlink()
-    assert "not what it is" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
+    assert "cannot be verified" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
 
 
 def test_ablations_are_other_estimates_of_the_same_judge(here):

@@ -15,6 +15,7 @@ from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
+from geval_local.io.results import numbered
 
 __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
 
@@ -167,7 +168,7 @@ def read_own(
         check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)
     groups = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in numbered(rows):
         group = number if group_by is None else lookup(row, group_by)
         if group is None:
             raise missing_field(row, group_by or "", f"{path}, row {number}", "to group by ")

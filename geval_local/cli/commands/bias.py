@@ -72,6 +72,7 @@ def bias(
     from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import lookup, read_mapping
     from geval_local.grouping import documents_of
+    from geval_local.io.results import numbered
 
     if prior_correction and judge is None:
         raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
@@ -85,9 +86,9 @@ def bias(
     documents, grouping = documents_of(run.rows, document)
     items = run.items(name, human=human, group_by=documents)
     own = [lookup(row, group_by) for row in run.rows]
-    absent = [number for number, side in enumerate(own, start=1) if side is None]
-    if absent:
-        raise missing_field(run.rows[absent[0] - 1], group_by, f"{file}, row {absent[0]}", "to group by ")
+    for (number, row), side in zip(numbered(run.rows), own, strict=True):
+        if side is None:
+            raise missing_field(row, group_by, f"{file}, row {number}", "to group by ")
     members = [str(side) for side in own]
     gaps, unit = _gaps(items, members, sides or [], rated=human is not None, seed=seed)
     found: dict[str, Any] = {

@@ -32,6 +32,7 @@ def calibrate(
     ] = "squared",
     folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
@@ -39,16 +40,18 @@ def calibrate(
     `score --calibration OUT` applies it, to scores under the same signature only.
     """
     from geval_local.analysis.studies.calibration import calibrate as fit
-    from geval_local.analysis.studies.calibration import save_calibration
+    from geval_local.analysis.studies.calibration import is_calibration, save_calibration
     from geval_local.analysis.tables import calibration_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.files import check_replaceable
     from geval_local.grouping import documents_of
 
     scored = ScoredRun(run)
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    check_replaceable(output, is_own=is_calibration(output), overwrite=overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
     documents, grouping = documents_of(scored.rows, group_by)

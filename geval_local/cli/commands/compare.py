@@ -51,6 +51,7 @@ def compare(
     page: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also write both runs side by side as one .html page.")
     ] = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare two runs on the rows that both scored.
@@ -62,10 +63,15 @@ def compare(
     from geval_local.analysis.studies.comparison import differences
     from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
     from geval_local.grouping import documents_of
+    from geval_local.report.page import check_target, is_own_page
 
     mapping = read_mapping(field or [])
     first, second = ScoredRun(run_a, mapping), ScoredRun(run_b, mapping)
+    if page is not None:
+        target = check_target(page, first.path, second.path)
+        check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
     names = [first.one_metric(name) for name in metric] if metric else first.metrics
     names = [second.one_metric(name) for name in names if metric or name in second.metrics]
     if not names:

@@ -41,11 +41,13 @@ def jury(
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
     constant: options.Constant = "skip",
+    field: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
@@ -55,11 +57,15 @@ def jury(
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.fields import read_mapping
     from geval_local.grouping import documents_of
 
     if weights == "human" and human is None:
         raise ConfigurationError("--weights human needs --human FIELD")
-    scored = [ScoredRun(path) for path in runs]
+    mapping = read_mapping(field or [])
+    scored = [ScoredRun(path, mapping) for path in runs]
+    if output is not None:
+        _check_output(output, scored, overwrite=overwrite)
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
     documents, grouping = documents_of(scored[0].rows, group_by)
@@ -131,14 +137,21 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
     return named
 
 
-def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
-    """Write the first run's rows with the jury's verdicts in the place of its own.
+def _check_output(output: Path, scored: Sequence[ScoredRun], *, overwrite: bool) -> None:
+    """Refuse an output that cannot be written, is one of the runs, or is a file of the user's."""
+    from geval_local.files import check_replaceable
+    from geval_local.io.result_manifest import check_description, is_own_result
+    from geval_local.io.writer import ResultWriter
 
-    Raises
-    ------
-    OutputError
-        If the output is one of the runs, or cannot be written.
-    """
+    target = ResultWriter.check(output)
+    if target in [run.path.resolve() for run in scored]:
+        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
+    check_description(target)
+    check_replaceable(target, is_own=is_own_result(target), overwrite=overwrite)
+
+
+def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
+    """Write the first run's rows with the jury's verdicts in the place of its own."""
     import math
     from dataclasses import replace
 
@@ -151,8 +164,6 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     from geval_local.signature import signature_parts
 
     runs = list(named.values())
-    if output.resolve() in [run.path.resolve() for run in runs]:
-        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
     origins = {judge: run.origin(metric) for judge, run in named.items()}
     definition = origins[next(iter(named))].definition
     verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
@@ -179,6 +190,13 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     signature = "|".join(f"{key}:{value}" for key, value in joined.items())
     scored = {metric: ScoredMetric(signature, definition, unscored)}
     first = runs[0].path
-    write_manifest(
-        output, Manifest(f"jury of {', '.join(named)}", first.name, file_sha256(first), len(runs[0].rows), scored)
+    manifest = Manifest(
+        f"jury of {', '.join(named)}",
+        first.name,
+        file_sha256(first),
+        len(runs[0].rows),
+        scored,
+        file_sha256(output),
+        runs[0].mapping,
     )
+    write_manifest(output, manifest)

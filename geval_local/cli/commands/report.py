@@ -33,13 +33,20 @@ def report(
         ),
     ] = None,
     group_by: options.GroupBy = None,
+    field: options.Fields = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page: no network, no server, opens from any disk."""
     from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
+    from geval_local.report.page import check_target, is_own_page
     from geval_local.report.run_page import write_report
 
-    scored = ScoredRun(run)
+    scored = ScoredRun(run, read_mapping(field or []))
+    target = check_target(output, scored.path)
+    check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
     ratings = _ratings(human or [], scored.metrics)
     page = write_report(
         scored.path,
@@ -51,6 +58,7 @@ def report(
         manifest=facts_of(scored),
         ablation=_ablation(scored, ratings, group_by),
         title=title or scored.name if scored.path != run else title,
+        fields=scored.mapping,
     )
     note(f"wrote {page}; open it in any browser")
 
@@ -125,7 +133,7 @@ def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:
         notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
         for row in run.rows:
             try:
-                notes[name]["prompt"] = render_form(metric, Sample(row).texts(metric.fields)).text
+                notes[name]["prompt"] = render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
             except UnscorableError:
                 continue
             break
@@ -139,7 +147,7 @@ def signatures_of(run: ScoredRun) -> dict[str, str] | None:
 
 
 def facts_of(run: ScoredRun) -> Mapping[str, Any] | None:
-    """Give what else the manifest says of a run; None without a manifest."""
+    """Give the other facts of a run that the manifest holds; None without a manifest."""
     manifest = run.manifest
     if manifest is None:
         return None
