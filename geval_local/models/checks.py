@@ -60,7 +60,7 @@ _PROBE_TOKENS = 16
 
 
 def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> None:
-    """Refuse a model that has no next-token distribution over a growing text.
+    """Reject a model that has no next-token distribution over a growing text.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Refuse what transformers only warns about: a parameter without weights would hold random numbers.
+    """Reject what transformers only warns about: a parameter without weights would hold random numbers.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> No
 
 
 def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[str, Any]) -> None:
-    """Refuse weights that the model has no place for: it would be another model than the one that was trained.
+    """Reject weights that the model has no place for: it would be another model than the one that was trained.
 
     What transformers itself knows to be of no use to an architecture is not in its report.
 
@@ -242,7 +242,7 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
         If the checkpoint holds weights that are left over and none of what surrounds a language model.
     """
     config = model.config.get_text_config()
-    # Heads for several tokens are numbered on behind the layers in some checkpoints.
+    # Heads for several tokens are numbered on after the layers in some checkpoints.
     extra = range(config.num_hidden_layers, config.num_hidden_layers + _count(config, "num_nextn_predict_layers"))
     surplus = []
     for key in sorted(str(key) for key in report["unexpected_keys"]):
@@ -326,7 +326,7 @@ def _some(names: list[str]) -> str:
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:
-    """Refuse a placement that leaves all weights on disk: accelerate then runs into tensors without data.
+    """Reject a placement that leaves all weights on disk: accelerate then runs into tensors without data.
 
     Raises
     ------

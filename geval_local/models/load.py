@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError
-from geval_local.models.adapter import check_adapter, merge_adapter
+from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.checks import (
     check_architecture,
@@ -58,8 +58,6 @@ _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,  # reported, and an error afterwards, with the names of the parameters
-    # Where transformers looks for an adapter, so that it lays none over the weights by itself.
-    "adapter_kwargs": {"subfolder": "no-adapter"},
 }
 
 
@@ -155,7 +153,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
     if not getattr(tokenizer, "is_fast", False):
         raise TokenizerError(
             f"judge {entry.name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast backend, so the characters "
-            "behind each token are unknown",
+            "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
     if len(tokenizer.get_vocab()) == 0:
@@ -273,9 +271,9 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
 
 def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its directory of safetensors, with what transformers reports of that."""
-    with _loading_errors(entry, directory), quiet():
+    with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
         return loader_for(_read_type(directory)).from_pretrained(
-            str(directory),
+            str(plain),
             use_safetensors=True,
             trust_remote_code=options.trust_remote_code,
             **_ALWAYS,
