@@ -42,6 +42,7 @@ __all__ = [
     "Noise",
     "Precision",
     "automatic_dtype",
+    "cast_weights",
     "computing_in",
     "decide",
     "dtype_name",
