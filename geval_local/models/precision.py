@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
-    "cast_weights",
     "HEADROOM",
     "Figures",
     "Noise",
