@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from markdown import marked_table
 
 import geval_local
 
@@ -171,6 +173,11 @@ def test_every_module_has_its_place():
     units = {unit_of(module) for module in SOURCES}
     assert units <= set(RANK), f"give these a row in ROWS: {sorted(units - set(RANK))}"
     assert {"__init__", "judge", "engine", "io"} <= units
+
+
+def test_contributing_shows_these_rows():
+    shown = marked_table(PACKAGE.parent / "CONTRIBUTING.md", "rows")
+    assert [set(re.findall(r"`(\w+)`", units)) for _, units, _ in shown] == ROWS
 
 
 def test_arrows_point_one_way():
