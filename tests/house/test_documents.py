@@ -14,11 +14,10 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import click
 import pytest
 import typer
 from cli_run import METRIC, run
-from markdown import Block, anchors, blocks, commands, links, marked_table
+from markdown_text import Block, anchors, blocks, commands, links, marked_table
 
 import geval_local
 from geval_local.cli.app import app
@@ -140,8 +139,8 @@ def test_what_is_not_run_says_why():
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=by_place)
 def test_every_command_names_verbs_and_options_that_exist(block, line):
     words = shlex.split(line.split("&&")[0])[1:]
-    command: click.Command = typer.main.get_command(app)
-    while isinstance(command, click.Group):
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
         assert words, f"{block.where}: {line} names no verb"
         verb = words.pop(0)
         assert verb in command.commands, f"{block.where}: there is no verb {verb}"
@@ -169,7 +168,7 @@ def test_files_that_are_named_exist(document):
     named = re.findall(
         r"`((?:tests|benchmarks|geval_local|docs|examples|training)/[\w./-]*)`", document.read_text("utf-8")
     )
-    missing = [name for name in named if not (ROOT / name).exists()]
+    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
     assert not missing, f"{document.name} names {missing}"
 
 

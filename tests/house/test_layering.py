@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from markdown import marked_table
+from markdown_text import marked_table
 
 import geval_local
 
