@@ -66,7 +66,7 @@ class Server:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End the server, and wait for it."""
+        """Stop it politely."""
         self.process.terminate()
         self.process.wait(120)
 

@@ -1,5 +1,10 @@
 """G-Eval on local language models: exact label probabilities, batched, offline.
 
+- the core, pure: ``metric``, ``metric_file``, ``scale``, ``score``, ``fields``, ``prompt``, ``signature``, ``summary``
+- below it: ``errors``, ``paths``, ``files``, ``yaml_text``; beside it: ``io``, rows in and results out
+- judges: ``models`` and ``inference``, ``tokens``, ``engine``, ``judge``, ``scorer``, ``steps``, ``audit``
+- runs and their use: ``runs``, ``analysis``, ``baselines``, ``report``, ``integrations``, ``cli``, ``testing``
+
 Public names are loaded on first use, so that importing the package does not import torch.
 """
 

@@ -214,7 +214,7 @@ def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: Reque
         example=together[0],
         other_tokens=other,
         lengths=tuple(len(request.ids) for request in requests),
-        batches=len(engine.plan(requests)),
+        batches=sum(bool(pack.requests) for pack in engine.plan(requests)),
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
         parameters=loaded.parameters,
         memory_bytes=loaded.memory_bytes,

@@ -39,6 +39,9 @@ SLICE_SECONDS = 0.25
 #: Characters of a batch before the judge's pace is known, and at least.
 FIRST_CHARACTERS = 16_000
 LEAST_CHARACTERS = 4_000
+#: So many calls have a part in a batch in any case: small ones share more the more they are, and would only wait for
+#: each other.
+CROWD = 64
 #: Evidences that are remembered, to notice that one comes again.
 REMEMBERED = 256
 
@@ -302,7 +305,13 @@ class Batcher:
                 for job in [job for job in self._jobs if job.is_over]:
                     self._jobs.remove(job)
                 batch = self._pick()
-            self._execute(batch)
+            try:
+                self._execute(batch)
+            except Exception as error:
+                # Whatever it was, callers hear of it, and the thread goes on.
+                for job, _ in batch:
+                    with contextlib.suppress(InvalidStateError):
+                        job.future.set_exception(error)
             with self._changed:
                 # Whoever had a turn and is not through goes behind those who had none.
                 done = {id(job) for job, _ in batch}
@@ -331,7 +340,7 @@ class Batcher:
         left = budget
         for is_rest in (False, True):
             for job in self._jobs:
-                if left <= 0 and chosen:
+                if left <= 0 and len(chosen) >= (1 if is_rest else CROWD):
                     break
                 _, spent = chosen.get(id(job), (job.next, 0.0))
                 stop, cost = job.stretch(spent + left if is_rest else budget / len(self._jobs))

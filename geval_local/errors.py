@@ -3,8 +3,8 @@
 ::
 
     GevalError
-    |-- ConfigurationError          what was asked for cannot be done as asked (exit code 2)
-    |   |-- ScaleError              a scale that is not one
+    |-- ConfigurationError          a request that cannot be met as it stands (exit code 2)
+    |   |-- ScaleError              a malformed scale
     |   |-- MetricError             a metric file or prompt file that does not hold together
     |   |-- QuestionError           questions that do not hold together
     |   |-- JudgeError              a judge that cannot be found or loaded
@@ -52,9 +52,9 @@ class GevalError(Exception):
     Parameters
     ----------
     message : str
-        What is wrong and where: the file, the row, the name.
+        The problem and its place: the file, the row, the name.
     hint : str, optional
-        What to do about it; shown on a line of its own.
+        The remedy; shown on a line of its own.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -67,7 +67,7 @@ class GevalError(Exception):
 
 
 class ConfigurationError(GevalError):
-    """What was asked for cannot be done as asked."""
+    """A request that cannot be met as it stands."""
 
 
 class ScaleError(ConfigurationError):
@@ -115,7 +115,7 @@ class UnscorableError(GevalError):
 
 
 class FieldError(UnscorableError):
-    """A metric's field without a column, or whose column holds no text: more often the file's way than one row's."""
+    """A metric's field without a column, or whose column holds no text: usually true of the whole file."""
 
 
 class Interrupted(KeyboardInterrupt):

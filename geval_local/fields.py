@@ -1,6 +1,7 @@
-"""Fields: which column of a row holds the text of a metric's field, and how its value becomes a text.
+"""Fields: the column of a row that holds the text of a metric's field, and the way from its value to a text.
 
-One list of aliases serves scoring, analysis and the report. What a mapping of the user's own says comes before it.
+One list of aliases serves scoring, analysis, the report and the placeholders of prompt files. A mapping of the user's
+own comes before it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -18,6 +20,7 @@ from geval_local.errors import ConfigurationError, FieldError, UnscorableError
 __all__ = [
     "ALIASES",
     "MAX_CHARACTERS",
+    "PLACEHOLDER",
     "SYSTEM_FIELDS",
     "check_mapping",
     "field_value",
@@ -25,8 +28,10 @@ __all__ = [
     "lookup",
     "nearest",
     "output_text",
+    "placeholder_field",
     "read_mapping",
     "resolve",
+    "split_cue",
     "text_of",
 ]
 
@@ -52,6 +57,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 #: Columns that name the writer of an output, best first.
 SYSTEM_FIELDS = ("system_id", "system")
+#: A field of a sample in a published prompt, such as ``{{Document}}``.
+PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w ]*?)\s*\}\}")
+#: Aliases that published prompts use; others stay what they are, because a prompt may well have two of them.
+_PUBLISHED = ("document", "article", "summary", "response", "expected_output")
 #: A longer text is not read: no judge holds a million tokens, and finding that out by tokenizing takes minutes.
 MAX_CHARACTERS = 4_000_000
 
@@ -149,6 +158,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_fold = {str(one).casefold(): str(one) for one in known}
     near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
     return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
+
+
+# --- placeholders of prompt files -------------------------------------------------------------------------------------
+
+
+def placeholder_field(placeholder: str, fields: Container[str] = ()) -> str:
+    """Name the field that a placeholder stands for: the metric's own of that name, else by the published aliases."""
+    key = re.sub(r"\W+", "_", placeholder.strip()).lower()
+    own = next((name for name in (placeholder.strip(), key) if name in fields), None)
+    if own is None and key in _PUBLISHED:
+        own = next(field for field, others in ALIASES.items() if key in others)
+    return own or key
+
+
+def split_cue(template: str) -> tuple[str, str]:
+    """Split a template into its body and its last line, the form's cue, without trailing white space."""
+    head, newline, cue = template.rstrip().rpartition("\n")
+    return head + newline, cue
 
 
 # --- mappings of the user's own ---------------------------------------------------------------------------------------

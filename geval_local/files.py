@@ -1,4 +1,4 @@
-"""Files: checked to be files, decoded as what their first bytes show them to be, and written whole or not at all."""
+"""Files: checked to be files, decoded as their first bytes say, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ import io
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
-from geval_local.errors import DataError
+from geval_local.errors import DataError, OutputError
 
-__all__ = ["check_is_file", "encoding_of", "kind_of_special", "open_text", "temporary_path", "write_atomically"]
+__all__ = [
+    "check_is_file",
+    "check_replaceable",
+    "encoding_of",
+    "kind_of_special",
+    "open_text",
+    "replacing",
+    "save_text",
+    "temporary_path",
+    "write_atomically",
+]
 
 #: Read at a time: a thread that reads ahead gives the interpreter up at every read, and has to wait for it again.
 READ_BYTES = 1 << 20
+WRITE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
-#: What a file starts with that is no text, whatever its name says.
+#: How files begin that hold no text, whatever their names say.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive, such as an Excel workbook",
     b"PAR1": "a Parquet file",
@@ -43,7 +56,7 @@ _SPECIAL = {
 
 
 def kind_of_special(mode: int) -> str | None:
-    """Name what is at a path if it is no regular file: opening a pipe would wait for a writer, for ever."""
+    """Name the kind of a path that is no regular file: opening a pipe would wait for a writer for ever."""
     return next((name for test, name in _SPECIAL.items() if test(mode)), None)
 
 
@@ -142,39 +155,125 @@ def temporary_path(path: Path, mark: str | None = None) -> Path:
     path : Path
         The target.
     mark : str, optional
-        What tells whose it is, such as the identifier of a run; random when absent.
+        Tells whose file it is, such as the identifier of a run; random when absent.
     """
     # The mark keeps it apart from any file of the user's; the name is cut because it grows by the mark.
     return path.with_name(f".{path.name[:60]}.{mark or secrets.token_hex(8)}.tmp")
 
 
-def write_atomically(path: Path, text: str, *, private: bool, mark: str | None = None) -> None:
-    """Write a text file so that there is either the old one or the new one, on the disk, whatever happens.
+@contextmanager
+def replacing(
+    path: Path,
+    *,
+    private: bool = False,
+    mark: str | None = None,
+    before_replacing: Callable[[Path], object] = lambda whole: None,
+) -> Iterator[BinaryIO]:
+    """Open a new file that takes the name `path` at the end of the block, or is removed if the block fails.
+
+    So there is either the old file or the new one under that name, on the disk, whatever happens.
 
     Parameters
     ----------
     path : Path
         The target. A link is replaced and not followed.
-    text : str
-        The content, written as UTF-8.
     private : bool
-        Whether only the user may read it; otherwise who may is up to the user's umask.
+        Whether only the user may read it. Otherwise it keeps the permissions of the file that it replaces, and a new
+        one has those of the user's umask.
     mark : str, optional
         See `temporary_path`.
+    before_replacing : callable
+        Called with the whole file before it takes its name; it may raise.
 
     Raises
     ------
     OSError
-        If it cannot be written; nothing is left behind then.
+        If it cannot be written; then nothing is left of it.
     """
     partial = temporary_path(path, mark)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        file = open(descriptor, "wb", buffering=WRITE_BYTES)  # noqa: SIM115 - closed below, whatever happens
+        try:
+            if not private:
+                _keep_mode(path, descriptor)
+            yield file
             file.flush()
             os.fsync(file.fileno())
+        finally:
+            with suppress(OSError):  # a full disk refuses what is left in the buffer; the file goes anyway
+                file.close()
+        before_replacing(partial)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _keep_mode(path: Path, descriptor: int) -> None:
+    with suppress(OSError):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            os.fchmod(descriptor, status.st_mode & 0o777)
+
+
+def write_atomically(path: Path, text: str, *, private: bool, mark: str | None = None) -> None:
+    """Write a text file in UTF-8 as `replacing` does.
+
+    Parameters
+    ----------
+    path : Path
+        The target.
+    text : str
+        The content.
+    private, mark
+        See `replacing`.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; then nothing is left of it.
+    """
+    with replacing(path, private=private, mark=mark) as file:
+        file.write(text.encode())
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a text to a file that the user named, whole or not at all; a link is followed.
+
+    Raises
+    ------
+    OutputError
+        If the file or its directory cannot be written; an older file of that name is then untouched.
+    """
+    try:
+        write_atomically(path.resolve(), text, private=False)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}",
+            hint=f"Make room, or choose a directory that you may write to, not {path.parent}.",
+        ) from error
+
+
+def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
+    """Refuse to replace a file of the user's without leave.
+
+    Parameters
+    ----------
+    path : Path
+        The target.
+    is_own : bool
+        Whether the file there, if there is one, was written by this tool and not changed since.
+    overwrite : bool
+        The user's leave.
+
+    Raises
+    ------
+    OutputError
+        If there is a file that may not be replaced.
+    """
+    if path.exists() and not (is_own or overwrite):
+        raise OutputError(
+            f"{path} exists, and this tool did not write it as it is",
+            hint="Name another file, or add --overwrite to replace it.",
+        )

@@ -1,4 +1,4 @@
-"""Metric: what is judged, by which criteria, from which fields, on which scale. YAML in, YAML out."""
+"""Metric: criteria, fields and scale of one evaluation dimension. YAML in, YAML out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, model_validator
 
 from geval_local.errors import ScaleError
-from geval_local.metric_checks import find_problems
-from geval_local.metric_text import Reading, find_metric, preset_names, read_metric
+from geval_local.metric_file import Reading, find_metric, find_problems, preset_names, read_metric
 from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml
 
@@ -84,7 +83,7 @@ class Metric(BaseModel):
     name : str
         Identifier, such as ``summarization/coherence``.
     criteria : str
-        What is rated and what separates good from bad.
+        The quality to be rated, and the difference between good and bad.
     title : str, optional
         The name that the form shows; derived from `name` when absent.
     introduction : str, optional

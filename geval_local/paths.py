@@ -1,4 +1,4 @@
-"""Where the package keeps what it may lose: fetched judges, pinned steps, caches; and names that are safe for files."""
+"""Places of files that may be lost (fetched judges, pinned steps, caches), and names that are safe for files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["expanded", "home_directory", "home_folder", "safe_file_name"]
 
 logger = logging.getLogger("geval_local")
 
-#: A file name may have 255 bytes; what is put before and after a name of this length still fits.
+#: A file name may have 255 bytes; a name of this length has room for prefixes and suffixes.
 _LONGEST = 100
 _ORDINARY = re.compile(r"[\w@+-][\w.@+-]*(/[\w.@+-]+)*", re.ASCII)
 _told: set[Path] = set()
@@ -83,7 +83,9 @@ def home_folder(name: str) -> Path | None:
 
 
 def safe_file_name(name: str) -> str:
-    """Make a file name of the name of a metric or a result; names share one only where they differ in ``/`` and ``.``.
+    """Make a file name from the name of a metric or a result.
+
+    Two names share a file name only if they differ in ``/`` and ``.`` alone.
 
     Parameters
     ----------

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import DataError, MetricError
+from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
 from geval_local.metric import Metric
-from geval_local.placeholders import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.scale import Scale
 
 __all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
@@ -111,7 +111,7 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
     """Read a published prompt file as a metric, used to the letter.
 
     Newlines are read as in Python's text mode (carriage returns go), which is how G-Eval's own script reads its
-    files; white space behind the form's last line is dropped, because the label's own surface forms bring it.
+    files; white space after the form's last line is dropped, because the label's own surface forms bring it.
 
     Parameters
     ----------

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from ruamel.yaml.nodes import MappingNode, Node
 
 from geval_local.errors import QuestionError
-from geval_local.metric_text import explain_problem
-from geval_local.yaml_text import line_of, load_yaml
+from geval_local.metric_file import explain_problem
+from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = [
     "MAX_LEVELS",
@@ -227,7 +227,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         if path.suffix == ".json":
             json.loads(text)  # YAML would accept more than JSON is
         data, node = load_yaml(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, YAMLError) as error:
         raise QuestionError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(data, dict | list):
         raise QuestionError(f"{path}: questions are a mapping of names to questions, or a list", hint=_FORMS)
@@ -242,7 +242,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     return named
 
 
-def _parse(given: Mapping[str, Any] | Iterable[Any], origin: str, node: yaml.Node | None) -> tuple[Question, ...]:
+def _parse(given: Mapping[str, Any] | Iterable[Any], origin: str, node: Node | None) -> tuple[Question, ...]:
     found: list[Question] = []
     items: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else enumerate(given)
     for key, item in items:
@@ -288,6 +288,6 @@ def _label(label: object) -> object:
     return label if isinstance(label, bool) else f"{label:g}" if isinstance(label, float) else str(label)
 
 
-def _inside(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+def _inside(node: Node | None, key: str) -> Node | None:
+    pairs = node.value if isinstance(node, MappingNode) else []
     return next((value for name, value in pairs if name.value == key), None)

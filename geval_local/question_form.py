@@ -71,7 +71,8 @@ def question_forms(question: Question, *, rotations: int = 1, marks: Marks | Non
         and a score have two orders at most, as given and reversed.
     marks : {"words", "letters", "numbers"}, optional
         What the answer is given in: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
-        beyond, numbers are taken. Absent: what measurement chose, see docs/questions.md.
+        beyond, numbers are taken. Absent: words, letters and numbers, for predicates, choices and
+        scores, as benchmarks/results/2026-11-22-questions.txt explains.
     """
     wanted = rotations if question.rotations is None else question.rotations
     if wanted < 1:
@@ -127,7 +128,7 @@ def _score(question: ScoreQuestion, shown: tuple[int, ...], marks: Marks) -> Que
     asked = question.instructions.strip() or "Which level fits the evidence best?"
     blocks = [f"Question: {asked}"]
     labels = [level.label.strip() for level in question.levels]
-    if marks == "numbers" and all(map(_INTEGER.fullmatch, labels)) and len(set(map(int, labels))) == len(labels):
+    if marks == "numbers" and _is_run(labels):
         # The levels are called by numbers already; other numbers before them would be misread.
         lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
         request = f"Answer with one of the numbers {labels[shown[0]]} to {labels[shown[-1]]}."
@@ -140,6 +141,14 @@ def _score(question: ScoreQuestion, shown: tuple[int, ...], marks: Marks) -> Que
         request = f"Answer with one of the numbers {numbers[shown[0]]} to {numbers[shown[-1]]}."
         return QuestionForm(_form(tuple(numbers)), "\n\n".join([*blocks, "\n".join(listed), request]), _places(labels))
     return _listed(blocks, lines, shown, marks, "")
+
+
+def _is_run(labels: Sequence[str]) -> bool:
+    """Whether labels are whole numbers that count upwards, such as 0 to 10."""
+    if not all(map(_INTEGER.fullmatch, labels)):
+        return False
+    first = int(labels[0])
+    return list(labels) == [str(first + place) for place in range(len(labels))]
 
 
 def _places(labels: Sequence[str]) -> tuple[int, ...]:

@@ -21,7 +21,10 @@ from geval_local.scale import Scale
 if TYPE_CHECKING:
     from geval_local.metric import Metric
 
-__all__ = ["Distribution", "Estimator", "Outcome", "Score", "estimate"]
+__all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "Outcome", "Score", "estimate"]
+
+#: Below this label mass a score names the tokens that took the rest, and a row counts as one of low mass.
+LOW_LABEL_MASS = 0.9
 
 
 class Distribution:

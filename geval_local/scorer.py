@@ -29,6 +29,8 @@ __all__ = ["Scorer"]
 #: Samples that are planned together. Two runs over one file give the same figures to the last bit because they cut it
 #: into the same windows.
 WINDOW = 4096
+#: Metrics whose forms are kept ready: a server meets new ones without end.
+MOST_MAKERS = 512
 
 
 class Scorer(ABC):
@@ -306,5 +308,7 @@ class Scorer(ABC):
     def _maker(self, metric: Metric) -> RequestMaker:
         key = (metric.hash, metric.steps_hash)
         if key not in self._makers:
+            while len(self._makers) >= MOST_MAKERS:
+                del self._makers[next(iter(self._makers))]
             self._makers[key] = RequestMaker(self.encoder, metric, self.context)
         return self._makers[key]

@@ -1,4 +1,4 @@
-"""Signature: every hidden setting that a score depends on, on one line, in the manner of sacreBLEU."""
+"""Signature: all settings that a score depends on, on one line, in the manner of sacreBLEU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Signature:
         return "|".join(f"{field.name}:{getattr(self, field.name)}" for field in fields(self))
 
     def differences(self, other: Signature) -> dict[str, tuple[str, str]]:
-        """List what differs from another signature: ``{key: (own, other)}``."""
+        """List the differences from another signature: ``{key: (own, other)}``."""
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -66,13 +66,13 @@ def signature_parts(text: str) -> dict[str, str]:
     return {key: value for key, _, value in parts}
 
 
-def signature_differences(first: str, second: str) -> dict[str, tuple[str, str]]:
-    """List what differs between two written signatures: ``{key: (first, second)}``; a key that one lacks is ``-``.
+def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:
+    """List the differences of two written signatures: ``{key: (first, second)}``; `missing` for a key that one lacks.
 
     A judge is its content: the same weights under another name or path are no difference.
     """
     one, other = signature_parts(first), signature_parts(second)
-    pairs = {key: (one.get(key, "-"), other.get(key, "-")) for key in [*one, *other]}
+    pairs = {key: (one.get(key, missing), other.get(key, missing)) for key in [*one, *other]}
     return {key: pair for key, pair in pairs.items() if _content(key, pair[0]) != _content(key, pair[1])}
 
 

@@ -1,4 +1,4 @@
-"""Summary: what a whole file's scores come to, with the uncertainty of the mean and the rows that have no score."""
+"""Summary: the figures of a whole file, with the uncertainty of the mean and the reasons of unscored rows."""
 
 from __future__ import annotations
 
@@ -9,61 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from geval_local.score import Score
+from geval_local.interval import Interval, mean_interval
+from geval_local.score import LOW_LABEL_MASS, Score
 
-__all__ = ["Reason", "Summary", "Tally", "bootstrap_interval"]
+__all__ = ["Reason", "Summary", "Tally"]
 
 #: How many rows are named for each reason of being unscored.
 ROWS_NAMED = 5
-_DRAWS_AT_ONCE = 1 << 22
 _NUMBER = re.compile(r"\d+")
-
-
-def bootstrap_interval(
-    values: ArrayLike, *, seed: int = 0, resamples: int = 1000, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean.
-
-    Parameters
-    ----------
-    values : array_like, shape (rows,)
-        Finite values, one per row; rows are drawn with replacement.
-    seed : int
-        Seed of the draws; equal seeds give equal intervals.
-    resamples : int
-        Number of resampled means, at least 1.
-    confidence : float
-        Share of the resampled means inside the interval, above 0 and below 1.
-
-    Returns
-    -------
-    low, high : float
-        In the unit of `values`; both NaN for fewer than two values, whose mean has no measurable uncertainty.
-
-    Raises
-    ------
-    ValueError
-        If a value is not finite, or a parameter is outside its range.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if data.ndim != 1 or not np.isfinite(data).all():
-        raise ValueError("the values of a bootstrap are a list of finite numbers")
-    if resamples < 1 or not 0 < confidence < 1:
-        raise ValueError(f"cannot draw {resamples} resamples for an interval of {confidence:g}")
-    if len(data) < 2:
-        return math.nan, math.nan
-    generator = np.random.default_rng(seed)
-    means: NDArray[np.float64] = np.empty(resamples)
-    step = max(1, _DRAWS_AT_ONCE // len(data))
-    for start in range(0, resamples, step):
-        count = min(step, resamples - start)
-        draws = generator.integers(len(data), size=(count, len(data)))
-        means[start : start + count] = data[draws].mean(axis=1)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -95,10 +49,10 @@ class Summary:
         Name of the metric.
     rows, scored : int
         All rows, and those that have a score.
-    mean : float
-        Mean score on the metric's own scale; NaN if no row was scored.
-    low, high : float
-        Bootstrap 95 % interval of the mean; NaN for fewer than two scores.
+    interval : Interval
+        Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents.
+    grouping : str
+        Which rows were taken for one document.
     std : float
         Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
     label_mass, label_mass_min : float
@@ -120,9 +74,8 @@ class Summary:
     metric: str
     rows: int
     scored: int
-    mean: float
-    low: float
-    high: float
+    interval: Interval
+    grouping: str
     std: float
     label_mass: float
     label_mass_min: float
@@ -132,6 +85,21 @@ class Summary:
     passed_share: float | None
     shortened: int
     reasons: tuple[Reason, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean score."""
+        return self.interval.value
+
+    @property
+    def low(self) -> float:
+        """Lower end of the mean's interval; NaN where there is none."""
+        return self.interval.low
+
+    @property
+    def high(self) -> float:
+        """Upper end of the mean's interval; NaN where there is none."""
+        return self.interval.high
 
     @property
     def unscored(self) -> int:
@@ -146,6 +114,10 @@ class Summary:
             "unscored": self.unscored,
             "mean": _finite(self.mean),
             "interval": None if math.isnan(self.low) else [self.low, self.high],
+            "standard_error": _finite(self.interval.error),
+            "documents": self.interval.units,
+            "grouping": self.grouping,
+            "warning": self.interval.warning or None,
             "std": _finite(self.std),
             "label_mass": {
                 "mean": _finite(self.label_mass),
@@ -170,7 +142,7 @@ class _Unscored:
 
 
 class Tally:
-    """Takes in the scores of one metric row by row, 17 bytes a row, and sums them up at the end.
+    """Takes in the scores of one metric row by row, 25 bytes a row, and sums them up at the end.
 
     Parameters
     ----------
@@ -180,7 +152,7 @@ class Tally:
         Label mass below which a row counts as low, 0-1.
     """
 
-    def __init__(self, metric: str, *, low_mass: float = 0.9) -> None:
+    def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
         self.metric = metric
         self.low_mass = low_mass
         self._rows = 0
@@ -188,11 +160,24 @@ class Tally:
         self._values = array("d")
         self._masses = array("d")
         self._passed = array("b")
+        self._groups = array("q")
         self._threshold: float | None = None
         self._unscored: dict[str, _Unscored] = {}
 
-    def add(self, where: str, row: int | None, score: Score) -> None:
-        """Count one row: how errors name it, its number in the input, and its score or the reason why it has none."""
+    def add(self, where: str, row: int | None, score: Score, group: int | None = None) -> None:
+        """Count one row.
+
+        Parameters
+        ----------
+        where : str
+            How errors name it.
+        row : int or None
+            Its number in the input.
+        score : Score
+            Its score, or the reason why it has none.
+        group : int, optional
+            Number of its document; absent, the row is a document of its own.
+        """
         self._rows += 1
         if score.error is not None:
             text = score.error.removeprefix(f"{where}: ").split("\n", 1)[0]
@@ -203,30 +188,32 @@ class Tally:
             return
         self._values.append(score.value)
         self._masses.append(score.label_mass)
+        self._groups.append(self._rows if group is None else group)
         self._shortened += score.dropped_tokens > 0
         if score.passed is not None:
             self._threshold = score.threshold
             self._passed.append(score.passed)
 
-    def summary(self, *, seed: int = 0) -> Summary:
+    def summary(self, grouping: str = "every row is a document of its own", *, grouped: bool = True) -> Summary:
         """Sum up the rows so far.
 
         Parameters
         ----------
-        seed : int
-            Seed of the bootstrap.
+        grouping : str
+            Which rows were taken for one document, to be shown.
+        grouped : bool
+            Whether the groups of the rows are documents; False where they turned out to group nothing.
         """
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
-        low, high = bootstrap_interval(values, seed=seed)
+        groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
         some = len(values) > 0
         return Summary(
             metric=self.metric,
             rows=self._rows,
             scored=len(values),
-            mean=float(values.mean()) if some else math.nan,
-            low=low,
-            high=high,
+            interval=mean_interval(values, groups) if some else Interval(math.nan),
+            grouping=grouping,
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
             label_mass=float(masses.mean()) if some else math.nan,
             label_mass_min=float(masses.min()) if some else math.nan,

@@ -1,64 +1,51 @@
-"""YAML as people mean it.
+"""YAML as people mean it: ``Yes`` and ``No`` are words, dates are text, and every value knows its line.
 
-``Yes`` and ``No`` are words, dates are text, duplicate keys are errors, and every value knows its line.
+Read and written by ruamel.yaml; a document that somebody edits keeps its comments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString, LiteralScalarString
+from ruamel.yaml.util import load_yaml_guess_indent
 
-__all__ = ["dump_yaml", "line_of", "load_yaml"]
+__all__ = ["YAMLError", "dump_yaml", "edit_yaml", "line_of", "load_yaml"]
 
-
-_RARE_BREAKS = frozenset("\x85\u2028\u2029")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads Yes, No, On and Off as booleans, which would turn a Yes/No scale into {True: 1, False: 0}.
-
-    It also reads 2025-01-31 as a date, where only text is meant here.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
+MAX_CHARACTERS = 1_000_000
+#: Values of a document with every alias counted as often as it is used.
+MAX_VALUES = 100_000
+#: Lists and mappings inside each other; reading takes time by the square of their depth.
+MAX_DEPTH = 64
+#: Line folding is left to whoever edits the file.
+_WIDTH = 1_000_000
+_TEXT = "tag:yaml.org,2002:str"
+#: What looks like a date, or is a lone ``=``, is text here.
+_READ_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
+_BYTE_ORDER_MARK = "\ufeff"
 
 
-class _Dumper(yaml.SafeDumper):
-    """Block style for long texts, so that a written file can be edited."""
+class _Resolver(VersionedResolver):
+    """YAML 1.2 whatever a document declares: YAML 1.1 reads the labels Yes, No, On and Off as booleans."""
+
+    @property
+    def processing_version(self) -> tuple[int, int]:
+        return (1, 2)
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)
+        return self.DEFAULT_SCALAR_TAG if str(tag) in _READ_AS_TEXT else tag
 
 
-def _plain_resolvers(resolvers: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
-    def is_meant(first: str, tag: str) -> bool:
-        return tag != "tag:yaml.org,2002:timestamp" and (tag != "tag:yaml.org,2002:bool" or first in "tTfF")
-
-    return {
-        first: [(tag, pattern) for tag, pattern in entries if is_meant(first, tag)]
-        for first, entries in resolvers.items()
-    }
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # YAML reads next line, line and paragraph separators as line breaks unless they are escaped.
-    style = '"' if _RARE_BREAKS.intersection(text) else "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Loader.yaml_implicit_resolvers = _plain_resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
-_Dumper.add_representer(str, _represent_text)
-
-
-def load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
+def load_yaml(text: str) -> tuple[Any, Node | None]:
     """Parse a YAML document.
 
     Parameters
@@ -70,41 +57,89 @@ def load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     -------
     data : object
         Plain Python values.
-    node : yaml.Node or None
+    node : ruamel.yaml.nodes.Node or None
         The syntax tree, for `line_of`; None for an empty document.
 
     Raises
     ------
-    yaml.YAMLError
-        If the text is not YAML, or a mapping holds a key twice.
+    YAMLError
+        If the text is not YAML, a mapping holds a key twice or a key that is not one value, or the document is longer
+        than `MAX_CHARACTERS`, deeper than `MAX_DEPTH` or larger than `MAX_VALUES`.
     """
-    loader = _Loader(text)
+    if len(text) > MAX_CHARACTERS:
+        raise YAMLError(f"{len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read")
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Resolver = _Resolver
+    yaml.max_depth = MAX_DEPTH
     try:
-        node = loader.get_single_node()
-        return (None if node is None else loader.construct_document(node)), node
-    except yaml.YAMLError:
+        with catch_warnings():
+            simplefilter("ignore")  # an anchor that is there twice means what comes last, as everywhere
+            node = yaml.compose(StringIO(text))
+        if node is None:
+            return None, None
+        _check_nodes(node)
+        return yaml.constructor.construct_document(node), node
+    except YAMLError as error:
+        if "max_depth" in str(error):  # its own words are about the library
+            raise YAMLError("nested too deeply") from error
         raise
     except RecursionError as error:
-        raise yaml.YAMLError("nested too deeply") from error
+        raise YAMLError("nested too deeply") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # "0x_" looks like a number to the resolver and is none; `!!bool foo` and the like fail in their own ways.
-        raise yaml.YAMLError(f"a value is not what it is marked as or looks like: {error}") from error
-    finally:
-        loader.dispose()
+        raise YAMLError(f"a value cannot be read as its tag or its form says: {error}") from error
 
 
-def line_of(node: yaml.Node | None, path: Sequence[int | str]) -> int:
+def _check_nodes(root: Node) -> None:
+    """Refuse documents whose meaning is unclear, or that grow without bound when they are read."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Node) -> int:
+        if id(node) in sizes:
+            if sizes[id(node)] == 0:
+                raise YAMLError(f"line {_line(node)}: a value contains itself")
+            return sizes[id(node)]
+        sizes[id(node)] = 0
+        inner: Iterable[Node] = ()
+        if isinstance(node, SequenceNode):
+            inner = node.value
+        elif isinstance(node, MappingNode):
+            _check_keys(node)
+            inner = (part for pair in node.value for part in pair)
+        found = sizes[id(node)] = 1 + sum(map(size, inner))
+        if found > MAX_VALUES:
+            raise YAMLError(f"more than {MAX_VALUES:,} values, each alias counted as what it stands for")
+        return found
+
+    size(root)
+
+
+def _check_keys(node: MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if not isinstance(key, ScalarNode):
+            raise YAMLError(f"line {_line(key)}: a key must be a single value, not a list or a mapping")
+        if key.value in seen:
+            raise YAMLError(f"line {_line(key)}: the key {key.value!r} is there twice")
+        seen.add(key.value)
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def line_of(node: Node | None, path: Sequence[int | str]) -> int:
     """Find the line (from 1) of the value at `path`, or of its nearest parent that exists."""
-    line = 1 if node is None else node.start_mark.line + 1
+    line = 1 if node is None else _line(node)
     for part in path:
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, MappingNode):
             found = [(key, value) for key, value in node.value if key.value == str(part)]
             if not found:
                 return line
-            line, node = found[0][0].start_mark.line + 1, found[0][1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            line, node = _line(found[0][0]), found[0][1]
+        elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
             node = node.value[part]
-            line = node.start_mark.line + 1
+            line = _line(node)
         else:
             return line
     return line
@@ -112,4 +147,119 @@ def line_of(node: yaml.Node | None, path: Sequence[int | str]) -> int:
 
 def dump_yaml(data: object) -> str:
     """Write plain values as YAML: keys in their order, long texts in blocks, no line folding."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return _written(_writer(), _with_styles(data))
+
+
+def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
+    """Replace or append top-level keys of a YAML document and keep its comments, quotes and line ends.
+
+    Parameters
+    ----------
+    text : str
+        A document that is a mapping.
+    changes : mapping of str to object
+        Key -> plain values. Keys that the document lacks are appended in their order.
+
+    Raises
+    ------
+    YAMLError
+        If the text is not YAML, no mapping, or a comment would be lost.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+    body = text.removeprefix(mark).replace("\r\n", "\n")
+    document, sequence, offset = load_yaml_guess_indent(body)
+    if not isinstance(document, CommentedMap):
+        raise YAMLError("the document is no mapping")
+    inner = [value.lc.col for value in document.values() if isinstance(value, CommentedMap) and _is_block(value)]
+    yaml = _writer()
+    yaml.preserve_quotes = True
+    yaml.explicit_start = body.startswith("---")
+    yaml.indent(mapping=min(inner, default=2), sequence=sequence or 2, offset=offset or 0)
+    document = yaml.load(body)
+    for key, value in changes.items():
+        old, new = document.get(key), _with_styles(value)
+        if isinstance(old, CommentedSeq) and isinstance(new, list) and old and new and _is_block(old):
+            _refill(old, new)
+        elif isinstance(old, CommentedMap) and isinstance(new, Mapping) and old and list(old) == list(new):
+            old.update(new)
+        else:
+            document[key] = new
+    edited = _written(yaml, document)
+    lost = _comments(body, without=changes) - _comments(edited)
+    if lost:
+        raise YAMLError(f"the comment {min(lost)!r} would be lost")
+    return mark + edited.replace("\n", newline)
+
+
+def _is_block(value: CommentedMap | CommentedSeq) -> bool:
+    return not value.fa.flow_style()
+
+
+def _comments(text: str, without: Iterable[str] = ()) -> set[str]:
+    """Collect the lines that are comments, those inside the values of some keys left out."""
+    _, root = load_yaml(text)
+    inside: set[int] = set()
+    for key, value in root.value if isinstance(root, MappingNode) else ():
+        scalars = list(_scalars(value))
+        if key.value in without and scalars:
+            inside.update(range(value.start_mark.line, max(scalar.end_mark.line for scalar in scalars)))
+        for scalar in scalars:  # a line of a text in a block may start with "#" too
+            inside.update(range(scalar.start_mark.line + 1, scalar.end_mark.line))
+    lines = [line.strip() for number, line in enumerate(text.split("\n")) if number not in inside]
+    return {line for line in lines if line.startswith("#")}
+
+
+def _scalars(node: Node) -> Iterable[ScalarNode]:
+    if isinstance(node, ScalarNode):
+        yield node
+    else:
+        for part in node.value:
+            for one in part if isinstance(part, tuple) else (part,):
+                yield from _scalars(one)
+
+
+def _refill(old: CommentedSeq, new: list[Any]) -> None:
+    """Change a list in place: a comment after a block stands at the block's last item, and would go with it."""
+    comments = old.ca.items
+    last = comments.pop(len(old) - 1, None)
+    if last is not None and isinstance(old[-1], LiteralScalarString | FoldedScalarString):
+        last[0].value = "\n" + last[0].value  # a block has ended its line, any other text has not
+    for place in [place for place in comments if place >= len(new) - 1]:
+        del comments[place]
+    while len(old) > len(new):
+        list.pop(old)
+    for place, item in enumerate(new):
+        if place < len(old):
+            list.__setitem__(old, place, item)
+        else:
+            list.append(old, item)
+    if last is not None:
+        comments[len(new) - 1] = last
+
+
+def _writer() -> YAML:
+    yaml = YAML()
+    yaml.Resolver = _Resolver
+    yaml.width = _WIDTH
+    return yaml
+
+
+def _written(yaml: YAML, data: object) -> str:
+    stream = StringIO()
+    yaml.dump(data, stream)
+    return stream.getvalue()
+
+
+def _with_styles(value: Any) -> Any:
+    """Mark texts of several lines as blocks, so that a written file can be edited."""
+    if isinstance(value, Mapping):
+        return {_with_styles(key): _with_styles(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_styles(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    # Control characters, and separators that YAML takes for line breaks, are safe as escapes only.
+    if not value.replace("\n", "").replace("\t", "").isprintable():
+        return DoubleQuotedScalarString(value)
+    return LiteralScalarString(value) if "\n" in value else value

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
-_POOL: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_POOL: dict[str, Any] = YAML(typ="safe", pure=True).load(Path(__file__).with_suffix(".yaml"))
 
 THINGS: dict[str, list[str]] = _POOL["things"]
 SOURCES: dict[str, list[str]] = _POOL["sources"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,7 @@ from typing import Any
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, output_text
-from geval_local.io import readers
-from geval_local.io.columns import FIGURES
+from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number
 from geval_local.runs.results import result_file
 
 __all__ = [
@@ -31,7 +29,7 @@ __all__ = [
 logger = logging.getLogger("geval_local")
 
 
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
+def read_rows(path: str | Path) -> list[Row]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file come as ``geval`` from each.
 
     A run directory stands for the results of its run.
@@ -39,41 +37,9 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
     Raises
     ------
     DataError
-        If the file cannot be read, is empty, or a row cannot be read; with the row's number, from 1.
+        If the file cannot be read, is empty, or a row cannot be read; with the row's number.
     """
-    rows = []
-    for number, row in enumerate(readers.read_rows(result_file(path)), start=1):
-        if row.error is not None:
-            raise DataError(f"{path}, row {number}: {row.error}")
-        rows.append(_with_figures(row.fields))
-    if not rows:
-        raise DataError(f"{path} holds no rows")
-    return rows
-
-
-def _with_figures(row: dict[str, Any]) -> dict[str, Any]:
-    """Gather a CSV row's ``metric.figure`` columns into one object, as the other formats have it."""
-    if "geval" in row:
-        return row
-    plain: dict[str, Any] = {}
-    scores: dict[str, dict[str, Any]] = {}
-    for column, value in row.items():
-        metric, _, figure = str(column).rpartition(".")
-        if metric and figure in FIGURES and f"{metric}.score" in row:
-            scores.setdefault(metric, {})[figure] = _decoded(value)
-        else:
-            plain[column] = value
-    return {**plain, "geval": scores} if scores else row
-
-
-def _decoded(value: Any) -> Any:
-    """Read an object that stands in a CSV cell as JSON; everything else is as it is, an empty cell None."""
-    if isinstance(value, str) and value.startswith(("{", "[")):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return None if value == "" else value
+    return read_result_rows(result_file(path))
 
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
@@ -84,7 +50,7 @@ def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
     DataError
         If the field holds something that is not a finite number, nor a list of them.
     """
-    value = _decoded(lookup(row, field))
+    value = decoded(lookup(row, field))
     if isinstance(value, list | tuple):
         given = [_number(item) for item in value if item is not None and item != ""]
         number = math.nan if any(map(math.isnan, given)) else sum(given) / len(given) if given else None
@@ -130,7 +96,7 @@ def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Pat
     DataError
         If a rating is no number, or no row has one.
     """
-    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
+    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
     if all(map(math.isnan, ratings)):
         raise _no_ratings(rows, field, path)
 
@@ -197,7 +163,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path)
         If a row has none, with its number from 1.
     """
     found: list[Mapping[str, Any]] = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in numbered(rows):
         scores = row.get("geval")
         if not isinstance(scores, Mapping):
             raise DataError(f"{path}, row {number}: no scores", hint="Expected a result file of `geval-local score`.")
@@ -230,8 +196,8 @@ def rated_items(
     """
     keys = row_keys(rows)
     items = [
-        _item(row, own, key, f"{path}, row {number}", human, group_by, system, fields)
-        for number, (row, own, key) in enumerate(zip(rows, figures, keys, strict=True), start=1)
+        _item(row, own, key, f"{path}, row {row_number(row, place)}", human, group_by, system, fields)
+        for place, (row, own, key) in enumerate(zip(rows, figures, keys, strict=True), start=1)
     ]
     if human is not None and all(math.isnan(item.human) for item in items):
         raise _no_ratings(rows, human, path)

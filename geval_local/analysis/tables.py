@@ -7,26 +7,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from geval_local.analysis.ratings.published import PublishedTable
+from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.statistics.agreement import Agreement
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.statistics.resampling import Interval
 from geval_local.analysis.statistics.significance import Comparison
 from geval_local.analysis.studies.bias import Gap, SideMean
 from geval_local.analysis.studies.calibration import Calibration, Figures
+from geval_local.analysis.studies.ceiling import Ceiling
+from geval_local.analysis.studies.comparison import Difference
+from geval_local.analysis.studies.jury import Jury
+from geval_local.analysis.studies.length import LengthBias
+from geval_local.analysis.studies.prior import PriorEffect
 from geval_local.analysis.studies.sampling import SamplingCost, Spread
+from geval_local.interval import Interval
 
 __all__ = [
     "Table",
     "agreement_table",
+    "average_table",
     "benchmark_table",
     "calibration_table",
+    "ceiling_table",
     "comparison_table",
     "correlation_table",
+    "difference_table",
+    "disagreement_table",
     "gap_table",
     "interval",
+    "largest_table",
+    "length_table",
     "number",
+    "p_value",
+    "prior_label_table",
+    "prior_table",
+    "response_table",
     "sampling_table",
     "side_table",
+    "weight_table",
 ]
 
 
@@ -54,6 +72,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 
+def p_value(p: float) -> str:
+    """Write a p-value, never as 0."""
+    return "-" if not math.isfinite(p) else "< .0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
+
+
 def interval(value: Interval, digits: int = 3) -> str:
     """Write a figure with its interval, where it has one."""
     if not (math.isfinite(value.value) and math.isfinite(value.low)):
@@ -63,11 +86,20 @@ def interval(value: Interval, digits: int = 3) -> str:
 
 def correlation_table(
     results: Mapping[str, Correlation],
-    coefficients: Sequence[str] = ("pearson", "spearman", "kendall"),
+    coefficients: Sequence[str] = COEFFICIENTS,
     *,
     digits: int = 3,
 ) -> Table:
-    """One row per name, with coefficients, counts, ties, and why groups and items are missing."""
+    """One row per name, with coefficients, counts, ties, and why groups and items are missing.
+
+    The accuracy is shown where every row has one, the AUC where any has; what the intervals hold for is in the notes.
+    """
+    wanted = [*coefficients]
+    if results and all(math.isfinite(result.accuracy.value) for result in results.values()):
+        wanted.append("accuracy")
+    if any(math.isfinite(result.auc.value) for result in results.values()):
+        wanted.append("auc")
+    wanted = list(dict.fromkeys(wanted))
     rows = []
     for name, result in results.items():
         ties = result.ties
@@ -75,7 +107,7 @@ def correlation_table(
             (
                 name,
                 result.level,
-                *(interval(getattr(result, coefficient), digits) for coefficient in coefficients),
+                *(interval(getattr(result, coefficient), digits) for coefficient in wanted),
                 str(result.n),
                 f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
                 f"{_share(ties.human, ties.pairs)} / {_share(ties.predicted, ties.pairs)}",
@@ -83,8 +115,45 @@ def correlation_table(
                 _reasons(result.left_out),
             )
         )
-    headers = ("", "level", *coefficients, "n", "points", "ties human / score", "groups skipped", "items left out")
-    return Table(headers, tuple(rows))
+    headers = ("", "level", *wanted, "n", "points", "ties human / score", "groups skipped", "items left out")
+    notes = [f"95 % intervals hold for {result.holds_for}" for result in results.values()]
+    if "accuracy" in wanted:
+        notes.append("accuracy: pairs ordered, or tied, as people do, with calibrated ties (Deutsch et al., 2023)")
+    if len({result.points for result in results.values() if result.level == "summary"}) > 1:
+        notes.append("rows with different points are about different documents: only a test on common ones compares")
+    notes += _warnings({name: getattr(result, wanted[0]) for name, result in results.items()})
+    return Table(headers, tuple(rows), tuple(dict.fromkeys(notes)))
+
+
+def _warnings(intervals: Mapping[str, Interval]) -> list[str]:
+    """Say which intervals are not to be relied upon."""
+    found: dict[str, list[str]] = {}
+    for name, one in intervals.items():
+        if one.warning:
+            found.setdefault(one.warning, []).append(name)
+    return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
+
+
+def average_table(averages: Mapping[str, Interval], what: str, *, digits: int = 3) -> Table:
+    """Averages over a benchmark's dimensions, one row per contender."""
+    rows = tuple((name, interval(one, digits)) for name, one in averages.items())
+    return Table(("", what), rows, tuple(_warnings(averages)))
+
+
+def ceiling_table(ceiling: Ceiling) -> Table:
+    """People with each other, and each judge in the place of one of them."""
+    rows = [("people, leave one out", interval(ceiling.people), "-", "-")]
+    rows += [
+        (name, interval(one.agreement), interval(one.difference), p_value(one.p))
+        for name, one in ceiling.judges.items()
+    ]
+    notes = (
+        f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
+        f"{number(ceiling.alpha)} (interval data)",
+        "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
+    )
+    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p")
+    return Table(headers, tuple(rows), (*notes, *_warnings({"people": ceiling.people})))
 
 
 def benchmark_table(
@@ -116,7 +185,7 @@ def benchmark_table(
 
 
 def comparison_table(results: Mapping[str, Comparison]) -> Table:
-    """One row per compared pair."""
+    """One row per compared pair, both on the documents that both keep."""
     rows = tuple(
         (
             name,
@@ -124,14 +193,26 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
             number(r.first),
             number(r.second),
             interval(r.difference),
-            number(r.p),
+            p_value(r.p),
+            p_value(r.p_holm),
+            number(r.detectable),
             "-" if r.williams is None else f"t({r.williams.df}) = {r.williams.t:.2f}, p = {r.williams.p:.3f}",
             f"{r.n} / {r.groups}",
+            f"{r.kept[0]} / {r.kept[1]}",
         )
         for name, r in results.items()
     )
-    headers = ("", "on", "first", "second", "difference", "p", "Williams", "items / groups")
-    return Table(headers, rows, tuple(dict.fromkeys(result.why for result in results.values())))
+    headers = (
+        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable", "Williams"),
+        *("items / documents", "kept by each"),
+    )
+    notes = [
+        *(result.why for result in results.values()),
+        *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
+        "detectable: smallest true difference found with 80 % probability; p (Holm): for all tests of this table",
+        *_warnings({name: result.difference for name, result in results.items()}),
+    ]
+    return Table(headers, rows, tuple(dict.fromkeys(notes)))
 
 
 def agreement_table(results: Mapping[str, Agreement]) -> Table:
@@ -185,7 +266,8 @@ def sampling_table(costs: Sequence[SamplingCost]) -> Table:
 def side_table(means: Sequence[SideMean]) -> Table:
     """One row per side."""
     rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
-    return Table(("", "mean score", "mean human", "n", "unscored"), rows)
+    notes = ("every document weighs the same", *_warnings({m.side: m.mean for m in means}))
+    return Table(("", "mean score", "mean human", "n", "unscored"), rows, notes)
 
 
 def gap_table(gaps: Mapping[str, Gap]) -> Table:
@@ -194,34 +276,153 @@ def gap_table(gaps: Mapping[str, Gap]) -> Table:
         (
             name,
             f"{g.first} - {g.second}",
+            f"{number(g.means[0])} / {number(g.means[1])}",
             interval(g.difference),
-            number(g.p),
+            p_value(g.p),
+            p_value(g.p_holm),
+            number(g.detectable),
             g.test,
             str(g.documents),
             str(g.left_out),
         )
         for name, g in gaps.items()
     )
-    return Table(("", "gap", "difference", "p", "test", "documents", "left out"), rows)
+    headers = (*("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "test", "documents", "left out"),)
+    return Table(headers, rows, tuple(_warnings({name: g.difference for name, g in gaps.items()})))
 
 
 def calibration_table(calibration: Calibration) -> Table:
-    """Before and after on held-out groups, beside the constant answer."""
+    """Before and after on held-out groups, beside a straight line and a constant answer."""
     held = calibration.held_out
 
     def row(name: str, figures: Figures) -> tuple[str, ...]:
-        return (name, *(number(value) for value in (figures.mae, figures.pearson, figures.spearman, figures.kendall)))
+        return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
 
+    constant = "constant (mean)" if held.loss == "squared" else "constant (median)"
     rows = (
         row("before", held.before),
         row("after", held.after),
-        ("constant", number(held.constant_mae), "-", "-", "-"),
+        row("rescaled only", held.rescaled),
+        (constant, number(held.constant_error), "-", "-", "-"),
     )
+    unit = "mean squared error" if held.loss == "squared" else "mean absolute error"
     notes = (
         f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
-        f"gain in mean absolute error {interval(held.gain)}",
+        f"gain in {unit} over raw scores {interval(held.gain)}, over rescaling {interval(held.over_rescaled)}, "
+        f"over the constant {interval(held.over_constant)}",
+        f"verdict: {held.verdict}",
+        *_warnings({"": held.gain}),
     )
-    return Table(("", "MAE", "pearson", "spearman", "kendall"), rows, notes)
+    return Table(("", "RMSE" if held.loss == "squared" else "MAE", *COEFFICIENTS), rows, notes)
+
+
+def length_table(bias: LengthBias) -> Table:
+    """Scores against length, and the human ratings of the same items beside them."""
+    rows = [_against_length("scores", bias.score)]
+    if bias.human is not None:
+        rows.append(_against_length("human ratings", bias.human))
+    if bias.partial:
+        partial = (interval(bias.partial[coefficient]) for coefficient in COEFFICIENTS)
+        rows.append(("scores, ratings held fixed", *partial, str(bias.n)))
+    notes = (
+        f"{bias.score.level}: correlation with the number of words of the output",
+        f"95 % intervals hold for {bias.score.holds_for}",
+    )
+    return Table(("", *COEFFICIENTS, "n"), tuple(rows), notes)
+
+
+def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
+    return (name, *(interval(getattr(result, coefficient)) for coefficient in COEFFICIENTS), str(result.n))
+
+
+def prior_label_table(effect: PriorEffect) -> Table:
+    """Show what the judge answers when the input holds nothing."""
+    return Table(
+        ("", *effect.prior, "score"),
+        (("content-free input", *(number(p) for p in effect.prior.values()), number(effect.prior_score)),),
+    )
+
+
+def prior_table(effect: PriorEffect) -> Table:
+    """Mean score and agreement before and after the prior is divided out."""
+    sides = (("as scored", effect.mean_before, effect.before), ("prior divided out", effect.mean_after, effect.after))
+    rows = tuple(
+        (name, number(mean), *("-" if result is None else interval(getattr(result, c)) for c in COEFFICIENTS))
+        for name, mean, result in sides
+    )
+    notes: tuple[str, ...] = ()
+    if effect.before is not None:
+        notes = (
+            f"{effect.before.level}-level agreement with the human ratings",
+            f"95 % intervals hold for {effect.before.holds_for}",
+        )
+    return Table(("", "mean score", *COEFFICIENTS), rows, notes)
+
+
+def weight_table(jury: Jury) -> Table:
+    """Weight of each judge."""
+    return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
+
+
+def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
+    """List the items that the judges see most differently.
+
+    Parameters
+    ----------
+    jury : Jury
+        The jury.
+    judges : mapping of str to mapping of str to float
+        Judge -> key of an item -> its score.
+    count : int
+        How many items, at most.
+    """
+    order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
+    rows = tuple(
+        (
+            jury.items[index].key,
+            number(jury.disagreement[index]),
+            number(jury.items[index].predicted),
+            *(number(scores[jury.items[index].key]) for scores in judges.values()),
+        )
+        for index in order
+    )
+    return Table(("item", "disagreement", "jury", *judges), rows, ("disagreement: Jensen-Shannon divergence, nats",))
+
+
+def difference_table(differences: Mapping[str, Difference]) -> Table:
+    """One row per metric that two runs share."""
+    rows = tuple(
+        (
+            name,
+            str(d.agreement.n),
+            number(d.mean_first),
+            number(d.mean_second),
+            interval(d.mean),
+            number(d.agreement.mean_absolute_difference),
+            number(d.agreement.largest_difference),
+            *(number(getattr(d.agreement, coefficient)) for coefficient in COEFFICIENTS),
+            number(d.agreement.alpha),
+            f"{d.agreement.only_first} / {d.agreement.only_second}",
+        )
+        for name, d in differences.items()
+    )
+    headers = ("", "n", "A", "B", "A - B", "mean |diff|", "max |diff|", *COEFFICIENTS, "alpha", "A / B alone")
+    return Table(headers, rows)
+
+
+def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
+    """How raw responses were read, one row per dimension."""
+    rows = tuple(
+        (name, str(len(p.values)), str(p.responses), str(p.unparseable), str(p.out_of_scale), str(p.counted))
+        for name, p in parsed.items()
+    )
+    return Table(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
+
+
+def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
+    """Items with the largest difference: key, both scores, the beginning of the output."""
+    cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
+    return Table(("item", "A", "B", "A - B", "output"), cells)
 
 
 def _share(count: int, total: int) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.studies.calibration import Calibration
-from geval_local.analysis.studies.calibration_file import load_calibration
+from geval_local.analysis.studies.calibration import Calibration, load_calibration
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
 from geval_local.metric import Metric

@@ -12,7 +12,9 @@ __all__ = [
     "Address",
     "Attention",
     "BatchTokens",
+    "Coefficient",
     "Columns",
+    "Constant",
     "CsvSafe",
     "Device",
     "DeviceMap",
@@ -21,11 +23,15 @@ __all__ = [
     "Engine",
     "FailUnder",
     "Fields",
+    "GroupBy",
     "Json",
     "JudgeName",
     "JudgeNames",
+    "Level",
     "MaxUnscored",
     "ModelsFile",
+    "New",
+    "Overwrite",
     "Quantization",
     "RetryErrors",
     "Style",
@@ -100,6 +106,39 @@ ModelsFile = Annotated[
     Path | None,
     typer.Option("--models", metavar="FILE", help="A models file of your own, laid over the packaged one."),
 ]
+GroupBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="Field of the document, or `row`: every row is independent of the others. Absent: guessed, and said.",
+        show_default=False,
+    ),
+]
+LevelName = Literal["summary", "pooled", "system"]
+CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
+NewName = Literal["documents", "systems", "both"]
+ConstantName = Literal["skip", "zero"]
+Level = Annotated[
+    LevelName | None,
+    typer.Option(
+        help="Within documents, over all rows, or over systems. Absent: within documents where rows share one.",
+        show_default=False,
+    ),
+]
+Coefficient = Annotated[CoefficientName, typer.Option(help="What is compared.")]
+New = Annotated[
+    NewName | None,
+    typer.Option(
+        "--new",
+        help="What intervals and tests hold for: new documents from these systems, new systems, or both. Absent: "
+        "documents; both at system level.",
+        show_default=False,
+    ),
+]
+Constant = Annotated[
+    ConstantName, typer.Option(help="Documents with constant scores: left out, or counted as no agreement (0).")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 Adapter = Annotated[
     Path | None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from geval_local.analysis.reading import figures_of, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.correlation import Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import check_mapping, output_text
 from geval_local.io.checks import check_columns
@@ -35,7 +35,7 @@ class ScoredRun:
     path : Path
         The file; it may be given as the run directory that holds it.
     fields : mapping of str to str
-        ``output`` -> its column, or the dotted path into one, where its name does not tell.
+        Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
     name : str
         The file's name without its extension, or that of the directory.
 
@@ -58,14 +58,20 @@ class ScoredRun:
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """Its rows."""
         rows = read_rows(self.path)
-        check_mapping(self.fields, ["output"])
+        described = {} if self.manifest is None else self.manifest.metrics
+        check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
         check_columns([Sample(row) for row in rows], self.fields)
         return rows
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        """What stands beside it, if anything does."""
+        """The manifest beside it, if there is one."""
         return read_manifest(self.path)
+
+    @cached_property
+    def mapping(self) -> dict[str, str]:
+        """Field of a metric -> its column: what was given, else as it was scored."""
+        return {**({} if self.manifest is None else self.manifest.fields), **self.fields}
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -108,7 +114,7 @@ class ScoredRun:
         """Read the scores of a metric, with ratings and groups where they are named."""
         figures = figures_of(self.rows, metric, self.path)
         return rated_items(
-            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.fields
+            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
         )
 
     def is_described(self, metric: str) -> bool:
@@ -116,7 +122,7 @@ class ScoredRun:
         return self.manifest is not None and metric in self.manifest.metrics
 
     def origin(self, metric: str) -> ScoredMetric:
-        """Say what the scores of a metric are.
+        """Give the origin of a metric's scores.
 
         Raises
         ------
@@ -132,4 +138,4 @@ class ScoredRun:
 
     def outputs(self) -> list[str | None]:
         """Text of every row's output, None where there is none."""
-        return [output_text(row, self.fields) for row in self.rows]
+        return [output_text(row, self.mapping) for row in self.rows]

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from geval_local.engine.interface import Engine, Pack, Readout
-from geval_local.score import Outcome
+from geval_local.score import LOW_LABEL_MASS, Outcome
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["LOW_LABEL_MASS", "Unit", "execute", "make_outcome", "plan_units", "read_window"]
-
-#: Below this label mass a score names the tokens that took the rest.
-LOW_LABEL_MASS = 0.9
+__all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_window"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is asked to be scored, checked before anything expensive: arguments, columns, and whether rows fit a metric."""
+"""Checks before anything expensive: arguments, columns, and whether rows fit a metric."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
 
 
 def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
-    """Make sure that what a mapping names is in some row.
+    """Make sure that some row has the columns that a mapping names.
 
     Raises
     ------

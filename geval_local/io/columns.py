@@ -1,4 +1,4 @@
-"""Which columns a CSV file of results holds, and cells that a spreadsheet would take for formulas."""
+"""The columns of a CSV file of results, and cells that a spreadsheet would take for formulas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIGURES = (
     "dropped_tokens",
     "error",
 )
-#: What a spreadsheet of results is looked at for; a column that the rows lack is left out of it.
+#: The default columns; those that the rows lack are left out.
 DEFAULT_COLUMNS = ("id", "row", "score", "calibrated", "error")
 EVERYTHING = "all"
 INPUT = "input"
@@ -103,7 +103,7 @@ def header_of(
     Parameters
     ----------
     columns : sequence of str or None
-        What was asked for.
+        The columns that were asked for.
     inputs : sequence of str
         Columns of the first rows; among them may be ``metric.figure`` of metrics that were scored before.
     metrics : sequence of str

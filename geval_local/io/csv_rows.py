@@ -1,4 +1,4 @@
-"""Rows of a CSV file: the delimiter is found, and a quote that never closes costs its own row, not those behind it."""
+"""Rows of a CSV file: the delimiter is found, and a quote that never closes costs its own row, not those after it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Lines:
 
     @property
     def record(self) -> list[str]:
-        """The lines of the record at work."""
+        """The lines of the current record."""
         return self._taken
 
     def take_back(self) -> None:
@@ -75,7 +75,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
     """Give out the header, then every record: its cells, or why it is none, with what could be kept of it.
 
     A quote that is opened and not closed as it should be, so that the record runs over following lines and breaks
-    there, costs the line it stands in; the lines behind it are read again, each by itself.
+    there, costs the line it stands in; the lines after it are read again, each by itself.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
             continue
         spans_lines = len(lines.record) > 1
         if lines.number <= lines.doubtful and len(cells) == len(header):
-            yield _broken(lines, "a quote in the midst of a cell, behind a quote that does not close"), []
+            yield _broken(lines, "a quote in the middle of a cell, after a quote that does not close"), []
         elif spans_lines and _is_record(lines.record[1], delimiter, len(header)):
             yield _broken(lines, f"{len(cells)} cells where the header has {len(header)} columns"), []
         else:
@@ -140,7 +140,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
 
 
 def _broken(lines: _Lines, error: str) -> str:
-    """Say what is wrong with the record at work, and give back the lines that it should not have run over."""
+    """Describe the fault of the current record, and give back the lines that it should not have run over."""
     last, first = lines.number, lines.number - len(lines.record) + 1
     if last == first:
         return f"not valid CSV in line {first}: {error}; close every quote, and double those inside"

@@ -1,6 +1,7 @@
-"""What stands beside a result file: ``scores.jsonl.meta.json`` says what its scores are, so that nobody has to guess.
+"""The manifest beside a result file, ``scores.jsonl.meta.json``: judge, input, metrics and signatures of its scores.
 
-It holds what the scores depend on and nothing else: no times, no command lines. Equal runs have equal manifests.
+It holds everything that the scores depend on and nothing else: no times, no command lines. Equal runs have equal
+manifests.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ScoredMetric:
     unscored : int
         Rows without a score.
     calibration : dict or None
-        What ``calibrated`` was made with: ratings, method, temperature, knots.
+        Ratings, method, temperature and knots of the figure ``calibrated``.
     """
 
     signature: str
@@ -59,7 +60,7 @@ class ScoredMetric:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a result file holds.
+    """The contents of a result file.
 
     Attributes
     ----------
@@ -73,7 +74,9 @@ class Manifest:
         By name.
     results_sha256 : str or None
         Content hash of the result file itself, so that one that was edited is not taken for the tool's own; None in
-        what older versions wrote.
+        files by older versions.
+    fields : dict of str to str
+        The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from.
     """
 
     judge: str
@@ -82,10 +85,11 @@ class Manifest:
     rows: int
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
     results_sha256: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 def manifest_path(results: str | Path) -> Path:
-    """Name the manifest of a result file: the same name with ``.meta.json`` behind it."""
+    """Name the manifest of a result file: the same name with ``.meta.json`` after it."""
     results = Path(results)
     return results.with_name(f"{results.name}.meta.json")
 
@@ -105,7 +109,12 @@ def manifest_text(manifest: Manifest) -> str:
         "format": FORMAT,
         "version": VERSION,
         "judge": manifest.judge,
-        "input": {"name": manifest.input, "sha256": manifest.input_sha256, "rows": manifest.rows},
+        "input": {
+            "name": manifest.input,
+            "sha256": manifest.input_sha256,
+            "rows": manifest.rows,
+            **({"fields": dict(manifest.fields)} if manifest.fields else {}),
+        },
         **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
         "metrics": {
             name: {
@@ -155,8 +164,7 @@ def check_description(results: str | Path) -> Path:
         raise OutputError(f"cannot write {path}: {error.strerror}", hint="Name another output file.") from error
     if not is_own:
         raise OutputError(
-            f"{path} is there, and does not describe results; it is needed for what the scores of {Path(results).name} "
-            "are",
+            f"{path} exists and is no manifest of this tool; the manifest of {Path(results).name} would have that name",
             hint="Name another output file, or move it to another place.",
         )
     return path
@@ -205,6 +213,7 @@ def read_manifest(results: str | Path) -> Manifest | None:
                 for name, metric in record["metrics"].items()
             },
             results_sha256=str(record["results"]["sha256"]) if "results" in record else None,
+            fields={str(name): str(column) for name, column in record["input"].get("fields", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error

@@ -1,27 +1,124 @@
-"""Results as written by ``geval-local score``, read back from any of its formats, or handed over as rows."""
+"""Results as written by ``geval-local score``, read back from any of its formats, or handed over as rows.
+
+One rule says which columns of a CSV file are figures, and one which number a row has, for report and analysis alike.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
-from geval_local.io.readers import read_rows
+from geval_local.io.result_manifest import Manifest, read_manifest
+from geval_local.io.rows import read_rows
 from geval_local.io.text_formats import FIGURES
 from geval_local.score import Score
 
-__all__ = ["Record", "Results", "ResultsInput", "load_results"]
+__all__ = [
+    "Record",
+    "Results",
+    "ResultsInput",
+    "Row",
+    "decoded",
+    "load_results",
+    "numbered",
+    "read_result_rows",
+    "row_number",
+    "with_figures",
+]
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
+
+
+class Row(dict[str, Any]):
+    """The columns of a row, with the row's number in its file (see `geval_local.io.rows.RawRow`)."""
+
+    number: int = 0
+
+
+def row_number(row: Mapping[str, Any], place: int) -> int:
+    """Give a row's number in its file, or its place among the rows, from 1, where it is from no file."""
+    return (row.number if isinstance(row, Row) else 0) or place
+
+
+def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Give out rows with their numbers."""
+    return ((row_number(row, place), row) for place, row in enumerate(rows, start=1))
+
+
+def read_result_rows(path: str | os.PathLike[str]) -> list[Row]:
+    """Read all rows of a data or result file; the figures of a result file come as ``geval`` from every format.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is empty, or a row cannot be read; with the row's number.
+    """
+    path = Path(path)
+    described = _described(path)
+    rows = []
+    for raw in read_rows(path):
+        if raw.error is not None:
+            raise DataError(f"{path}, row {raw.number}: {raw.error}")
+        row = Row(with_figures(raw.fields, () if described is None else described.metrics))
+        row.number = raw.number
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path} holds no rows")
+    return rows
+
+
+def _described(path: Path) -> Manifest | None:
+    with suppress(DataError):
+        return read_manifest(path)
+    return None
+
+
+def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:
+    """Gather a CSV row's ``metric.figure`` columns into one object, as the other formats have it.
+
+    Columns are figures of a metric that the manifest names, or that has both a score and an error among them.
+
+    Parameters
+    ----------
+    row : mapping
+        The columns as read.
+    metrics : collection of str
+        Names of the metrics that the file's manifest describes.
+    """
+    if "geval" in row:
+        return row
+    names = [str(name)[: -len(".score")] for name in row if str(name).endswith(".score")]
+    scored = {name for name in names if name and (name in metrics or f"{name}.error" in row)}
+    columns: dict[str, Any] = {}
+    scores: dict[str, dict[str, Any]] = {}
+    for column, value in row.items():
+        metric, _, figure = str(column).rpartition(".")
+        if metric in scored and figure in FIGURES:
+            scores.setdefault(metric, {})[figure] = decoded(value)
+        else:
+            columns[column] = value
+    return {**columns, "geval": scores} if scores else row
+
+
+def decoded(value: Any) -> Any:
+    """Read an object or a list that stands in a CSV cell as JSON; an empty cell is None."""
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return None if value == "" else value
 
 
 @dataclass(frozen=True)
@@ -55,11 +152,15 @@ class Results:
         In order of appearance.
     records : tuple of Record
         In the order of the rows.
+    fields : dict of str to str
+        Field of a metric -> the column, or the dotted path into one, that it was read from, where its name did not
+        tell.
     """
 
     name: str
     metrics: tuple[str, ...]
     records: tuple[Record, ...]
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def ids(self) -> list[str] | None:
         """Give the rows' ``id`` where all rows have distinct ones, else None."""
@@ -71,68 +172,61 @@ class Results:
         return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
 
 
-def load_results(given: ResultsInput) -> Results:
+def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -> Results:
     """Read results.
 
     Parameters
     ----------
     given : path, or sequence of mapping
         A ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file as ``geval-local score`` writes it, or such rows.
+    fields : mapping of str to str, optional
+        See `Results`; what it does not name is taken from the manifest beside the file.
 
     Raises
     ------
     DataError
         If there is no such file, it holds no rows, or a row holds no results; with the row's number.
     """
+    mapping: dict[str, str] = {}
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        name, rows = path.name, list(_file_rows(path))
+        name, where = path.name, str(path)
+        described = _described(path)
+        mapping = {} if described is None else dict(described.fields)
+        rows: Sequence[Mapping[str, Any]] = read_result_rows(path)
     else:
-        name, rows = "results", [(f"results, row {number}", number, row) for number, row in enumerate(given, start=1)]
+        name = where = "results"
+        rows = [with_figures(row) for row in given]
     if not rows:
         raise DataError(f"{name} holds no rows", hint=_HINT)
-    split = [(where, number, *_split(row, where)) for where, number, row in rows]
-    metrics = tuple(dict.fromkeys(metric for _, _, _, found in split for metric in found))
+    split = [(f"{where}, row {number}", number, row) for number, row in numbered(rows)]
+    found = [_figures(row, place) for place, _, row in split]
+    metrics = tuple(dict.fromkeys(metric for own in found for metric in own))
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
-    return Results(
-        name,
-        metrics,
-        tuple(
-            Record(number, columns, {metric: _score(metric, found.get(metric), where) for metric in metrics})
-            for where, number, columns, found in split
-        ),
+    records = tuple(
+        Record(number, _columns(row), {metric: _score(metric, own.get(metric), place) for metric in metrics})
+        for (place, number, row), own in zip(split, found, strict=True)
     )
+    return Results(name, metrics, records, mapping | dict(fields or {}))
 
 
-def _file_rows(path: Path) -> Iterable[tuple[str, int, Mapping[str, Any]]]:
-    for row in read_rows(path):
-        where = f"{path}, row {row.number}"
-        if row.error is not None:
-            raise DataError(f"{where}: {row.error}", hint=_HINT)
-        yield where, row.number, row.fields
-
-
-def _split(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """Part the input's columns from the figures: an object ``geval``, or CSV's columns ``metric.figure``."""
+def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the input's columns out of a row of results."""
     columns = {str(name): value for name, value in row.items() if name != "geval"}
-    if "geval" in row:
-        found = row["geval"]
-        if not isinstance(found, Mapping) or not all(
-            value is None or isinstance(value, Mapping) for value in found.values()
-        ):
-            raise DataError(f"{where}: the column 'geval' does not hold one object per metric", hint=_HINT)
-        return columns, {str(metric): figures for metric, figures in found.items() if figures is not None}
-    metrics = [name.removesuffix(".score") for name in columns if name.endswith(".score")]
-    metrics = [name for name in metrics if f"{name}.label_mass" in columns and f"{name}.error" in columns]
-    if not metrics:
-        raise DataError(f"{where}: no scores", hint=_HINT)
-    flat: dict[str, Mapping[str, Any]] = {
-        metric: {figure: columns.pop(f"{metric}.{figure}", None) for figure in FIGURES} for metric in metrics
-    }
-    if columns.get("extra") == "":
+    if columns.get("extra") == "":  # a CSV file has it for columns that came late
         del columns["extra"]
-    return columns, flat
+    return columns
+
+
+def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
+    """Take the figures of every metric out of a row of results."""
+    if "geval" not in row:
+        raise DataError(f"{where}: no scores", hint=_HINT)
+    found = row["geval"]
+    if not (isinstance(found, Mapping) and all(isinstance(own, Mapping | None) for own in found.values())):
+        raise DataError(f"{where}: the column 'geval' does not hold one object per metric", hint=_HINT)
+    return {str(metric): figures for metric, figures in found.items() if figures is not None}
 
 
 def _score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:

@@ -15,8 +15,7 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
 from geval_local.fields import ALIASES, MAX_CHARACTERS, field_value, is_unicode, nearest, resolve, text_of
-from geval_local.io.readers import RawRow, read_rows
-from geval_local.io.seen import FirstSeen
+from geval_local.io.rows import RawRow, read_rows
 
 __all__ = ["Sample", "read_samples"]
 
@@ -149,7 +148,7 @@ def read_samples(
     ----------
     path : str or path
         A ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects), ``.csv``, ``.tsv`` or ``.parquet`` file; all but
-        Parquet also compressed, with ``.gz`` behind. All but ``.json`` are streamed.
+        Parquet also compressed, with ``.gz`` at the end. All but ``.json`` are streamed.
     limit : int, optional
         Stop after this many rows, bad ones included.
     fields : mapping of str to str, optional
@@ -175,7 +174,7 @@ def read_samples(
 
 def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> Iterator[Sample]:
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
-    first_seen = FirstSeen()
+    first_seen: dict[int, int] = {}
     row, origin, before = None, path.name, dict[str, Any]()
     for row in rows:
         fields, error = row.fields, row.error
@@ -195,7 +194,7 @@ def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> 
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
             error = f"{_NOT_UNICODE}; convert the file to UTF-8"
         key = _id_hash(fields.get("id"))
-        first = row.number if key is None else first_seen.add(key, row.number)
+        first = row.number if key is None else first_seen.setdefault(key, row.number)
         if first != row.number and error is None:
             error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
         before = fields if error is None else {}
@@ -216,8 +215,8 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _id_hash(value: Any) -> int | None:
-    """Hash an id to 64 bits, never 0; None for what is no id (null, empty, NaN, an object)."""
+    """Hash an id to 64 bits; None for a value that is no id (null, empty, NaN, an object)."""
     if not isinstance(value, (str, int, float)) or value == "" or value != value:
         return None
     text = f"{type(value).__name__}:{value}"
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

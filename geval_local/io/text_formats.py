@@ -1,4 +1,4 @@
-"""The text formats of results: JSONL and CSV, and the one way in which any value becomes strict JSON."""
+"""The text formats of results, JSONL and CSV, and the one way from any value to strict JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+import orjson
+
 from geval_local.io.columns import FIGURES, figures_in, header_of, holds_all_input, neutral
 
 __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
@@ -19,13 +21,15 @@ __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "f
 HEADER_ROWS = 1000
 #: Where a row's number waits among its cells: no name of a column.
 _NUMBER = "\ud800number"
-#: Types whose values JSON's encoder writes as `plain` would, or refuses.
-_ATOMS = frozenset({str, int, float, bool, type(None)})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+#: Writes as orjson does; for values that orjson refuses.
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+#: Values that `plain` writes in a way of its own are not left to orjson.
+_STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class ResultRow(NamedTuple):
-    """What one row of results is made from.
+    """The parts of one row of results.
 
     Attributes
     ----------
@@ -55,7 +59,7 @@ class Sink(Protocol):
         """Append a row."""
 
     def finish(self) -> None:
-        """Write what is still held back."""
+        """Write the rows that are still held back."""
 
     def discard(self) -> None:
         """Let go of everything but the file itself; called once, after `finish` or instead of it."""
@@ -66,32 +70,14 @@ class JsonlSink:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._before: dict[str, tuple[str, str]] = {}
 
     def write(self, row: ResultRow) -> None:
-        """Append a row."""
-        # What the C encoder writes as `plain` would have it goes there as it is; texts with lone surrogates, NaN and
-        # whatever else is refused takes the long way.
-        columns = {str(name): value if type(value) in _ATOMS else plain(value) for name, value in row.columns.items()}
+        """Append a row; NaN and infinities become null."""
         try:
-            line = self._line({**columns, "geval": {**plain(row.earlier), **row.figures}}).encode()
-        except (TypeError, ValueError):
-            line = to_json({**row.columns, "geval": {**row.earlier, **row.figures}}).encode()
+            line = orjson.dumps({**row.columns, "geval": {**row.earlier, **row.figures}}, option=_STRICT)
+        except TypeError:  # long integers, keys that are no texts, lone surrogates, dates, objects
+            line = _COMPACT.encode(plain({**row.columns, "geval": {**row.earlier, **row.figures}})).encode()
         self._file.write(line + b"\n")
-
-    def _line(self, columns: Mapping[str, Any]) -> str:
-        """Write an object; a text that its column held in the row before, as documents do, is not escaped again."""
-        before, self._before = self._before, {}
-        cells = []
-        for name, value in columns.items():
-            if type(value) is str:
-                known = before.get(name)
-                known = self._before[name] = known if known and known[0] == value else (value, _ENCODER.encode(value))
-                text = known[1]
-            else:
-                text = _ENCODER.encode(value)
-            cells.append(f"{_ENCODER.encode(name)}: {text}")
-        return f"{{{', '.join(cells)}}}"
 
     def finish(self) -> None:
         """Nothing is held back."""

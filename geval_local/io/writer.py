@@ -1,19 +1,16 @@
-"""Results on disk: rows in input order, input columns kept, one object of figures per metric, all of it or nothing.
-
-A file appears under its name only when it is complete: it is written beside the target and renamed at the end.
-"""
+"""Results on disk: rows in input order, input columns kept, one object of figures per metric, all of it or nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from geval_local.errors import OutputError
-from geval_local.files import temporary_path
+from geval_local.files import replacing
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
@@ -35,10 +32,6 @@ def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path) -> Si
 _FORMATS = (".jsonl", ".csv", ".parquet")
 
 
-#: Written at a time; see `geval_local.io.readers.READ_BYTES`.
-_WRITE_BYTES = 1 << 20
-
-
 class ResultWriter:
     r"""Write scored samples, one row for every sample, in the order of the calls; use it as a context manager.
 
@@ -57,8 +50,8 @@ class ResultWriter:
     ------
     OutputError
         From `open` if the target cannot be written, and from the other methods if writing fails, say for a full disk.
-        Then, as after any exception inside the ``with`` block, nothing is left behind and an older file of the same
-        name is untouched.
+        Then, as after any exception inside the ``with`` block, nothing is left of the new file and an older one of the
+        same name is untouched.
 
     Examples
     --------
@@ -66,18 +59,8 @@ class ResultWriter:
     ...     writer.write(sample, {"coherence": score})
     """
 
-    def __init__(
-        self,
-        path: Path,
-        temporary: Path,
-        file: BinaryIO,
-        sink: Sink,
-        metrics: Sequence[str],
-        before_replacing: Callable[[Path], object] = lambda whole: None,
-    ) -> None:
+    def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str]) -> None:
         self.path = path
-        self._before_replacing = before_replacing
-        self._temporary = temporary
         self._file = file
         self._sink = sink
         self._metrics = tuple(metrics)
@@ -114,7 +97,7 @@ class ResultWriter:
         mark : str, optional
             Part of the name of the unfinished file; see `geval_local.files.temporary_path`.
         before_replacing : callable
-            Called with the unfinished file when it is whole, before it takes its name; it may raise.
+            See `geval_local.files.replacing`.
 
         Raises
         ------
@@ -123,26 +106,24 @@ class ResultWriter:
             Parquet without pyarrow.
         """
         given, path = path, cls.check(path)
-        temporary = temporary_path(path, mark)
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
-            file = open(descriptor, "wb", buffering=_WRITE_BYTES)  # noqa: SIM115 - closed by `__exit__`
-        except OSError as error:
-            raise OutputError(
-                f"cannot write {given}: {error.strerror}",
-                hint=f"Choose a directory that you may write to, not {path.parent}.",
-            ) from error
-        try:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(
+                    replacing(path, private=private, mark=mark, before_replacing=before_replacing)
+                )
+            except OSError as error:
+                raise OutputError(
+                    f"cannot write {given}: {error.strerror}",
+                    hint=f"Choose a directory that you may write to, not {path.parent}.",
+                ) from error
             suffix = path.suffix.lower()
             if suffix == ".csv":
                 sink: Sink = CsvSink(file, metrics, columns, safe=csv_safe)
             else:
                 sink = JsonlSink(file) if suffix == ".jsonl" else _parquet_sink(file, metrics, path.parent)
-            return cls(path, temporary, file, sink, metrics, before_replacing)
-        except BaseException:
-            file.close()
-            temporary.unlink()
-            raise
+            stack.callback(sink.discard)
+            stack.push(lambda kind, *_: sink.finish() if kind is None else None)
+            return cls(path, stack.pop_all(), sink, metrics)
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> Path:
@@ -210,23 +191,9 @@ class ResultWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self._complete()
+            self._file.__exit__(kind, error, traceback)
         except OSError as problem:
             raise self._failure(problem) from problem
-        finally:
-            self._sink.discard()
-            with contextlib.suppress(OSError):  # what a full disk did not take goes with the file
-                self._file.close()
-            self._temporary.unlink(missing_ok=True)
-
-    def _complete(self) -> None:
-        self._sink.finish()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._before_replacing(self._temporary)
-        self._temporary.replace(self.path)
 
     def _failure(self, error: OSError) -> OutputError:
         return OutputError(

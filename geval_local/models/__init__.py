@@ -3,6 +3,7 @@
 - `registry`: which judges there are, and where their files are; `fetch` brings them from the hub
 - `load`: model and tokenizer from local files; `options`: how transformers is called for that
 - `checks`: what a judge must be, before and after its weights are loaded
+- `gguf_file`, `gguf_model`: judges from GGUF files; `multimodal`: wrappers around a text model
 - `adapter`: LoRA adapters, merged into the weights
 - `chat_template`, `prompt_ending`, `render_template`: what stands around a prompt, up to where an answer starts
 - `fingerprint`: what makes two judges the same judge

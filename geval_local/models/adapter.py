@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
@@ -14,7 +18,7 @@ from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from geval_local.models.options import first_line, quiet
 from geval_local.models.registry import JudgeEntry
 
-__all__ = ["check_adapter", "merge_adapter"]
+__all__ = ["check_adapter", "merge_adapter", "without_adapter"]
 
 _SHOWN = 3
 
@@ -69,6 +73,23 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
             f"judge {entry.name!r}: an adapter is merged into the weights, which quantization has no room for",
             hint="Leave --quantization out, or merge the adapter into the model's files beforehand.",
         )
+
+
+@contextmanager
+def without_adapter(directory: Path) -> Iterator[Path]:
+    """Give a model's directory as it is without an adapter in it, which transformers would lay over it by itself.
+
+    No argument of transformers turns that off in all versions (5.17 looks at none of them), so it is shown links to the
+    other files.
+    """
+    if not (directory / ADAPTER_CONFIG).is_file():
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="geval-local-") as folder:
+        for file in directory.iterdir():
+            if not file.name.startswith("adapter_"):
+                (Path(folder) / file.name).symlink_to(file.resolve())
+        yield Path(folder)
 
 
 def merge_adapter(entry: JudgeEntry, model: Any) -> Any:

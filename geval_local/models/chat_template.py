@@ -30,7 +30,7 @@ _SWITCHES: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reaso
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 _USER, _ANSWER, _THOUGHT, _NEXT = (f"\ue000{name}\ue001" for name in ("user", "answer", "thought", "next"))
 _REMEDY = "Use --style completion (style: completion in a models file of your own), or correct the template: a file "
-_REMEDY += "chat_template.jinja in the judge's directory goes before all others."
+_REMEDY += "chat_template.jinja in the directory of a judge's safetensors goes before all others."
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
     if text.count(_USER) != 1:
         raise TokenizerError("the chat template does not show the user's message exactly once")
     before, prompt = text.split(_USER)
-    finished, continued, thought, *stripped = (_behind_the_message(other.get("text", "")) for other in others)
+    finished, continued, thought, *stripped = (_after_the_message(other.get("text", "")) for other in others)
     ending: Ending = find_ending(
         Renderings(
             prompt=prompt,
@@ -132,7 +132,7 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
     return ChatFrame(before, ending.text, ending.closes_thinking)
 
 
-def _behind_the_message(text: str) -> str:
+def _after_the_message(text: str) -> str:
     return text.partition(_USER)[2]
 
 
@@ -169,7 +169,8 @@ def _render(template: str, calls: Sequence[dict[str, Any]]) -> list[dict[str, st
 def _whereabouts(tokenizer: PreTrainedTokenizerBase) -> str:
     """Name the file that holds a tokenizer's chat template."""
     directory = Path(str(tokenizer.name_or_path or "."))
-    files = [directory / name for name in ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")]
+    names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+    files = [directory, *(directory / name for name in names)]  # a GGUF file is the tokenizer's own place
     try:
         found = next((str(file) for file in files if tokenizer.name_or_path and file.is_file()), None)
     except (OSError, ValueError):

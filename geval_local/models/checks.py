@@ -6,6 +6,7 @@ finite, with finite logits.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -20,8 +21,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from geval_local.errors import JudgeError, UnsupportedModelError, WeightsError
+from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
 from geval_local.models.fingerprint import weight_files
+from geval_local.models.multimodal import is_beside_the_text, reads_text
 from geval_local.models.registry import JudgeEntry
 
 __all__ = [
@@ -31,32 +33,42 @@ __all__ = [
     "check_placement",
     "check_surplus",
     "check_weight_files",
+    "stored_names",
 ]
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
-#: What a checkpoint may hold beside its language model: towers for images and sound with what joins them to the text,
-#: heads that predict several tokens at once, and tables that older versions of transformers stored.
-_BESIDE_THE_TEXT = re.compile(
-    r"(^|\.)(\w*(vision|visual|image|audio|speech|video)\w*|(multi_modal|multimodal|mm)_projector|aligner|"
-    r"mtp\w*|\w*nextn\w*|talker|code2wav|token2wav)\.|"
-    r"(^|[._])((original_)?inv_freq|position_ids|(cos|sin)_cached|masked_bias)$"
-)
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
+#: Method of a quantized checkpoint -> the package that transformers reads it with. It reads fp8 and mxfp4 by itself.
+_LIBRARIES = {
+    "aqlm": "aqlm",
+    "auto-round": "auto-round",
+    "awq": "gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "eetq": "eetq",
+    "gptq": "gptqmodel",
+    "hqq": "hqq",
+    "quanto": "optimum-quanto",
+    "torchao": "torchao",
+    "vptq": "vptq",
+}
 _SHOWN = 3
 _PROBE_TOKENS = 16
 
 
 def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> None:
-    """Refuse a model that has no next-token distribution over a growing text.
+    """Reject a model that has no next-token distribution over a growing text.
 
     Raises
     ------
     UnsupportedModelError
         For an encoder-decoder, an encoder, a model with another head, an architecture that this transformers version
         does not know, and one that only its own code can build when that is not allowed.
+    ConfigurationError
+        If its weights are quantized, and the library that reads them is not installed.
     JudgeError
         If config.json cannot be read.
     """
@@ -75,12 +87,26 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
             f"judge {entry.name!r}: the installed transformers does not know the model type {kind!r}",
             hint="A newer transformers may know it: pip install --upgrade transformers.",
         )
+    _check_quantization(entry, config)
     reason = _why_not_causal(config)
     if reason is not None:
         raise UnsupportedModelError(
             f"judge {entry.name!r}: {reason}",
             hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
         )
+
+
+def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
+    """Check that the library which reads a quantized checkpoint is installed."""
+    stored = config.get("quantization_config")
+    method = stored.get("quant_method") if isinstance(stored, dict) else None
+    package = _LIBRARIES.get(str(method).replace("_", "-"))
+    if package is None or importlib.util.find_spec(package.replace("-", "_")) is not None:
+        return
+    raise ConfigurationError(
+        f"judge {entry.name!r}: its weights are quantized by {method}, which needs the package {package}",
+        hint=f"Install it: pip install {package}. Or take a judge whose weights are not quantized.",
+    )
 
 
 def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None:
@@ -130,7 +156,7 @@ def _why_not_causal(config: dict[str, Any]) -> str | None:
     kind = str(config["model_type"])
     if config.get("is_encoder_decoder", CONFIG_MAPPING[kind].is_encoder_decoder):
         return f"{kind!r} is an encoder-decoder model; its prompt and its answer are not one text"
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not reads_text(config):
         return f"{kind!r} has no causal language model head in transformers"
     # Encoders such as BERT have a causal class as well, which sees both sides of a token unless it is made a decoder.
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not (config.get("is_decoder") or config.get("causal")):
@@ -167,7 +193,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Refuse what transformers only warns about: a parameter without weights would hold random numbers.
+    """Reject what transformers only warns about: a parameter without weights would hold random numbers.
 
     Parameters
     ----------
@@ -195,7 +221,7 @@ def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> No
 
 
 def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[str, Any]) -> None:
-    """Refuse weights that the model has no place for: it would be another model than the one that was trained.
+    """Reject weights that the model has no place for: it would be another model than the one that was trained.
 
     What transformers itself knows to be of no use to an architecture is not in its report.
 
@@ -216,12 +242,12 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
         If the checkpoint holds weights that are left over and none of what surrounds a language model.
     """
     config = model.config.get_text_config()
-    # Heads for several tokens are numbered on behind the layers in some checkpoints.
+    # Heads for several tokens are numbered on after the layers in some checkpoints.
     extra = range(config.num_hidden_layers, config.num_hidden_layers + _count(config, "num_nextn_predict_layers"))
     surplus = []
     for key in sorted(str(key) for key in report["unexpected_keys"]):
         layer = _LAYER.search(key)
-        is_known = _BESIDE_THE_TEXT.search(key) or (layer and int(layer[2]) in extra)
+        is_known = is_beside_the_text(key) or (layer and int(layer[2]) in extra)
         if not is_known and not (_STORED_MASK.search(key) and _is_mask(directory, key)):
             surplus.append(key)
     if surplus:
@@ -279,6 +305,12 @@ def _count(config: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def stored_names(file: Path) -> list[str]:
+    """List the names of the tensors in a safetensors file."""
+    with safe_open(file, framework="pt") as tensors:
+        return list(tensors.keys())
+
+
 def _is_mask(directory: Path, key: str) -> bool:
     """Whether a stored tensor has the shape of a causal mask, ``(1, 1, length, length)``."""
     for file in weight_files(directory):
@@ -294,7 +326,7 @@ def _some(names: list[str]) -> str:
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:
-    """Refuse a placement that leaves all weights on disk: accelerate then runs into tensors without data.
+    """Reject a placement that leaves all weights on disk: accelerate then runs into tensors without data.
 
     Raises
     ------

@@ -102,7 +102,7 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
 
 
 def _check_files(entry: JudgeEntry, directory: Path, published: set[str]) -> None:
-    """Refuse what would end in a directory that loads other weights than those asked for, or none."""
+    """Reject what would end in a directory that loads other weights than those asked for, or none."""
     if not published & {"model.safetensors", "model.safetensors.index.json"}:
         raise WeightsError(
             f"{entry.hub} publishes no safetensors weights",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
+from geval_local.files import write_atomically
 from geval_local.models.gguf_file import gguf_files
 from geval_local.paths import home_directory
 
@@ -191,8 +190,6 @@ def _write_notes(path: Path, fresh: dict[str, str]) -> None:
     """Add digests to the notes. They only save time: where they cannot be kept, the next run reads the file again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as stream:
-            json.dump({**_read_notes(path), **fresh}, stream)
-        os.replace(stream.name, path)
+        write_atomically(path, json.dumps({**_read_notes(path), **fresh}), private=True)
     except OSError:
         return

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
@@ -249,8 +250,16 @@ def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     Files beside it, which transformers would take first, may be another model's; so it is shown an empty directory.
     """
     with tempfile.TemporaryDirectory() as empty:
-        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
+        tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True
         )
     tokenizer.name_or_path = str(file)
-    return tokenizer
+    # Older transformers leave out the BOS token that the file asks for. Gemma 4's template writes it instead.
+    metadata, bos = read_header(file).metadata, tokenizer.bos_token
+    wanted = metadata.get("tokenizer.ggml.add_bos_token") and metadata.get("tokenizer.ggml.model") != "gemma4"
+    if wanted and bos is not None and tokenizer("x").input_ids[:1] != [tokenizer.bos_token_id]:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, tokenizer.bos_token_id)]
+        )
+    checked: PreTrainedTokenizerBase = tokenizer
+    return checked

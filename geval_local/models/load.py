@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError
-from geval_local.models.adapter import check_adapter, merge_adapter
+from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.checks import (
     check_architecture,
@@ -22,8 +24,9 @@ from geval_local.models.checks import (
     check_placement,
     check_surplus,
     check_weight_files,
+    stored_names,
 )
-from geval_local.models.fingerprint import fingerprint, tokenizer_hash
+from geval_local.models.fingerprint import fingerprint, tokenizer_hash, weight_files
 from geval_local.models.gguf_file import gguf_files, joined
 from geval_local.models.gguf_model import (
     check_gguf,
@@ -33,6 +36,7 @@ from geval_local.models.gguf_model import (
     quick_reader,
     scale_rotary,
 )
+from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
 from geval_local.models.options import LoadOptions, first_line, loading_arguments, quiet
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 
@@ -47,13 +51,13 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger("geval_local")
+
 #: Arguments of every loading.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,  # reported, and an error afterwards, with the names of the parameters
-    # Where transformers looks for an adapter, so that it lays none over the weights by itself.
-    "adapter_kwargs": {"subfolder": "no-adapter"},
 }
 
 
@@ -149,7 +153,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
     if not getattr(tokenizer, "is_fast", False):
         raise TokenizerError(
             f"judge {entry.name!r}: its tokenizer ({type(tokenizer).__name__}) has no fast backend, so the characters "
-            "behind each token are unknown",
+            "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
     if len(tokenizer.get_vocab()) == 0:
@@ -238,6 +242,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         model, report = _load_gguf(entry, directory, arguments)
     else:
         model, report = _load_weights(entry, directory, options, arguments)
+    if directory.is_dir():
+        _keep_the_text(entry, directory, model)
     check_gaps(entry, directory, report)
     check_surplus(entry, directory, model, report)
     check_placement(entry, model)
@@ -265,9 +271,9 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
 
 def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its directory of safetensors, with what transformers reports of that."""
-    with _loading_errors(entry, directory), quiet():
-        return AutoModelForCausalLM.from_pretrained(
-            str(directory),
+    with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
+        return loader_for(_read_type(directory)).from_pretrained(
+            str(plain),
             use_safetensors=True,
             trust_remote_code=options.trust_remote_code,
             **_ALWAYS,
@@ -285,6 +291,20 @@ def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
         check_gguf_complete(entry, whole, model)
         scale_rotary(model, whole)
         return model, report
+
+
+def _read_type(directory: Path) -> str | None:
+    """Read a model's type from its configuration, which `check_architecture` has passed."""
+    kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
+    return kind if isinstance(kind, str) else None
+
+
+def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
+    """Leave out of a model what reads images or sound, and say so once."""
+    left_out = senses_of(name for file in weight_files(directory) for name in stored_names(file))
+    if left_out:
+        drop_other_senses(model)
+        logger.info("judge %s reads text only; these of its weights are left out: %s", entry.name, ", ".join(left_out))
 
 
 @contextmanager

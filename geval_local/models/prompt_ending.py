@@ -46,7 +46,7 @@ _PAIRS = [
 
 @dataclass(frozen=True)
 class Renderings:
-    """What a template writes behind the user's message, with all thinking switched off.
+    """What a template writes after the user's message, with all thinking switched off.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Renderings:
     thought : tuple of str, or None
         Up to an assistant's thoughts, and between these and its answer; None if it does not show them.
     closing : tuple of str
-        Marks behind which it takes an answer to start, dropping what stands before them.
+        Marks after which it takes an answer to start, dropping what stands before them.
     """
 
     prompt: str
@@ -75,7 +75,7 @@ class Ending:
 
 
 def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
-    """Find the text behind which an answer starts.
+    """Find the text after which an answer starts.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class _Rule:
         return self._pieces.split(text)[1::2]
 
     def channels(self, text: str) -> list[str]:
-        """List the single words that stand behind a mark, as the name of a channel does."""
+        """List the single words that stand after a mark, as the name of a channel does."""
         return [word.strip() for word in self._pieces.split(text)[2::2] if re.fullmatch(r"\s*\w+\s*", word)]
 
     def still_open(self, text: str, *, before: str = "", strange: set[str] | None = None) -> str | None:

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from geval_local.errors import JudgeError
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.paths import expanded, home_directory
-from geval_local.yaml_text import line_of, load_yaml
+from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = [
     "BITS_PER_QUANTIZED_PARAMETER",
@@ -219,7 +218,7 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
         data, node = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise JudgeError(f"cannot read the models file {path}: {error}") from error
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise JudgeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("judges"), dict):
         raise JudgeError(f"{path}: a models file is a mapping with the key judges (name -> entry)")

@@ -10,9 +10,12 @@ from typing import Any
 
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import agree
-from geval_local.analysis.statistics.significance import compare
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.significance import compare, corrected
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import DataError
+from geval_local.grouping import documents_of
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
 from geval_local.report.human_ratings import HumanFields, human_field, scored_items
@@ -21,6 +24,7 @@ from geval_local.report.page import check_target, render, write_page
 from geval_local.report.pairing import Pairing, pair_runs
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
+from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["write_comparison"]
 
@@ -39,8 +43,12 @@ def write_comparison(
     signatures: tuple[SignatureInput | None, SignatureInput | None] = (None, None),
     manifests: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None),
     title: str | None = None,
-    low_mass: float = 0.9,
-    resamples: int = 1000,
+    low_mass: float = LOW_LABEL_MASS,
+    level: Level | None = None,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+    constant: Constant = "skip",
+    seed: int = 0,
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
@@ -55,8 +63,11 @@ def write_comparison(
         The page. An existing file is replaced.
     names : tuple of two str, optional
         What to call the runs; by default the files' names.
-    metrics, human, group_by, title, low_mass, resamples
+    metrics, human, group_by, title, low_mass
         As for `write_report`; `human` and `group_by` are read from both runs.
+    level, coefficient, target, constant, seed
+        As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` where rows
+        share documents, else ``pooled``.
     signatures, manifests : tuple of two, optional
         As for `write_report`, one per run.
 
@@ -72,7 +83,7 @@ def write_comparison(
     ConfigurationError
         As for `write_report`.
     """
-    target = check_target(path, run_a, run_b)
+    path_of_page = check_target(path, run_a, run_b)
     runs = (load_results(run_a), load_results(run_b))
     shared = tuple(metric for metric in runs[0].metrics if metric in runs[1].metrics)
     if not shared:
@@ -80,7 +91,8 @@ def write_comparison(
         raise DataError("the two runs have no metric in common", hint=f"They have: {have}.")
     names = names or _names(runs)
     pairing, keys = pair_runs(*runs)
-    items = {metric: _items(runs, keys, metric, human_field(human, metric), group_by) for metric in shared}
+    documents = documents_of((record.columns for record in runs[0].records), group_by)[0]
+    items = {metric: _items(runs, keys, metric, human_field(human, metric), documents) for metric in shared}
     signed = [
         {metric: text for metric, text in signatures_by_metric(given, run.metrics).items() if metric in shared}
         for given, run in zip(signatures, runs, strict=True)
@@ -99,15 +111,25 @@ def write_comparison(
         ],
         pairing=pairing,
         agreement=agreement_table({metric: agree(*both) for metric, both in items.items()}),
-        against_people=_against_people(items, human, group_by, resamples),
+        against_people=_against_people(
+            items,
+            human,
+            level or ("pooled" if documents is None else "summary"),
+            coefficient,
+            target=target,
+            constant=constant,
+            seed=seed,
+        ),
         overviews=[
             (name, overview_table(found), found)
-            for name, found in zip(names, (summaries(run, low_mass=low_mass) for run in runs), strict=True)
+            for name, found in zip(
+                names, (summaries(run, low_mass=low_mass, group_by=group_by) for run in runs), strict=True
+            )
         ],
         texts=notes_of(Results(runs[0].name, shared, ()), metrics, {}),
         facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
     )
-    return write_page(target, page)
+    return write_page(path_of_page, page)
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, str]:
@@ -123,15 +145,22 @@ def _items(
 
 
 def _against_people(
-    items: Mapping[str, Both], human: HumanFields | None, group_by: str | None, resamples: int
+    items: Mapping[str, Both],
+    human: HumanFields | None,
+    level: Level,
+    coefficient: str,
+    *,
+    target: Target | None,
+    constant: Constant,
+    seed: int,
 ) -> Table | None:
     """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
     found = {
-        metric: compare(*both, "pooled" if group_by is None else "summary", resamples=resamples)
+        metric: compare(*both, level, coefficient, target=target, constant=constant, seed=seed)
         for metric, both in items.items()
         if human_field(human, metric) is not None and all(usable(one)[0] for one in both)
     }
-    return comparison_table(found) if found else None
+    return comparison_table(corrected(found)) if found else None
 
 
 def _data(

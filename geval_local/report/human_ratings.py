@@ -11,8 +11,9 @@ import numpy as np
 
 from geval_local.analysis.reading import number_at
 from geval_local.analysis.records import ScoredItem, usable, word_count
-from geval_local.analysis.statistics.correlation import Correlation, Level, correlate
-from geval_local.analysis.statistics.levels import coefficients
+from geval_local.analysis.statistics.coefficients import coefficients
+from geval_local.analysis.statistics.correlation import Correlation, correlate
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup, output_text
 from geval_local.io.results import Record, Results
@@ -73,7 +74,7 @@ def scored_items(
         If no row has a rating, a rating is not a number, or a row lacks the group; with the row's number.
     """
     items = [
-        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by)
+        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by, results.fields)
         for record, key in zip(results.records, keys, strict=True)
     ]
     if field is not None and all(math.isnan(item.human) for item in items):
@@ -82,12 +83,20 @@ def scored_items(
     return items
 
 
-def _item(record: Record, key: str, where: str, metric: str, field: str | None, group_by: str | None) -> ScoredItem:
+def _item(
+    record: Record,
+    key: str,
+    where: str,
+    metric: str,
+    field: str | None,
+    group_by: str | None,
+    mapping: Mapping[str, str],
+) -> ScoredItem:
     score, columns = record.scores[metric], record.columns
     group = key if group_by is None else lookup(columns, group_by)
     if group is None:
         raise DataError(f"{where}: the field {group_by!r} to group by is missing")
-    output = output_text(columns)
+    output = output_text(columns, mapping)
     return ScoredItem(
         group=str(group),
         system=next((str(columns[name]) for name in SYSTEM_FIELDS if columns.get(name) is not None), ""),
@@ -101,7 +110,7 @@ def _item(record: Record, key: str, where: str, metric: str, field: str | None, 
     )
 
 
-def agreement(items: Sequence[ScoredItem], *, resamples: int, seed: int = 0) -> dict[str, Correlation]:
+def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:
     """Correlate at every level that the items allow: summary needs groups of several items, system needs systems."""
     kept, _ = usable(items)
     if not kept:
@@ -112,7 +121,7 @@ def agreement(items: Sequence[ScoredItem], *, resamples: int, seed: int = 0) -> 
     systems = {item.system for item in kept}
     if "" not in systems and len(systems) > 2:
         levels.append("system")
-    return {level: correlate(items, level, resamples=resamples, seed=seed) for level in levels}
+    return {level: correlate(items, level) for level in levels}
 
 
 def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
@@ -124,9 +133,9 @@ def group_correlations(items: Sequence[ScoredItem]) -> list[GroupCorrelation]:
         GroupCorrelation(
             group,
             len(members),
-            *coefficients(
-                np.array([item.human for item in members]), np.array([item.predicted for item in members])
-            ).tolist(),
+            *coefficients(np.array([item.human for item in members]), np.array([item.predicted for item in members]))[
+                :3
+            ].tolist(),
         )
         for group, members in groups.items()
         if len(members) > 1

@@ -9,10 +9,11 @@ from typing import Any, TypedDict
 from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import lookup
+from geval_local.grouping import Documents
 from geval_local.io.results import Record, Results
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import as_text
-from geval_local.report.signatures import signature_parts
+from geval_local.signature import signature_parts
 from geval_local.summary import Summary, Tally
 
 __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes_of", "overview_table", "summaries"]
@@ -59,14 +60,17 @@ class MetricText:
     signature: str
 
 
-def summaries(results: Results, *, low_mass: float) -> list[Summary]:
-    """Sum up every metric of a run."""
+def summaries(results: Results, *, low_mass: float, group_by: str | None = None) -> list[Summary]:
+    """Sum up every metric of a run, rows of one document taken together as `Documents` does."""
+    documents = Documents(group_by)
     tallies = [Tally(metric, low_mass=low_mass) for metric in results.metrics]
     for record in results.records:
         sample = Sample({}, record.number)
+        document = documents.add(record.columns)
         for tally in tallies:
-            tally.add(sample.where, sample.row, record.scores[tally.metric])
-    return [tally.summary() for tally in tallies]
+            tally.add(sample.where, sample.row, record.scores[tally.metric], document)
+    told, grouped = documents.told, documents.field is not None
+    return [tally.summary(told, grouped=grouped) for tally in tallies]
 
 
 def overview_table(found: Sequence[Summary]) -> Table:
@@ -101,8 +105,12 @@ def overview_table(found: Sequence[Summary]) -> Table:
         "threshold",
         "unscored",
     )
-    notes = ("interval of the mean: percentile bootstrap over rows; std: between rows, n - 1 in the denominator",)
-    return Table(headers, tuple(rows), notes)
+    notes = [
+        f"interval of the mean: Student's t over documents; {found[0].grouping}",
+        "std: between rows, n - 1 in the denominator",
+        *(f"warning: {one.metric}: {one.interval.warning}" for one in found if one.interval.warning),
+    ]
+    return Table(headers, tuple(rows), tuple(notes))
 
 
 def notes_of(

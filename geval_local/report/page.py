@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import os
-import secrets
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,8 +21,9 @@ from markupsafe import Markup
 
 from geval_local import __version__
 from geval_local.errors import OutputError
+from geval_local.files import save_text
 
-__all__ = ["check_target", "json_block", "render", "write_page"]
+__all__ = ["check_target", "is_own_page", "json_block", "render", "write_page"]
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
 #: Markup, comments and the end of the block; the two separators are line ends to older parsers of scripts.
@@ -92,6 +92,15 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
     return target
 
 
+def is_own_page(path: Path) -> bool:
+    """Whether a file is a page that this tool wrote."""
+    try:
+        with path.open("rb") as file:
+            return b'<meta name="generator" content="geval-local ' in file.read(4096)
+    except OSError:
+        return False
+
+
 def write_page(target: Path, page: str) -> Path:
     """Write all of a page or nothing of it.
 
@@ -100,18 +109,8 @@ def write_page(target: Path, page: str) -> Path:
     OutputError
         If the file cannot be written; an older one of the same name is then untouched.
     """
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        # A lone surrogate (text that was not UTF-8) shows as an escape, as in the result files.
-        temporary.write_bytes(page.encode("utf-8", "backslashreplace"))
-        temporary.replace(target)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {target}: {error.strerror or error}",
-            hint=f"Is the disk full, or {target.parent} not yours to write to?",
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    # A lone surrogate (text that was not UTF-8) shows as an escape, as in the result files.
+    save_text(target, page.encode("utf-8", "backslashreplace").decode())
     return target
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.tables import Table, correlation_table
+from geval_local.grouping import documents_of
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
 from geval_local.report.human_ratings import (
@@ -31,6 +32,7 @@ from geval_local.report.overview import (
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, signatures_by_metric
+from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
 
@@ -78,8 +80,8 @@ def write_report(
     manifest: Mapping[str, Any] | None = None,
     ablation: Table | Sequence[Table] | None = None,
     title: str | None = None,
-    low_mass: float = 0.9,
-    resamples: int = 1000,
+    low_mass: float = LOW_LABEL_MASS,
+    fields: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a run as one self-contained HTML page.
 
@@ -94,7 +96,8 @@ def write_report(
     human : str or mapping of str to str, optional
         Field with the human ratings (a dotted path will do), for all metrics or per metric.
     group_by : str, optional
-        Field of the document, for correlations within groups and for resampling.
+        Field of the document, for correlations within documents and for all intervals, or ``row`` for none; by default
+        guessed, and said.
     signature : Signature, str, or mapping of str to either, optional
         Of all metrics, or per metric.
     manifest : mapping, optional
@@ -105,8 +108,8 @@ def write_report(
         Heading; by default the file's name.
     low_mass : float
         Label mass below which an item counts as low, 0-1.
-    resamples : int
-        Bootstrap draws for the intervals of correlations; 0 for none.
+    fields : mapping of str to str, optional
+        Field of a metric -> the column that it was read from; by default as the manifest beside the results says.
 
     Returns
     -------
@@ -122,15 +125,16 @@ def write_report(
         written.
     """
     target = check_target(path, results)
-    run = load_results(results)
+    run = load_results(results, fields)
     notes, manifest = metrics or {}, manifest or {}
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)
-    people = _people(run, human, group_by, resamples)
-    overall = summaries(run, low_mass=low_mass)
+    documents = documents_of((record.columns for record in run.records), group_by)[0]
+    people = _people(run, human, documents)
+    overall = summaries(run, low_mass=low_mass, group_by=group_by)
     page = render(
         "report.html.j2",
-        _data(run, notes, people, group_by, low_mass),
+        _data(run, notes, people, documents, low_mass),
         title=title or run.name,
         file=run.name,
         count=len(run.records),
@@ -145,14 +149,14 @@ def write_report(
     return write_page(target, page)
 
 
-def _people(run: Results, human: HumanFields | None, group_by: str | None, resamples: int) -> list[People]:
+def _people(run: Results, human: HumanFields | None, group_by: str | None) -> list[People]:
     found = []
     for index, metric in enumerate(run.metrics):
         field = human_field(human, metric)
         if field is None:
             continue
         items = scored_items(run, run.row_keys(), metric, field, group_by)
-        levels = agreement(items, resamples=resamples)
+        levels = agreement(items)
         found.append(
             People(
                 metric,

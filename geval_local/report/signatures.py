@@ -1,13 +1,13 @@
-"""Signatures as key-value pairs, and what two runs do not share."""
+"""Signatures of two runs, and their differences for a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from geval_local.signature import Signature
+from geval_local.signature import Signature, signature_differences
 
-__all__ = ["Difference", "SignatureInput", "differences", "signature_parts", "signatures_by_metric"]
+__all__ = ["Difference", "SignatureInput", "differences", "signatures_by_metric"]
 
 #: One signature for all metrics, or one per metric; as text it is `Signature`'s own form.
 SignatureInput = Signature | str | Mapping[str, Signature | str]
@@ -42,24 +42,12 @@ def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -
     return {metric: str(given) for metric in metrics}
 
 
-def signature_parts(signature: str) -> dict[str, str]:
-    """Take a signature apart: ``key:value|key:value``; a part without a key is kept under its own text."""
-    parts: dict[str, str] = {}
-    for part in signature.split("|"):
-        key, separator, value = part.partition(":")
-        parts[key] = value if separator else part
-    return parts
-
-
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
     """List what differs, where both runs have a signature; metrics that differ in the same way stand together."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for metric in first:
-        if metric not in second:
-            continue
-        one, other = signature_parts(first[metric]), signature_parts(second[metric])
-        for key in dict.fromkeys([*one, *other]):
-            if one.get(key) != other.get(key):
-                values = (key, one.get(key, "not given"), other.get(key, "not given"))
-                found.setdefault(values, []).append(metric)
+        if metric in second:
+            differ = signature_differences(first[metric], second[metric], missing="not given")
+            for key, values in differ.items():
+                found.setdefault((key, *values), []).append(metric)
     return [Difference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]

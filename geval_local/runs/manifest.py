@@ -114,6 +114,8 @@ class Settings(Record):
         What CSV results hold; None for the default.
     csv_safe : bool
         Whether CSV cells that a spreadsheet would execute are neutralised.
+    group_by : str or None
+        Field of the document, for the intervals of the closing table; None for a guess.
     """
 
     window: _Positive
@@ -132,6 +134,7 @@ class Settings(Record):
     fields: dict[str, str] = Field(default_factory=dict)
     columns: list[str] | None = None
     csv_safe: bool = False
+    group_by: str | None = None
 
     @model_validator(mode="after")
     def _hold_together(self) -> Settings:

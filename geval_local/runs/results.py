@@ -22,7 +22,8 @@ def result_file(path: str | Path) -> Path:
     Returns
     -------
     Path
-        The path itself unless it is a directory; then the first file that the run has exported and that is still there.
+        The path itself unless it is a directory; then the first file that the run has exported and that is still there,
+        CSV last: it need not hold every column.
 
     Raises
     ------
@@ -43,7 +44,7 @@ def result_file(path: str | Path) -> Path:
     resume = f"geval-local resume {shlex.quote(str(path))}"
     if manifest.ended is None:
         raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")
-    files = [path / name for name in manifest.files or ()]
+    files = sorted((path / name for name in manifest.files or ()), key=lambda file: file.suffix == ".csv")
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise DataError(f"the results of the run in {path} are gone", hint=f"Write them again: {resume}")

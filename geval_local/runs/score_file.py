@@ -20,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
+from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, OutputError
+from geval_local.fields import lookup
+from geval_local.grouping import EVERY_ROW, Documents
 from geval_local.io.checks import check_input
 from geval_local.io.columns import check_chosen
 from geval_local.io.result_manifest import Manifest as Description
@@ -36,7 +38,7 @@ from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definitio
 from geval_local.runs.manifest import read_manifest as read_run_manifest
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target, find_run, find_target
-from geval_local.score import Estimator, Score
+from geval_local.score import LOW_LABEL_MASS, Estimator, Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ def score_file(
     workers: int | None = None,
     address: str | None = None,
     metric_names: Sequence[str] = (),
+    group_by: str | None = None,
     events: RunEvents | None = None,
 ) -> RunResult:
     """Score a file; the figures are those of `Judge.score_many`, to the last bit.
@@ -156,6 +159,8 @@ def score_file(
         Spread the run over a Ray cluster, with so many `workers`, at that `address`.
     metric_names : sequence of str
         How the metrics were named by the user, for the record; taken from `metrics` when absent.
+    group_by : str, optional
+        Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
     events : RunEvents, optional
         Is told what the run is doing, and may stop it.
 
@@ -184,6 +189,10 @@ def score_file(
         raise OutputError(f"cannot write {target.results}: it is the input", hint="Name another file.")
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
     first = check_input(path, chosen_metrics, limit=limit, mapping=fields or {})
+    if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
+        raise DataError(
+            f"{path}: no row has the field {group_by!r} to group by", hint=f"Columns: {', '.join(first[0].fields)}."
+        )
     check_chosen(columns, first, [metric.name for metric in chosen_metrics])
     settings = Settings(
         window=window or geval_local.scorer.WINDOW,
@@ -202,6 +211,7 @@ def score_file(
         fields=dict(fields or {}),
         columns=None if columns is None else list(columns),
         csv_safe=csv_safe,
+        group_by=group_by,
     )
     records = [
         JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
@@ -344,9 +354,8 @@ class _Scoring:
     first_rows: list[tuple[Sample, list[Score]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from geval_local.engine.window import LOW_LABEL_MASS
-
         self.choices = {judge.name: JudgeChoice.from_record(judge.choice) for judge in self.run.manifest.judges}
+        self.documents = Documents(self.run.manifest.settings.group_by)
         self.tallies = [Tally(key, low_mass=LOW_LABEL_MASS) for key in self.run.keys]
 
     def result(self) -> RunResult:
@@ -374,7 +383,8 @@ class _Scoring:
         for counts in self._totals():
             for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
-        summaries = [tally.summary(seed=run.manifest.settings.estimator.get("seed", 0)) for tally in self.tallies]
+        told, grouped = self.documents.told, self.documents.field is not None
+        summaries = [tally.summary(told, grouped=grouped) for tally in self.tallies]
         files = deliver(run, exporter.files)
         for file in files:
             describe(run, file, self._description(summaries))
@@ -456,8 +466,10 @@ class _Scoring:
     def _count(self, sample: Sample, scores: list[Score]) -> None:
         if len(self.first_rows) < FIRST_ROWS:
             self.first_rows.append((sample, scores))
+        # A row that could not be read says nothing of its document, and has no score.
+        document = self.documents.add(sample.fields) if sample.error is None else None
         for tally, score in zip(self.tallies, scores, strict=True):
-            tally.add(sample.where, sample.row, score)
+            tally.add(sample.where, sample.row, score, document)
 
     def _description(self, summaries: list[Summary]) -> Description:
         """Describe the results for the manifest beside them."""
@@ -476,4 +488,5 @@ class _Scoring:
         }
         # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
         metrics = ({} if earlier is None else earlier.metrics) | scored
-        return Description(run.manifest.judges[-1].name, file.name, file.sha256, summaries[0].rows, metrics)
+        judge, fields = run.manifest.judges[-1].name, run.manifest.settings.fields
+        return Description(judge, file.name, file.sha256, summaries[0].rows, metrics, fields=fields)

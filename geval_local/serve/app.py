@@ -36,7 +36,7 @@ from geval_local.serve import openai, scores, systemone
 from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
 from geval_local.serve.counters import CONTENT_TYPE, Counters
 from geval_local.serve.refusals import Refused, openai_body, system_one_body
-from geval_local.serve.settings import ServeSettings
+from geval_local.serve.settings import ServeSettings, is_loopback
 
 __all__ = ["ALIAS", "create_app"]
 
@@ -189,7 +189,7 @@ class _Server:
                 self._authorize(request)
                 return await route(request)
             except Refused as refused:
-                if refused.status in (401, 404, 415):
+                if refused.status in (401, 403, 404, 415):
                     await self._drain(request)
                 return JSONResponse(shape(refused), refused.status, headers=refused.headers)
             except GevalError as error:
@@ -201,6 +201,12 @@ class _Server:
 
     def _authorize(self, request: Request) -> None:
         if self._key is None:
+            # A page of the web may have its own name resolve to this machine; the browser then sends that name.
+            if not is_loopback(_host_name(request.headers.get("host", ""))):
+                raise Refused(
+                    "without an API key this server answers to localhost only; start it with a key for other names",
+                    403,
+                )
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         # Digests of one length: the time tells neither the key's length nor how much of it is right.
@@ -238,7 +244,11 @@ class _Server:
         )
         encoding = request.headers.get("content-encoding")
         large = len(raw) > LARGE or encoding is not None
+        packed = len(raw)
         raw = await _maybe_in_thread(large, unpack, raw, encoding, settings.max_body)
+        if len(raw) > packed:
+            self._held.take(len(raw) - packed)
+            taken(len(raw) - packed)
         return await _maybe_in_thread(large, read_values, raw), large
 
     def _judge_name(self, body: Mapping[str, Any], shape: Callable[[Refused], dict[str, Any]]) -> str:
@@ -276,6 +286,12 @@ class _Server:
         finally:
             gone.cancel()
             future.cancel()
+
+
+def _host_name(header: str) -> str:
+    """Part the port from a Host header."""
+    name, _, port = header.rpartition(":")
+    return name if name and (port.isdigit() or not port) and (":" not in name or name.endswith("]")) else header
 
 
 async def _disconnected(request: Request) -> None:

@@ -11,7 +11,7 @@ from geval_local.errors import GevalError
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import plain
 from geval_local.metric import Metric, preset_names
-from geval_local.metric_text import explain_problem
+from geval_local.metric_file import explain_problem
 from geval_local.score import Score
 from geval_local.serve.refusals import Refused
 

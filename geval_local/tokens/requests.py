@@ -31,7 +31,7 @@ class Request:
     ids : ndarray of int32, shape (tokens,)
         The prompt's tokens, at least one.
     trie : LabelTrie
-        The labels' token paths behind it.
+        The labels' token paths after it.
     prefix : ndarray of int32, optional
         What every prompt of its metric starts with, as nearly as can be told without the others: something to keep for
         later prompts. One that does not start with it only goes without.
@@ -79,7 +79,7 @@ class RequestMaker:
     Raises
     ------
     TokenizerError
-        If a label of the scale has no token path behind the form.
+        If a label of the scale has no token path after the form.
     """
 
     def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.calibration import calibrate
-from geval_local.analysis.studies.calibration_file import load_calibration, save_calibration
-from geval_local.analysis.studies.calibration_map import fit_isotonic, fit_temperature, follow, heat
+from geval_local.analysis.studies.calibration import calibrate, load_calibration, save_calibration
+from geval_local.analysis.studies.calibration_maps import fit_isotonic, fit_line, fit_temperature, follow, heat
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.scale import Scale
 
@@ -34,8 +33,8 @@ def judged(documents=40, per_document=5, sharpness=4.0, seed=0, informative=True
 def test_the_temperature_that_was_put_in_is_found():
     result = calibrate(judged(sharpness=4.0), SCALE, "temperature")
     assert result.temperature == pytest.approx(4.0, rel=1e-3)
-    assert result.held_out.after.mae < 1e-3
-    assert result.held_out.before.mae > 0.3
+    assert result.held_out.after.error < 1e-3
+    assert result.held_out.before.error > 0.3
     assert result.held_out.gain.low > 0
 
 
@@ -70,7 +69,7 @@ def test_isotonic_needs_no_distribution_and_reaches_other_units():
     items = [replace(item, probabilities=None, human=10 * item.human) for item in judged()]
     result = calibrate(items, None, "isotonic")
     assert result.temperature == 1.0
-    assert result.held_out.after.mae < result.held_out.constant_mae < result.held_out.before.mae
+    assert result.held_out.after.error < result.held_out.constant_error < result.held_out.before.error
     assert result.apply(3.0)[0] == pytest.approx(30, abs=2)
 
 
@@ -81,7 +80,7 @@ def test_noise_gains_nothing_over_the_constant_and_that_is_reported():
     x, y = (np.array([getattr(item, side) for item in items]) for side in ("predicted", "human"))
     in_sample = float(np.abs(follow(result.knots, x) - y).mean())
     assert in_sample < float(np.abs(y - y.mean()).mean())
-    assert result.held_out.after.mae > result.held_out.constant_mae * 0.99
+    assert result.held_out.after.error > result.held_out.constant_error * 0.99
     assert abs(result.held_out.after.spearman) < 0.35
 
 
@@ -94,8 +93,61 @@ def test_no_item_is_scored_by_a_map_that_saw_its_document(monkeypatch):
         for i in range(8)
     ]
     held_out = calibrate(items, None, "isotonic", level="pooled", folds=10).held_out
-    assert held_out.after.mae > 6.5
+    assert held_out.after.error > 6.5
     assert held_out.folds == 10
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute"])
+def test_baselines_go_by_the_loss_in_use(loss):
+    rng = np.random.default_rng(1)
+    # Most ratings are 5: the median answers 5 and has little absolute error, the mean has little squared error.
+    ratings = np.where(rng.random(200) < 0.8, 5.0, 1.0)
+    items = [ScoredItem(f"d{i // 4}", "", r, float(rng.uniform(1, 5)), key=str(i)) for i, r in enumerate(ratings)]
+    held = calibrate(items, None, "isotonic", loss=loss, level="pooled").held_out
+    if loss == "absolute":
+        assert held.constant_error == pytest.approx(np.abs(5 - ratings).mean())
+    else:
+        assert held.constant_error == pytest.approx(ratings.std(), rel=0.02)
+    assert not held.helps
+    assert "help" in held.verdict
+
+
+def test_a_gain_that_is_mere_rescaling_is_called_that():
+    rng = np.random.default_rng(2)
+    items = []
+    for index in range(300):
+        score = float(rng.uniform(1, 5))
+        items.append(ScoredItem(f"d{index // 5}", "", 20 * score + 10 * rng.normal(), score, key=str(index)))
+    held = calibrate(items, None, "isotonic", level="pooled").held_out
+    assert held.gain.low > 0
+    assert held.over_constant.low > 0
+    assert not held.helps
+    assert "rescaling" in held.verdict
+    assert held.rescaled.error == pytest.approx(10, rel=0.1)
+
+
+def test_what_a_line_cannot_do_is_called_help():
+    rng = np.random.default_rng(3)
+    items = []
+    for index in range(300):
+        score = float(rng.uniform(1, 5))
+        rating = (1.0 if score < 3 else 5.0) + 0.2 * rng.normal()
+        items.append(ScoredItem(f"d{index // 5}", "", rating, score, key=str(index)))
+    held = calibrate(items, None, "isotonic", level="pooled").held_out
+    assert held.helps
+    assert "beyond" in held.verdict
+
+
+def test_least_absolute_maps_are_those_of_the_medians():
+    x = np.array([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    y = np.array([1.0, 2.0, 9.0, 3.0, 4.0, 4.0])
+    assert fit_isotonic(x, y, "absolute") == ((1.0, 2.0), (2.0, 4.0))
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=60), rng.normal(size=60)
+    best = np.abs(y - follow(fit_isotonic(x, y, "absolute"), x)).sum()
+    assert best <= np.abs(y - follow(fit_isotonic(x, y), x)).sum() + 1e-9
+    slope, shift = fit_line(x, 3 * x + 1 + np.where(np.arange(60) == 7, 100.0, 0.0), "absolute")
+    assert (slope, shift) == pytest.approx((3, 1))
 
 
 def test_figures_in_sample_are_refused():
@@ -118,6 +170,8 @@ def test_ratings_off_the_scale_and_missing_figures_are_refused():
         calibrate([replace(item, human=math.nan) for item in items], SCALE)
     with pytest.raises(ConfigurationError, match="unknown method"):
         calibrate(items, SCALE, "magic")
+    with pytest.raises(ConfigurationError, match="unknown loss"):
+        calibrate(items, SCALE, loss="cubic")
 
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic", "both"])
@@ -153,7 +207,7 @@ def test_a_file_that_is_not_a_calibration_is_refused(tmp_path):
     good = json.loads(path.read_text())
     for change, message in (
         ({"format": "x"}, "is not a calibration"),
-        ({"version": 2}, "version 2, this package reads version 1"),
+        ({"version": 1}, "version 1, this package reads version 2"),
         ({"knots": [[1, 2], [2, 1]]}, "does not rise"),
         ({"temperature": 0}, "damaged"),
         ({"scale": [["1"], [1]]}, "damaged"),

@@ -7,7 +7,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.jury import convene, jensen_shannon
+from geval_local.analysis.studies.jury import against_judges, convene, jensen_shannon
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
@@ -91,6 +91,17 @@ def test_a_jury_of_equals_beats_its_members():
         return spearmanr([i.human for i in items], [i.predicted for i in items])[0]
 
     assert rho(jury.items) > max(rho(items) for items in members.values())
+
+
+def test_the_jury_is_tested_against_each_judge_and_the_best_is_named():
+    members = {"good": judge(1, 1.5), "fair": judge(2, 0.7), "poor": judge(3, 0.2)}
+    jury = convene(members, SCALE)
+    best, tests = against_judges(jury, members, "pooled")
+    assert best == "good"
+    assert set(tests) == set(members)
+    assert tests["poor"].difference.low > 0
+    assert all(test.p_holm >= test.p for test in tests.values())
+    assert tests["good"].first == tests["poor"].first
 
 
 def test_what_cannot_be_a_jury_is_refused():

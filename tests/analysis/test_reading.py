@@ -3,9 +3,10 @@ import math
 
 import pytest
 
-from geval_local.analysis.reading import lookup, read_results, read_rows
+from geval_local.analysis.reading import read_results, read_rows
 from geval_local.analysis.records import ScoredItem, pair, usable
 from geval_local.errors import DataError
+from geval_local.fields import lookup
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale

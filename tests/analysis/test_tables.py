@@ -8,10 +8,12 @@ from geval_local.analysis import tables
 from geval_local.analysis.ratings.published import published_table
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.agreement import agree
-from geval_local.analysis.statistics.correlation import correlate
+from geval_local.analysis.statistics.correlation import average_interval, correlate
 from geval_local.analysis.statistics.significance import compare
 from geval_local.analysis.studies.bias import gap, side_means
 from geval_local.analysis.studies.calibration import calibrate
+from geval_local.analysis.studies.ceiling import human_ceiling
+from geval_local.analysis.studies.length import length_bias
 from geval_local.analysis.studies.sampling import sampling_cost
 from geval_local.scale import Scale
 
@@ -40,6 +42,7 @@ def items():
 
 def test_every_table_has_as_many_cells_as_headers(items):
     sides = [item.system for item in items]
+    ratings = [item.human for item in items]
     made = [
         tables.correlation_table({level: correlate(items, level) for level in ("summary", "pooled", "system")}),
         tables.benchmark_table({"own": {"coherence": correlate(items)}}, published_table("summeval")),
@@ -49,6 +52,9 @@ def test_every_table_has_as_many_cells_as_headers(items):
         tables.side_table(side_means(items, sides)),
         tables.gap_table({"all": gap(items, sides, "s0", "s1")}),
         tables.calibration_table(calibrate(items, SCALE)),
+        tables.average_table({"own": average_interval([items, items], "summary")}, "average"),
+        tables.ceiling_table(human_ceiling({"a": ratings, "b": ratings[::-1]}, {"judge": items})),
+        tables.length_table(length_bias(items)),
     ]
     for table in made:
         assert table.rows

@@ -86,7 +86,7 @@ def test_it_stands_among_the_baselines(tmp_path, monkeypatch):
     prepare(tmp_path)
     done = run(
         *("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--group-by", "doc"),
-        *("-j", judge_directory(), "--gptscore", "--json", "--resamples", 0),
+        *("-j", judge_directory(), "--gptscore", "--json"),
         home=tmp_path / "home",
     )
     assert done.exit_code == 0, done.stderr
@@ -138,7 +138,7 @@ def test_meta_eval_reuses_kept_scores(tmp_path, monkeypatch):
     def evaluate():
         done = run(
             *("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--group-by", "doc"),
-            *("-j", judge_directory(), "--gptscore", "-o", "kept", "--json", "--resamples", 0),
+            *("-j", judge_directory(), "--gptscore", "-o", "kept", "--json"),
             home=tmp_path / "home",
         )
         assert done.exit_code == 0, done.stderr

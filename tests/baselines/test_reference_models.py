@@ -165,7 +165,7 @@ def test_they_stand_in_the_papers_table(directory, tmp_path, monkeypatch):
     data = DATA / "topical_chat.json"
     done = run(
         *("meta-eval", data, "--benchmark", "topical-chat", "--from-responses", data, "--limit-groups", 2, *named),
-        *("-m", "naturalness", "--json", "--resamples", 0, "--no-baselines", "--device", "cpu"),
+        *("-m", "naturalness", "--json", "--no-baselines", "--device", "cpu"),
         home=tmp_path / "home",
     )
     assert done.exit_code == 0, done.stderr
@@ -191,7 +191,7 @@ def test_kept_scores_need_no_model_until_anything_changes(kind, directory, tmp_p
         done = run(
             *("meta-eval", name, "--benchmark", "topical-chat", "--from-responses", name, "--limit-groups", 2),
             *("-m", "coherence", "--reference-model", f"{kind}={path}", "-o", "kept", "--device", "cpu", *others),
-            *("--json", "--resamples", 0, "--no-baselines"),
+            *("--json", "--no-baselines"),
             home=tmp_path / "home",
         )
         assert done.exit_code == 0, done.stderr

@@ -9,7 +9,7 @@ from cli_run import judge_directory, read_rows, run
 from rated_runs import other_judge, prepare, score
 
 from geval_local import Judge, Metric
-from geval_local.analysis.studies.calibration_file import load_calibration
+from geval_local.analysis.studies.calibration import load_calibration
 from geval_local.cli.content_free import CONTENT_FREE
 
 
@@ -29,7 +29,8 @@ def calibrate(here, *arguments: object):
 
 
 def bias(here, *arguments: object):
-    return run("bias", "a.jsonl", "--group-by", "side", "--document", "doc", *arguments, home=here / "home")
+    named = () if "--document" in arguments else ("--document", "doc")
+    return run("bias", "a.jsonl", "--group-by", "side", *named, *arguments, home=here / "home")
 
 
 def test_a_calibration_is_applied_to_what_it_was_fitted_on(here):
@@ -37,10 +38,10 @@ def test_a_calibration_is_applied_to_what_it_was_fitted_on(here):
     assert done.exit_code == 0, done.stderr
     held = json.loads(done.stdout)["held_out"]
     assert (held["n"], held["groups"], held["folds"]) == (12, 6, 5)
-    assert held["before"]["mae"] == pytest.approx(
-        sum(abs(row["geval"]["clarity"]["score"] - row["rating"]["clarity"]) for row in read_rows(here / "a.jsonl"))
-        / 12
-    )
+    errors = [row["geval"]["clarity"]["score"] - row["rating"]["clarity"] for row in read_rows(here / "a.jsonl")]
+    assert held["before"]["error"] == pytest.approx((sum(error**2 for error in errors) / 12) ** 0.5)
+    absolute = json.loads(calibrate(here, "--json", "--loss", "absolute").stdout)["held_out"]
+    assert absolute["before"]["error"] == pytest.approx(sum(map(abs, errors)) / 12)
     score(here, "b.jsonl", "--calibration", "cal.json")
     fitted = load_calibration("cal.json")
     for row, raw in zip(read_rows(here / "b.jsonl"), read_rows(here / "a.jsonl"), strict=True):
@@ -52,11 +53,15 @@ def test_a_calibration_is_applied_to_what_it_was_fitted_on(here):
 
 
 def test_no_in_sample_figure_is_shown(here):
-    shown = calibrate(here).stdout
+    done = calibrate(here)
+    shown = done.stdout
+    assert "the calibration " in done.stderr
+    assert "verdict: " in shown
+    assert "rescaled only" in shown
     assert "held out: 5 folds over 6 groups" in shown
     assert "constant" in shown
     record = json.loads(calibrate(here, "--json").stdout)
-    assert set(record) == {"metric", "human", "method", "temperature", "knots", "held_out", "output"}
+    assert set(record) == {"metric", "human", "method", "grouping", "temperature", "knots", "held_out", "output"}
     refused = run(
         *("calibrate", "a.jsonl", "--human", "rating.clarity", "--group-by", "source", "--folds", 1, "-o", "x.json"),
         home=here,
@@ -108,13 +113,22 @@ def test_sides_are_compared_within_documents_and_by_preference(here):
     }
     assert [side["mean"]["value"] for side in record["sides"]] == pytest.approx([sum(v) / 6 for v in by_side.values()])
     everything = record["gaps"]["all documents"]
-    assert everything["test"] == "Wilcoxon signed-rank"
+    assert everything["test"] == "sign-flip"
     assert everything["difference"]["value"] == pytest.approx(
         sum(a - b for a, b in zip(by_side["human"], by_side["machine"], strict=True)) / 6
     )
     split = {name: gap["documents"] for name, gap in record["gaps"].items() if name.startswith("people")}
     assert split == {"people prefer human": 5, "people prefer machine": 1}
+    less = record["gaps"]["judge less people"]
+    ratings = {side: [row["rating"]["clarity"] for row in rows if row["side"] == side] for side in by_side}
+    people = sum(a - b for a, b in zip(ratings["human"], ratings["machine"], strict=True)) / 6
+    assert less["difference"]["value"] == pytest.approx(everything["difference"]["value"] - people)
+    assert record["unit_against_people"] == "units of the scale"
+    assert all(gap["p_holm"] is None or gap["p_holm"] >= gap["p"] for gap in record["gaps"].values())
     assert record["length"]["human"]["n"] == 12
+    pooled = json.loads(bias(here, "--human", "rating.clarity", "--document", "row", "--json").stdout)
+    assert set(pooled["length"]["partial"]) == {"pearson", "spearman", "kendall"}
+    assert "--group-by row says" in pooled["grouping"]
     assert record["prior"] is None
 
 
@@ -151,5 +165,6 @@ def test_what_cannot_be_compared_is_refused(here, arguments, message):
 def test_more_than_two_sides_are_each_compared_with_the_others(here):
     done = run("bias", "a.jsonl", "--group-by", "doc", home=here)
     assert done.exit_code == 0, done.stderr
-    assert "6 tests" in done.stderr
+    assert "not yet a bias" in done.stderr
+    assert "p (Holm)" in done.stdout
     assert "d3 - the others" in done.stdout

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_run import read_rows, run, write_rows
+from cli_run import judge_directory, read_rows, run, write_rows
+from html_page import Page
 from rated_runs import other_judge, prepare, score
+from scipy import stats
 
 from geval_local.io.result_manifest import manifest_path, read_manifest
 from geval_local.signature import signature_parts
@@ -74,6 +76,66 @@ def test_figures_are_those_of_the_shared_rows(here):
     order = np.argsort(-np.abs(a - b))[:2]
     assert [key for key, _, _ in own["largest"]] == [keys[index] for index in order]
     assert record["against_human"]["clarity"]["groups"] == 5
+
+
+def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here):
+    score(here, "b.jsonl", judge=other_judge())
+    common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--group-by", "doc")
+    chosen = ("--level", "pooled", "--coefficient", "kendall")
+    done = run(*common, *chosen, "--json", "--page", "both.html", home=here)
+    assert done.exit_code == 0, done.stderr
+    test = json.loads(done.stdout)["against_human"]["clarity"]
+    assert (test["level"], test["coefficient"], test["target"]) == ("pooled", "kendall", "documents")
+    human = [row["rating"]["clarity"] for row in read_rows(here / "a.jsonl")]
+    assert test["first"] == pytest.approx(stats.kendalltau(human, scores("a.jsonl"))[0])
+    shown = run(*common, *chosen, home=here).stdout
+    page = Page(Path("both.html").read_text(encoding="utf-8")).text
+    difference = test["difference"]
+    written = f"{difference['value']:.3f} [{difference['low']:.3f}, {difference['high']:.3f}]"
+    assert written in shown
+    assert written in page
+    assert "new documents from the same systems" in shown
+    refused = run(*common, "--new", "systems", home=here)
+    assert refused.exit_code != 0
+    assert "who wrote each output" in refused.stderr
+
+
+def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
+    score(here, "b.jsonl", judge=other_judge())
+    common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--json")
+    guessed = json.loads(run(*common, home=here).stdout)
+    assert "same source are taken for one document (a guess" in guessed["grouping"]
+    assert guessed["against_human"]["clarity"]["groups"] == 3
+    told = json.loads(run(*common, "--group-by", "row", home=here).stdout)
+    assert "as --group-by row says" in told["grouping"]
+    assert (told["against_human"]["clarity"]["level"], told["against_human"]["clarity"]["groups"]) == ("pooled", 12)
+
+
+def test_the_closing_table_groups_rows_and_says_how(here):
+    command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory())
+    by_document = run(*command, "--group-by", "doc", "--json", home=here)
+    figures = json.loads(by_document.stdout)["metrics"]["clarity"]
+    assert figures["documents"] == 6
+    assert figures["grouping"] == "rows with the same doc are one document"
+    means = scores("a.jsonl").reshape(6, 2).mean(axis=1)
+    expected = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert figures["interval"] == pytest.approx([expected.low, expected.high])
+    assert "only 6 documents" in run(*command, "--group-by", "doc", home=here).stderr
+    refused = run(*command, "--group-by", "chapter", home=here)
+    assert refused.exit_code == 2
+    assert "the field 'chapter' to group by is missing" in refused.stderr
+
+
+def test_a_jury_is_tested_against_its_best_judge(here):
+    score(here, "b.jsonl", judge=other_judge())
+    done = run("jury", "a.jsonl", "b.jsonl", "--human", "rating.clarity", "--group-by", "doc", "--json", home=here)
+    assert done.exit_code == 0, done.stderr
+    record = json.loads(done.stdout)
+    tests = record["jury_less_judge"]
+    assert len(tests) == 2
+    assert record["best_judge"] == max(tests, key=lambda name: tests[name]["second"])
+    shown = run("jury", "a.jsonl", "b.jsonl", "--human", "rating.clarity", "--group-by", "doc", home=here).stdout
+    assert "(best judge)" in shown
 
 
 def test_steps_estimators_and_texts_are_differences_too(here):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_run import judge_directory, read_rows, run
+from cli_run import judge_directory, read_rows, run, write_rows
 from rated_runs import other_judge, prepare, score
 from scipy import stats
 
@@ -28,7 +28,7 @@ def here(tmp_path, monkeypatch):
 
 
 def evaluate(here, *arguments: object, code: int = 0):
-    done = run("meta-eval", *arguments, "--json", "--resamples", 50, home=here / "home")
+    done = run("meta-eval", *arguments, "--json", home=here / "home")
     assert done.exit_code == code, done.stderr
     return json.loads(done.stdout) if code == 0 else done.stderr
 
@@ -77,7 +77,7 @@ def test_published_responses_and_predictions_without_a_model(here, monkeypatch):
 def test_the_table_marks_what_is_published_and_shows_the_baselines(here):
     done = run(
         *("meta-eval", DATA / "qags_xsum.json", "--benchmark", "qags", "--from-responses", DATA / "qags_xsum.json"),
-        *("--resamples", 0, "--digits", 4),
+        *("--digits", 4),
         home=here / "home",
     )
     assert done.exit_code == 0, done.stderr
@@ -131,7 +131,7 @@ def test_kept_scores_of_other_rows_or_of_unknown_origin_are_refused(here):
     assert "scores of other rows" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
     Path("data.jsonl").write_text(rows)
     Path(f"{kept}.meta.json").unlink()
-    assert "not what it is" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
+    assert "cannot be verified" in own(here, "-j", judge_directory(), "-o", "kept", code=2)
 
 
 def test_ablations_are_other_estimates_of_the_same_judge(here):
@@ -161,10 +161,26 @@ def test_two_judges_are_compared_with_each_other_and_with_people(here):
     record = own(here, "-j", judge_directory(), "-j", other_judge())
     (pair,) = record["agreements"]
     assert record["comparisons"][pair]["groups"] == 6
-    assert "bootstrap" in record["comparisons"][pair]["why"]
+    assert "Sign-flip" in record["comparisons"][pair]["why"]
     assert record["levels"] == ["summary", "pooled"]
     assert "rouge-l" in record["correlations"]["summary"]
     assert "rouge-l" not in record["correlations"]["pooled"]
+
+
+def test_several_raters_give_the_human_ceiling(here):
+    rows = read_rows(here / "data.jsonl")
+    for place, row in enumerate(rows):
+        row["raters"] = {"x": row["rating"]["clarity"], "y": 1 + (place * 7) % 5, "z": min(5, place % 3 + 2)}
+    write_rows(here / "data.jsonl", rows)
+    raters = [part for name in "xyz" for part in ("--rater", f"raters.{name}")]
+    record = own(here, "-j", judge_directory(), "--no-baselines", *raters, "--level", "pooled")
+    ceiling = record["ceiling"]
+    assert (ceiling["raters"], ceiling["n"], ceiling["level"]) == (3, 12, "pooled")
+    table = np.array([[row["raters"][name] for row in rows] for name in "xyz"], dtype=float)
+    people = [stats.spearmanr(table[i], np.delete(table, i, axis=0).mean(axis=0))[0] for i in range(3)]
+    assert ceiling["people"]["value"] == pytest.approx(np.mean(people))
+    assert list(ceiling["judges"]) == [Path(judge_directory()).name]
+    assert "--benchmark brings them" in evaluate(here, "x.json", "--benchmark", "qags", "--rater", "x", code=2)
 
 
 def test_a_run_of_score_is_taken_as_it_is(here):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from cli_run import read_rows, run
+from cli_run import judge_directory, read_rows, run
+from html_page import Page
 from rated_runs import other_judge, prepare, score
 
 from geval_local.io.result_manifest import manifest_path, read_manifest
@@ -30,6 +33,26 @@ def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
     assert "likeliest label (- Probs)" in page
     assert manifest.input_sha256 in page
     assert str(read_rows(here / "a.jsonl")[0]["output"]) in page
+
+
+def test_figures_on_the_page_are_those_of_the_commands(here):
+    command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory(), "--json")
+    for named, documents in ((("--group-by", "doc"), 6), ((), 3)):
+        done = run("report", "a.jsonl", "-o", "page.html", "--human", "rating.clarity", *named, home=here / "home")
+        assert done.exit_code == 0, done.stderr
+        page = Page((here / "page.html").read_text(encoding="utf-8")).text
+        scored = json.loads(run(*command, *named, home=here / "home").stdout)["metrics"]["clarity"]
+        assert scored["documents"] == documents
+        assert "{:.3f} to {:.3f}".format(*scored["interval"]) in page
+        assert scored["grouping"] in page
+        rated = ("-m", "clarity.yaml", "--human", "rating.clarity", "--results", "a.jsonl", "--json", "--no-baselines")
+        done = run("meta-eval", "data.jsonl", *rated, *named, home=here / "home")
+        assert done.exit_code == 0, done.stderr
+        for level in ("summary", "pooled"):
+            ((figures,),) = [one.values() for one in json.loads(done.stdout)["correlations"][level].values()]
+            found = figures["spearman"]
+            assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in page
+            assert figures["holds_for"] in page
 
 
 def test_without_a_manifest_the_page_says_nothing_of_the_origin(here):

@@ -27,12 +27,12 @@ def here(tmp_path, monkeypatch):
 
 
 VERBS = {
-    "compare": (("compare", "one/", "two"), ("compare", "one/scores.csv", "two/scores.jsonl")),
-    "jury": (("jury", "one", "two"), ("jury", "one/scores.csv", "two/scores.jsonl")),
-    "bias": (("bias", "one", "--group-by", "side"), ("bias", "one/scores.csv", "--group-by", "side")),
+    "compare": (("compare", "one/", "two"), ("compare", "one/scores.jsonl", "two/scores.jsonl")),
+    "jury": (("jury", "one", "two"), ("jury", "one/scores.jsonl", "two/scores.jsonl")),
+    "bias": (("bias", "one", "--group-by", "side"), ("bias", "one/scores.jsonl", "--group-by", "side")),
     "meta-eval": (
         ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one"),
-        ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one/scores.csv"),
+        ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one/scores.jsonl"),
     ),
 }
 

@@ -6,43 +6,76 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from geval_local.interval import mean_interval
+from geval_local.io.samples import Sample
 from geval_local.score import Score
-from geval_local.summary import ROWS_NAMED, Tally, bootstrap_interval
+from geval_local.summary import ROWS_NAMED, Tally
 
 
 def scored(value: float, mass: float = 1.0, **rest: object) -> Score:
     return Score("m", value=value, label_mass=mass, probabilities={"1": 1.0}, **rest)
 
 
-def test_the_interval_has_the_width_that_theory_gives():
-    values = np.random.default_rng(3).normal(2.0, 0.5, size=4000)
-    low, high = bootstrap_interval(values, seed=1, resamples=4000)
-    standard_error = values.std() / math.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - 1.96 * standard_error, abs=0.15 * standard_error)
-    assert high == pytest.approx(values.mean() + 1.96 * standard_error, abs=0.15 * standard_error)
+def take(tally: Tally, sample: Sample, score: Score, group: int | None = None) -> None:
+    tally.add(sample.where, sample.row, score, group)
 
 
-def test_seeds_decide_the_interval():
-    values = [1.0, 2.0, 5.0, 3.0, 3.5]
-    assert bootstrap_interval(values, seed=4) == bootstrap_interval(values, seed=4)
-    assert bootstrap_interval(values, seed=4) != bootstrap_interval(values, seed=5)
+def test_the_interval_of_independent_rows_is_students():
+    values = np.random.default_rng(3).normal(2.0, 0.5, size=40)
+    found = mean_interval(values)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.error == pytest.approx(stats.sem(values))
+    assert (found.units, found.warning) == (40, "")
 
 
-def test_an_interval_needs_two_values_and_finite_ones():
-    assert all(math.isnan(end) for end in bootstrap_interval([3.0]))
-    assert bootstrap_interval([3.0, 3.0]) == (3.0, 3.0)
+def test_rows_of_one_document_are_no_more_evidence_than_one():
+    values = np.random.default_rng(4).normal(size=20)
+    tenfold = mean_interval(np.repeat(values, 10), np.repeat(np.arange(20), 10))
+    once = mean_interval(values)
+    assert (tenfold.low, tenfold.high) == pytest.approx((once.low, once.high))
+
+
+def test_intervals_cover_as_often_as_they_say_with_ten_documents():
+    rng = np.random.default_rng(5)
+    covered = {"documents": 0, "rows": 0}
+    groups = np.repeat(np.arange(10), 16)
+    for _ in range(300):
+        values = np.sqrt(0.3) * rng.normal(size=10)[groups] + np.sqrt(0.7) * rng.normal(size=160)
+        for name, found in (("documents", mean_interval(values, groups)), ("rows", mean_interval(values))):
+            covered[name] += found.low <= 0 <= found.high
+    assert 275 <= covered["documents"] <= 296
+    assert covered["rows"] < 220
+
+
+def test_an_interval_needs_two_documents_and_finite_values_and_warns_where_it_is_short():
+    assert math.isnan(mean_interval([3.0]).low)
+    assert math.isnan(mean_interval([3.0, 4.0], ["a", "a"]).low)
+    assert (mean_interval([3.0, 3.0]).low, mean_interval([3.0, 3.0]).high) == (3.0, 3.0)
+    assert mean_interval([1.0, 2.0, 5.0]).warning == "only 3 documents"
+    assert "skewed" in mean_interval([1.0] * 29 + [5.0]).warning
     with pytest.raises(ValueError, match="finite"):
-        bootstrap_interval([1.0, math.nan])
-    with pytest.raises(ValueError, match="resamples"):
-        bootstrap_interval([1.0, 2.0], resamples=0)
+        mean_interval([1.0, math.nan])
+
+
+def test_documents_decide_the_interval_of_a_summary():
+    tally = Tally("m")
+    for row in range(40):
+        take(tally, Sample({}, row + 1), scored(float(row // 4)), row // 4)
+    grouped, single = tally.summary("ten documents"), tally.summary(grouped=False)
+    assert (grouped.interval.units, single.interval.units) == (10, 40)
+    assert grouped.interval.error > 1.8 * single.interval.error
+    assert grouped.to_dict()["documents"] == 10
+    assert grouped.to_dict()["grouping"] == "ten documents"
 
 
 def test_unscored_rows_are_counted_and_enter_no_mean():
     tally = Tally("m")
     for row, value in enumerate([1.0, 3.0, 5.0], start=1):
-        tally.add(f"f, row {row}", row, scored(value, mass=[1.0, 0.5, 0.9][row - 1]))
-    tally.add("f, row 4", 4, Score.unscored("m", "f, row 4: the field 'output' is empty\nFill it in."))
+        take(tally, Sample({}, row, "f"), scored(value, mass=[1.0, 0.5, 0.9][row - 1]))
+    take(tally, Sample({}, 4, "f"), Score.unscored("m", "f, row 4: the field 'output' is empty\nFill it in."))
     summary = tally.summary()
     assert (summary.rows, summary.scored, summary.unscored) == (4, 3, 1)
     assert summary.mean == 3.0
@@ -58,8 +91,8 @@ def test_unscored_rows_are_counted_and_enter_no_mean():
 def test_reasons_that_differ_in_numbers_only_are_one_and_name_the_first_rows():
     tally = Tally("m")
     for row in range(1, 10):
-        tally.add(f"f, row {row}", row, Score.unscored("m", f"the prompt has {5000 + row} tokens"))
-    tally.add("f, row 10", 10, Score.unscored("m", "f, row 10: the field 'source' is null"))
+        take(tally, Sample({}, row, "f"), Score.unscored("m", f"the prompt has {5000 + row} tokens"))
+    take(tally, Sample({}, 10, "f"), Score.unscored("m", "f, row 10: the field 'source' is null"))
     summary = tally.summary()
     assert [(reason.count, reason.text) for reason in summary.reasons] == [
         (9, "the prompt has 5001 tokens"),
@@ -70,9 +103,9 @@ def test_reasons_that_differ_in_numbers_only_are_one_and_name_the_first_rows():
 
 def test_passed_share_counts_scored_rows_only():
     tally = Tally("m")
-    tally.add("row 1", 1, scored(4.0, threshold=3.0, passed=True))
-    tally.add("row 2", 2, scored(2.0, threshold=3.0, passed=False))
-    tally.add("row 3", 3, Score.unscored("m", "empty"))
+    take(tally, Sample({}, 1), scored(4.0, threshold=3.0, passed=True))
+    take(tally, Sample({}, 2), scored(2.0, threshold=3.0, passed=False))
+    take(tally, Sample({}, 3), Score.unscored("m", "empty"))
     summary = tally.summary()
     assert summary.threshold == 3.0
     assert summary.passed_share == 0.5
@@ -80,7 +113,7 @@ def test_passed_share_counts_scored_rows_only():
 
 def test_nothing_scored_is_null_and_never_zero():
     tally = Tally("m")
-    tally.add("row 1", 1, Score.unscored("m", "empty"))
+    take(tally, Sample({}, 1), Score.unscored("m", "empty"))
     record = tally.summary().to_dict()
     assert record["mean"] is None
     assert record["interval"] is None

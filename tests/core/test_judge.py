@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import scorer
-from geval_local.engine.window import LOW_LABEL_MASS
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError
 from geval_local.io.samples import Sample
 from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
-from geval_local.score import Estimator, Score
+from geval_local.score import LOW_LABEL_MASS, Estimator, Score
 
 METRIC = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=())
 TEXTS = ["A.", "Short text", "Another, longer text, with 10 words or so in it.", "é" * 30, "10", "A. B. C. " * 12]

@@ -325,6 +325,48 @@ def test_hostile_yaml_is_refused_in_words(line, replaced):
     assert len(message) < 3000
 
 
+def nested(kind: str, first: str) -> str:
+    """Aliases of aliases: nine times as many values with every line."""
+    lines = [f"n0: &n0 {first}\n"]
+    for level in range(1, 12):
+        below = f"*n{level - 1}"
+        inner = {
+            "list": f"[{', '.join([below] * 9)}]",
+            "mapping": "{" + ", ".join(f"k{place}: {below}" for place in range(9)) + "}",
+            "merge": "{<<: [" + ", ".join([below] * 9) + "]}",
+        }[kind]
+        lines.append(f"n{level}: &n{level} {inner}\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [nested("list", "[x]"), nested("mapping", "{k: x}"), nested("merge", "{k: x}")],
+    ids=["list", "map", "merge"],
+)
+@pytest.mark.parametrize("line", ["scale: {a: *n9, b: *n11}", "scale: *n11", "steps: *n11", "title: x"])
+def test_alias_bombs_are_refused_before_they_grow(bomb, line):
+    text = refusal(f"name: a\ncriteria: c\n{bomb}{line}\n")
+    assert "each alias counted as what it stands for" in text
+    assert len(text) < 200
+
+
+@pytest.mark.parametrize("declared", ["", "%YAML 1.1\n---\n", "%YAML 1.2\n---\n"])
+def test_words_are_read_alike_under_every_declared_version(declared):
+    metric = Metric.from_yaml(declared + MINIMAL.replace("1-5", "{Yes: 1, off: 0.5, No: 0}") + "title: on\n")
+    assert metric.scale.labels == ("Yes", "off", "No")
+    assert metric.title == "on"
+    assert Metric.from_yaml(metric.to_yaml()) == metric
+
+
+def test_a_value_that_contains_itself_is_refused_with_its_line():
+    assert "line 4: a value contains itself" in refusal(MINIMAL + "steps: &a [*a]\n")
+
+
+def test_a_file_of_any_length_is_refused_at_once():
+    assert "characters, more than" in refusal(MINIMAL + "#" * 2_000_000)
+
+
 def test_a_metric_file_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "m.yaml")
     with pytest.raises(MetricError, match="is a pipe"):

@@ -169,6 +169,12 @@ def test_levels_that_are_numbers_are_their_own_labels():
     assert "1. 0" not in form.text
 
 
+@pytest.mark.parametrize("levels", [["1", "5", "10"], ["2", "1"], ["01", "02"], ["low", "1"]])
+def test_other_numbers_are_names_of_levels_only(levels):
+    (form,) = question_forms(ScoreQuestion(levels=levels))
+    assert form.metric.scale.labels == tuple(str(number) for number in range(1, len(levels) + 1))
+
+
 @pytest.mark.parametrize("count", [2, 26, 27, 255])
 def test_letters_go_as_far_as_the_alphabet(count):
     (form,) = question_forms(ChoiceQuestion(options=[f"option {number}" for number in range(count)]))

@@ -268,3 +268,14 @@ def test_token_numbers_survive_the_way_to_the_host():
     assert read.top_tokens[0].tolist() == head.logits(hidden)[0].argsort(descending=True)[:8].tolist()
     assert read.top_tokens[0, 0] == vocabulary - 1
     assert read.logprobs.dtype == np.float64
+
+
+@pytest.mark.parametrize("devices", [0, 1, 4])
+def test_as_many_packs_are_launched_ahead_as_a_model_has_gpus(devices, monkeypatch):
+    gpus = [torch.device("cuda", number) for number in range(devices)]
+    monkeypatch.setattr("geval_local.engine.prefix_sharing.engine.gpus_of", lambda model: gpus)
+    model = tiny_model("llama", VOCAB, torch.float32)
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    trie = PrefixSharingEngine(model, Head(model), batch_tokens=20, padded=alone)
+    assert trie.look_ahead == devices
+    assert largest_difference(logprobs(trie, documents()), logprobs(alone, documents())) < 1e-3

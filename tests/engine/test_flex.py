@@ -79,6 +79,7 @@ def test_intervals_and_tiles_say_what_the_prompts_say(sequences, data):
         assert some[row, column] or whole[row, column] or not tile.any()
         assert not whole[row, column] or real.all()
         assert not (some[row, column] and whole[row, column])
+        assert row * 4 < tokens or not (some[row, column] or whole[row, column])
 
 
 def test_tiles_out_of_reach_are_not_computed():

@@ -366,7 +366,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("geval_local.io.readers.PARQUET_BATCH_ROWS", 2)
+    monkeypatch.setattr("geval_local.io.rows.PARQUET_BATCH_ROWS", 2)
     not_utf8 = pa.array([b"a", b"b", b"caf\xe9", b"d", b"e"]).view(pa.string())
     weights = pa.array([[("x", 1.5)]] * 5, pa.map_(pa.string(), pa.float64()))
     table = pa.table({"source": not_utf8, "output": [["o", "p"], None, ["o"], ["o"], ["o"]], "weights": weights})

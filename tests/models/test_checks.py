@@ -113,6 +113,24 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path, broken):
         load_model(find_judge(directory))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_that_no_probe_reaches_is_looked_at_too(tmp_path, dtype):
+    """The embedding of a token that is in no prompt until it is in one."""
+    directory = judge(tmp_path, dtype=dtype)
+    name = "model.embed_tokens.weight"
+    edit_weights(directory, lambda weights: {name: weights[name].index_fill(0, torch.tensor([262]), float("nan"))})
+    with pytest.raises(WeightsError, match=f"1 of its weights are not finite numbers .*{re.escape(name)}"):
+        load_model(find_judge(directory))
+
+
+def test_large_weights_are_finite_however_large_their_sum(tmp_path):
+    directory = judge(tmp_path, dtype=torch.float32)
+    name = "model.layers.1.mlp.down_proj.weight"
+    edit_weights(directory, lambda weights: {name: weights[name] * 0 + 3e38})
+    with pytest.raises(JudgeError, match="logits are not finite in float32, although its weights are"):
+        load_model(find_judge(directory))
+
+
 def test_a_dtype_without_room_for_the_activations_is_refused(tmp_path):
     directory = judge(tmp_path, dtype=torch.float32)
     name = "model.layers.1.mlp.down_proj.weight"

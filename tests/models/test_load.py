@@ -169,8 +169,8 @@ def test_missing_weights_say_how_to_fetch_and_carry_them(judge):
     (judge / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"there are no weights \(model.safetensors\)"):
         load_model(find_judge(judge))
-    (judge / "weights.gguf").touch()
-    with pytest.raises(WeightsError, match=r"found weights\.gguf, a format that is not read"):
+    (judge / "weights.onnx").touch()
+    with pytest.raises(WeightsError, match=r"found weights\.onnx, a format that is not read"):
         load_model(find_judge(judge))
     with pytest.raises(WeightsError, match=r"holds no config\.json"):
         resolve_directory(JudgeEntry(name="x", path=judge / "nowhere"))

@@ -72,7 +72,6 @@ def page(made, tmp_path_factory):
         group_by="doc_id",
         metrics=metric,
         signature="judge:nano@12|dtype:float32",
-        resamples=20,
     )
 
 
@@ -317,7 +316,7 @@ def hostile(tmp_path_factory):
     made[-1]["geval"]["coherence"]["error"] = HOSTILE[1]
     notes = {text: {"prompt": text, "steps": [text]} for text in HOSTILE}
     path = tmp_path_factory.mktemp("hostile") / "report.html"
-    options = {"metrics": notes, "human": "scores.coherence", "group_by": "doc_id", "resamples": 0}
+    options = {"metrics": notes, "human": "scores.coherence", "group_by": "doc_id"}
     write_report(made, path, signature="|".join(HOSTILE), manifest=dict.fromkeys(HOSTILE, HOSTILE[1]), **options)
     return path, made
 

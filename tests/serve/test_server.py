@@ -44,7 +44,7 @@ NOULS = {
 
 def client_of(judge=None, **settings):
     app = create_app({MODEL: judge or MockJudge()}, ServeSettings(**settings))
-    return testclient.TestClient(app, raise_server_exceptions=False)
+    return testclient.TestClient(app, base_url="http://127.0.0.1:8399", raise_server_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +291,27 @@ def test_without_the_key_nothing_is_answered(path):
         assert decisions(client).status_code == 200
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8399", "127.0.0.1.evil.example", "", "[::2]:80"])
+def test_without_a_key_only_localhost_is_answered(host):
+    with client_of() as client:
+        assert client.get("/v1/models", headers={"Host": host}).status_code == 403
+        for own in ("localhost", "localhost:8399", "127.0.0.1", "[::1]:8399"):
+            assert client.get("/v1/models", headers={"Host": own}).status_code == 200
+    with client_of(api_key="k") as client:
+        answer = client.get("/v1/models", headers={"Host": host or "x", "Authorization": "Bearer k"})
+        assert answer.status_code == 200
+
+
+def test_unpacked_bodies_count_as_held():
+    body = json.dumps({"model": MODEL, "input": "a" * 50_000, "questions": [PREDICATE]}).encode()
+    headers = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
+    with client_of(max_body=100_000) as client:
+        held = client.app.state.server._held
+        held.held = held.most - 10_000
+        assert client.post("/v1/decisions", content=zstandard.compress(body), headers=headers).status_code == 429
+        assert held.held == held.most - 10_000
+
+
 def test_models_for_both_clients(client):
     body = client.get("/v1/models").json()
     assert [model["id"] for model in body["data"]] == [MODEL]
@@ -318,6 +339,7 @@ def test_the_page_of_routes_loads_nothing(client):
     page = client.get("/docs").text
     assert "/v1/decisions" in page
     assert "http" not in page
+    assert "src=" not in page
     assert client.get("/openapi.json").json()["paths"]
 
 

@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
+pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
 
-from cli_run import judge_directory  # noqa: E402
-from serving import serving  # noqa: E402
+from cli_run import judge_directory, run
+from serving import serving
 
-from geval_local.testing import MockEngine, MockJudge  # noqa: E402
+from geval_local.testing import MockEngine, MockJudge
 
 
 def body(questions=1, text="A text."):
@@ -46,7 +46,7 @@ def test_a_client_that_leaves_frees_its_work():
         client = socket.create_connection(("127.0.0.1", port))
         content = body(400)
         client.sendall(
-            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             + f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )
@@ -65,7 +65,8 @@ def test_a_client_that_leaves_frees_its_work():
 def test_a_slow_body_is_given_up_and_others_are_served_meanwhile():
     with serving(MockJudge(), body_seconds=0.5) as (port, _), socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(
-            b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+            b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
         )
         assert post(port, body())[0] == 200
         slow.settimeout(10)
@@ -86,12 +87,13 @@ def test_thousands_of_idle_connections_hold_nobody_up():
     "raw",
     [
         b"GARBAGE\r\n\r\n",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
-        b"POST /v1/decisions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
-        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\n b: c\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+        b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\r\n b: c\r\n\r\n",
     ],
 )
 def test_broken_requests_do_not_stop_the_server(raw):
@@ -184,14 +186,19 @@ def test_it_opens_nothing_but_its_socket():
         process.wait()
 
 
-def test_an_address_for_all_without_a_key_is_refused_before_loading():
-    done = subprocess.run(
-        [sys.executable, "-m", "geval_local", "serve", "--host", "0.0.0.0"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={name: value for name, value in os.environ.items() if name != "GEVAL_LOCAL_API_KEY"},
-    )
-    assert done.returncode == 2
+def test_an_address_for_all_without_a_key_is_refused_before_loading(monkeypatch, tmp_path):
+    monkeypatch.delenv("GEVAL_LOCAL_API_KEY", raising=False)
+    done = run("serve", "--host", "0.0.0.0", home=tmp_path)
+    assert done.exit_code == 2
     assert "needs an API key" in done.stderr
+    assert "loading" not in done.stderr
+
+
+def test_an_address_that_is_taken_is_told_before_loading(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run("serve", "--port", taken.getsockname()[1], home=tmp_path)
+    assert done.exit_code == 2
+    assert "cannot listen" in done.stderr
     assert "loading" not in done.stderr

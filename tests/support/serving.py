@@ -1,4 +1,4 @@
-"""A server on a loopback socket, in a thread of the test."""
+"""A server on a real socket, in a thread of the test; import it only where fastapi and uvicorn are installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import uvicorn
 from geval_local.serve.app import create_app
 from geval_local.serve.settings import ServeSettings
 
+__all__ = ["serving"]
+
 
 @contextlib.contextmanager
 def serving(judge, **settings):
+    """Serve a judge as ``mock``; yields the port and the server's insides."""
     app = create_app({"mock": judge}, ServeSettings(**settings))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -10,8 +10,9 @@ from typing import Any
 
 from geval_local.analysis.reading import number_at, read_rows
 from geval_local.analysis.records import ScoredItem, word_count
-from geval_local.analysis.statistics.correlation import Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.io.results import numbered
 
 __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkData", "benchmark", "benchmark_items", "read_benchmark"]
 
@@ -143,7 +144,7 @@ def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
     rows = read_rows(path)
     needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
     problems: list[str] = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in numbered(rows):
         problems += [f"row {number}: no text in {field!r}" for field in needed if not isinstance(row.get(field), str)]
         ratings = row.get("scores")
         if not isinstance(ratings, Mapping):

@@ -11,9 +11,11 @@ from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmar
 from geval_local.analysis.ratings.responses import figure_items
 from geval_local.analysis.reading import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.correlation import Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.grouping import EVERY_ROW, documents_of
+from geval_local.io.results import numbered
 
 __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
 
@@ -29,6 +31,11 @@ class Rated(Protocol):
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows, unchanged."""
+        ...
+
+    @property
+    def grouping(self) -> str:
+        """Which rows are taken for one document, in words."""
         ...
 
     @property
@@ -58,6 +65,11 @@ class PublishedRatings:
         return self.data.rows
 
     @property
+    def grouping(self) -> str:
+        """Which rows are taken for one document, in words."""
+        return documents_of((), self.data.benchmark.group_field or EVERY_ROW)[1]
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, then the others that the file allows."""
         return _levels(
@@ -85,6 +97,8 @@ class OwnRatings:
         Metric -> field of its human rating.
     group_by, system : str or None
         As for `geval_local.analysis.reading.read_results`.
+    grouping : str
+        Which rows are taken for one document, in words.
     fields : dict of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     """
@@ -94,6 +108,7 @@ class OwnRatings:
     human: Mapping[str, str]
     group_by: str | None = None
     system: str | None = None
+    grouping: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -151,14 +166,17 @@ def read_own(
     rows = read_rows(path)
     for rating in dict.fromkeys(human.values()):
         check_ratings(rows, rating, path)
+    group_by, grouping = documents_of(rows, group_by)
     groups = []
-    for number, row in enumerate(rows, start=1):
+    for number, row in numbered(rows):
         group = number if group_by is None else lookup(row, group_by)
         if group is None:
             raise missing_field(row, group_by or "", f"{path}, row {number}", "to group by ")
         groups.append(str(group))
     chosen = _first_groups(groups, limit_groups)
-    return OwnRatings(str(path), tuple(rows[index] for index in chosen), human, group_by, system, fields or {})
+    return OwnRatings(
+        str(path), tuple(rows[index] for index in chosen), human, group_by, system, grouping, fields or {}
+    )
 
 
 def _first_groups(groups: Sequence[str], limit: int | None) -> list[int]:

@@ -18,6 +18,7 @@ from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_ite
 from geval_local.analysis.reading import figures_of, number_at
 from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
+from geval_local.io.results import numbered
 from geval_local.scale import Scale
 
 __all__ = [
@@ -141,7 +142,7 @@ def geval_items(
         If the benchmark, the dimension or a row is not as it must be, with the row's number from 1.
     """
     data = read_benchmark(path, name)
-    for number, row in enumerate(data.rows, start=1):
+    for number, row in numbered(data.rows):
         responses = row.get("all_responses")
         if not isinstance(responses, list) or not responses or not all(isinstance(text, str) for text in responses):
             raise DataError(
@@ -165,7 +166,10 @@ def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[
     return benchmark_items(
         data,
         dimension,
-        [number_at(found, "score", f"{data.path}, row {number}") for number, found in enumerate(figures, start=1)],
+        [
+            number_at(found, "score", f"{data.path}, row {number}")
+            for (number, _), found in zip(numbered(data.rows), figures, strict=True)
+        ],
         probabilities=[found.get("probabilities") or None for found in figures],
         errors=[found.get("error") for found in figures],
     )
@@ -191,7 +195,7 @@ def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_
         If a row has no prediction of the dimension, with its number from 1.
     """
     values = []
-    for number, row in enumerate(data.rows, start=1):
+    for number, row in numbered(data.rows):
         value = number_at(row, f"{field}.{dimension}", f"{data.path}, row {number}")
         if math.isnan(value):
             raise DataError(f"{data.path}, row {number}: no prediction of {dimension!r} in {field!r}")

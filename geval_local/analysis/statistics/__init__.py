@@ -1,1 +1,11 @@
-"""Correlations, resampling and tests."""
+"""Coefficients, intervals and tests. Intervals of means are in `geval_local.interval`.
+
+- `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
+- `levels`: coefficients within documents, pooled, and over systems, with each document or system left out
+- `jackknife`: intervals and tests from what was left out; what they generalise to
+- `correlation`: scores against human ratings, in one result
+- `significance`: two judges on common ground; Williams' test; Holm's correction
+- `resampling`: sign-flip and permutation tests, folds of documents
+- `agreement`: judges with each other, without people
+- `distributions`: recorded label probabilities as arrays
+"""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from geval_local.analysis.records import ScoredItem, pair
-from geval_local.analysis.statistics.levels import coefficients
+from geval_local.analysis.statistics.coefficients import coefficients
 
 __all__ = ["Agreement", "agree", "krippendorff_alpha"]
 
@@ -59,7 +59,7 @@ def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreemen
     left, right = pair(first, second, same_human=False)
     a = np.array([item.predicted for item in left])
     b = np.array([item.predicted for item in right])
-    pearson, spearman, kendall = coefficients(a, b).tolist()
+    pearson, spearman, kendall = coefficients(a, b)[:3].tolist()
     scored = [sum(math.isfinite(item.predicted) for item in items) for items in (first, second)]
     return Agreement(
         n=len(left),

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of
 from geval_local.analysis.statistics.levels import (
-    LevelStatistic,
-    PooledStatistic,
-    SummaryStatistic,
-    SystemStatistic,
-    tied_pairs,
+    DEFAULT_TARGETS,
+    Constant,
+    Level,
+    LevelFigures,
+    Ties,
+    level_figures,
+    skipped_by_reason,
 )
-from geval_local.analysis.statistics.resampling import Interval, group_draws, interval_of
 from geval_local.errors import DataError
+from geval_local.interval import FEW_UNITS, Interval
 
-__all__ = ["Correlation", "Level", "Ties", "correlate", "level_statistic"]
+__all__ = ["Correlation", "average_interval", "correlate", "generalises_to", "interval_at", "known_target", "within"]
 
-Level = Literal["summary", "pooled", "system"]
-
-
-@dataclass(frozen=True)
-class Ties:
-    """Pairs of compared items with equal values.
-
-    Attributes
-    ----------
-    pairs : int
-        Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
-    human, predicted : int
-        How many of them the people, and the scores, do not tell apart.
-    """
-
-    pairs: int
-    human: int
-    predicted: int
+#: Below this many systems intervals about new ones are too wide, and tests reject too seldom (benchmarks/coverage.py).
+FEW_SYSTEMS = 30
 
 
 @dataclass(frozen=True)
@@ -52,40 +37,58 @@ class Correlation:
         ``summary``: within each group, then the mean over groups. ``pooled``: all items at once. ``system``: over the
         means of the systems.
     pearson, spearman, kendall : Interval
-        Coefficients (Kendall's is tau-b) with bootstrap percentile intervals over groups; NaN where undefined.
+        Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
+    accuracy : Interval
+        Share of pairs that the scores order, or tie, as people do, 0 to 1, with calibrated ties; NaN where it was not
+        computed (many items at once).
+    auc : Interval
+        Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
+    target : {"documents", "systems", "both"}
+        What the intervals generalise to.
+    holds_for : str
+        The same in words.
     n : int
         Items with a rating and a score.
     points : int
         What was correlated: groups kept (summary), items (pooled) or systems (system).
-    groups : int
-        Groups among the items.
+    groups, systems : int
+        Groups and systems among the items; 0 systems where they are not known.
     skipped : dict of str to int
         Reason -> groups without a coefficient of their own; summary level only.
     left_out : dict of str to int
         Reason -> items without a score or a rating.
     ties : Ties
         Pairs that cannot be ordered.
+    epsilon : float or None
+        Scores this close count as a tie in the accuracy.
     """
 
     level: Level
     pearson: Interval
     spearman: Interval
     kendall: Interval
+    accuracy: Interval
+    auc: Interval
+    target: Target
+    holds_for: str
     n: int
     points: int
     groups: int
+    systems: int
     skipped: dict[str, int]
     left_out: dict[str, int]
     ties: Ties
+    epsilon: float | None
 
 
 def correlate(
     items: Iterable[ScoredItem],
     level: Level = "summary",
     *,
-    resamples: int = 1000,
-    seed: int = 0,
+    target: Target | None = None,
+    constant: Constant = "skip",
     confidence: float = 0.95,
+    accuracy: bool = False,
 ) -> Correlation:
     """Correlate scores with human ratings.
 
@@ -95,69 +98,112 @@ def correlate(
         Unscored and unrated items are counted and left out.
     level : {"summary", "pooled", "system"}
         See `Correlation`.
-    resamples : int
-        Bootstrap draws of groups (documents); 0 for none.
-    seed : int
-        Seed of the draws.
+    target : {"documents", "systems", "both"}, optional
+        What the intervals generalise to; by default new documents with the same systems, and both at system level.
+    constant : {"skip", "zero"}
+        Groups whose scores are constant are left out, or count as no agreement.
     confidence : float
         Coverage of the intervals, 0-1.
+    accuracy : bool
+        Compute the pairwise accuracy even where that is slow.
 
     Raises
     ------
     DataError
-        If no item has both a rating and a score, or the system level is asked for without systems.
+        If no item has both a rating and a score, or systems are asked for and not known.
     """
     kept, left_out = usable(items)
-    statistic = level_statistic(kept, level)
-    human, predicted = _values(kept)
-    groups = len({item.group for item in kept})
-    draws = statistic.resample(group_draws(groups, resamples, seed)) if resamples else np.zeros((0, 3))
-    pearson, spearman, kendall = (interval_of(statistic.point[i], draws[:, i], confidence) for i in range(3))
-    skipped: dict[str, int] = {}
-    if isinstance(statistic, SummaryStatistic):
-        skipped = statistic.skipped
-        points = groups - sum(skipped.values())
-        ties = Ties(statistic.pairs, statistic.human_ties, statistic.predicted_ties)
-    else:
-        if isinstance(statistic, SystemStatistic):
-            human, predicted = (means[0] for means in statistic.means)
-        points = human.size
-        ties = Ties(points * (points - 1) // 2, tied_pairs(human), tied_pairs(predicted))
-    return Correlation(level, pearson, spearman, kendall, len(kept), points, groups, skipped, left_out, ties)
+    target = known_target(kept, level, target)
+    figures = level_figures(kept, level, target, constant=constant, accuracy=accuracy)
+    found = {name: interval_at(figures.replicates, name, level, target, confidence) for name in ALL_COEFFICIENTS}
+    return Correlation(
+        level,
+        pearson=found["pearson"],
+        spearman=found["spearman"],
+        kendall=found["kendall"],
+        accuracy=found["accuracy"],
+        auc=found["auc"],
+        target=target,
+        holds_for=generalises_to(target, figures),
+        n=len(kept),
+        points=figures.points,
+        groups=figures.documents,
+        systems=figures.systems,
+        skipped=skipped_by_reason(figures.skipped),
+        left_out=left_out,
+        ties=figures.ties,
+        epsilon=figures.epsilon,
+    )
 
 
-def level_statistic(items: Sequence[ScoredItem], level: Level) -> LevelStatistic:
-    """Build the statistic that `correlate` resamples; all items must have a rating and a score.
+def interval_at(
+    replicates: Replicates, coefficient: str, level: Level, target: Target, confidence: float = 0.95
+) -> Interval:
+    """Interval of one coefficient at a level."""
+    # At summary level with fixed systems the figure is a mean over documents; elsewhere it is one correlation.
+    correlation = coefficient in COEFFICIENTS and not (level == "summary" and target == "documents")
+    found = replicates.interval(ALL_COEFFICIENTS.index(coefficient), target, confidence, correlation=correlation)
+    return within(found, -1.0 if coefficient in COEFFICIENTS else 0.0, 1.0)
+
+
+def within(interval: Interval, low: float, high: float) -> Interval:
+    """Cut an interval off where the figure cannot be."""
+    if math.isnan(interval.low):
+        return interval
+    return replace(interval, low=max(low, interval.low), high=min(high, interval.high))
+
+
+def average_interval(
+    dimensions: Iterable[Iterable[ScoredItem]],
+    level: Level,
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+    constant: Constant = "skip",
+    confidence: float = 0.95,
+) -> Interval:
+    """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
+
+    Documents are left out of all dimensions at once, so that what the dimensions share is not counted as independent.
 
     Raises
     ------
     DataError
         As `correlate`.
     """
-    if not items:
-        raise DataError(
-            "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
-        )
-    human, predicted = _values(items)
-    groups = _codes([item.group for item in items])
-    if level == "summary":
-        return SummaryStatistic(human, predicted, groups)
-    if level == "pooled":
-        return PooledStatistic(human, predicted, groups)
-    systems = [item.system for item in items]
-    if not all(systems):
-        raise DataError(
-            "a correlation over systems needs to know who wrote each output",
-            hint="Name the field that holds the system, or choose the summary or pooled level.",
-        )
-    return SystemStatistic(human, predicted, groups, _codes(systems))
+    rated = [usable(items)[0] for items in dimensions]
+    chosen = known_target([item for items in rated for item in items], level, target)
+    wanted = coefficient == "accuracy"
+    parts = [level_figures(items, level, chosen, constant=constant, accuracy=wanted) for items in rated]
+    figures = mean_of([part.replicates for part in parts])
+    return interval_at(figures, coefficient, level, chosen, confidence)
 
 
-def _values(items: Sequence[ScoredItem]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.array([item.human for item in items]), np.array([item.predicted for item in items])
+def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
+    """Give the target in use: the one asked for, or the level's.
+
+    Raises
+    ------
+    DataError
+        If it is none of the three.
+    """
+    if target not in (None, "documents", "systems", "both"):
+        raise DataError(f"unknown target {target!r}", hint="Choose documents, systems or both.")
+    return DEFAULT_TARGETS[level] if target is None else target
 
 
-def _codes(names: Sequence[str]) -> NDArray[np.int64]:
-    # In order of appearance, so that equal seeds draw the same groups for two judges on the same items.
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+def generalises_to(target: Target, figures: LevelFigures) -> str:
+    """Say in words what an interval or a test holds for, and where it should not be relied upon."""
+    documents = f"{figures.documents} documents"
+    systems = f"{figures.systems} systems" if figures.systems else "systems"
+    told = {
+        "documents": f"new documents from the same {systems}, not for new systems",
+        "systems": f"new systems on the same {documents}, not for new documents",
+        "both": "new systems and new documents",
+    }[target]
+    few = []
+    if target != "documents" and figures.systems < FEW_SYSTEMS:
+        few.append(f"approximately, with only {figures.systems} systems: rather too wide")
+    if target != "systems" and figures.documents < FEW_UNITS:
+        few.append(f"approximately, with only {figures.documents} documents")
+    return f"{told} ({'; '.join(few)})" if few else told

@@ -1,178 +1,321 @@
-"""The statistics behind a correlation, kept so that resampled groups can be correlated without looking at items again.
+"""Agreement at three levels, on all of the data and with each document or system left out.
 
-Three levels: ``summary`` (within each document, then the mean), ``pooled`` (all items at once), ``system`` (means of
-systems). Each holds the coefficients on the data (`point`) and computes them for drawn groups (`resample`), in the
-order Pearson, Spearman, Kendall tau-b, NaN where one side is constant.
+``summary``: within each document, then the mean over documents. ``pooled``: all items at once. ``system``: over the
+means of the systems.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Protocol
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "COEFFICIENTS",
-    "LevelStatistic",
-    "PooledStatistic",
-    "SummaryStatistic",
-    "SystemStatistic",
-    "coefficients",
-    "tied_pairs",
-]
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.coefficients import (
+    coefficient_rows,
+    coefficients,
+    leave_groups_out,
+    leave_one_out,
+    tie_threshold,
+    tied_pairs,
+)
+from geval_local.analysis.statistics.jackknife import Axis, Replicates, Target
+from geval_local.errors import DataError
 
-COEFFICIENTS = ("pearson", "spearman", "kendall")
+__all__ = ["DEFAULT_TARGETS", "Constant", "Level", "LevelFigures", "Ties", "level_figures", "skipped_by_reason"]
+
+Level = Literal["summary", "pooled", "system"]
+#: What becomes of a document to whose texts the judge gives one score: left out, or no agreement at all (0).
+Constant = Literal["skip", "zero"]
+
+#: What is generalised to unless something else is asked for. A mean over documents, or a pool of them, is a statement
+#: about the systems at hand on more documents, and valid from ten documents on; a correlation over systems is about
+#: systems, and knowing these few on more documents says nothing of the next one.
+DEFAULT_TARGETS: dict[Level, Target] = {"summary": "documents", "pooled": "documents", "system": "both"}
+
+#: More documents than this are pooled in blocks: the same blocks wherever a document occurs.
+BLOCKS = 200
+# Pairwise accuracy costs a pair table per left-out unit; above this many compared items it is computed on request only.
+_CHEAP = 200
+# Above this many items the pairs of each single one are not summed up; errors are then too large rather than too small.
+_MOST_ITEMS = 20_000
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Elements held at once while resampling: 32 MB of float64.
-_CHUNK = 4_000_000
-# Above this many groups the groups' pair matrix (groups squared) costs more than one sort per resample.
-_MAX_PAIR_GROUPS = 2_500
 
+@dataclass(frozen=True)
+class Ties:
+    """Pairs of compared items with equal values.
 
-class LevelStatistic(Protocol):
-    """What a level offers to the bootstrap."""
-
-    point: Floats
-
-    def resample(self, draws: Ints) -> Floats:
-        """Coefficients, shape (resamples, 3), for group draws of shape (resamples, groups)."""
-        ...
-
-
-def coefficients(human: Floats, predicted: Floats) -> Floats:
-    """Pearson, Spearman and Kendall tau-b of two vectors (scipy); NaN where either has at most one distinct value."""
-    from scipy import stats
-
-    if np.unique(human).size < 2 or np.unique(predicted).size < 2:
-        return np.full(3, np.nan)
-    return np.array([float(test(human, predicted)[0]) for test in (stats.pearsonr, stats.spearmanr, stats.kendalltau)])
-
-
-def tied_pairs(values: Floats) -> int:
-    """Count the pairs of equal values."""
-    counts = np.unique(values, return_counts=True)[1]
-    return int((counts * (counts - 1) // 2).sum())
-
-
-class SummaryStatistic:
-    """Coefficients of each group, averaged over the groups where both sides vary."""
-
-    def __init__(self, human: Floats, predicted: Floats, groups: Ints) -> None:
-        count = int(groups.max()) + 1
-        self.per_group = np.full((count, 3), np.nan)
-        skipped: Counter[str] = Counter()
-        self.pairs = self.human_ties = self.predicted_ties = 0
-        for group, members in enumerate(_members(groups)):
-            h, p = human[members], predicted[members]
-            self.pairs += h.size * (h.size - 1) // 2
-            self.human_ties += tied_pairs(h)
-            self.predicted_ties += tied_pairs(p)
-            reason = _constant(h, p)
-            if reason is None:
-                self.per_group[group] = coefficients(h, p)
-            else:
-                skipped[reason] += 1
-        self.skipped = dict(skipped)
-        self._kept = np.isfinite(self.per_group[:, 0])
-        self.point = self.resample(np.ones((1, count), dtype=np.int64))[0]
-
-    def resample(self, draws: Ints) -> Floats:
-        """Mean coefficients over the drawn groups that are not skipped."""
-        kept = draws[:, self._kept].astype(np.float64)
-        weight = kept.sum(axis=1, keepdims=True)
-        total = kept @ self.per_group[self._kept]
-        return np.asarray(np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0))
-
-
-class PooledStatistic:
-    """Coefficients over all items at once, groups drawn as a whole.
-
-    A resample repeats every item of a group equally often, so a resample is a vector of weights: ranks come from
-    cumulative weights over the sorted distinct values, and Kendall's concordance from a matrix of signed pair counts
-    between groups, computed once.
+    Attributes
+    ----------
+    pairs : int
+        Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
+    human, predicted : int
+        How many of them the people, and the scores, do not tell apart.
     """
 
-    def __init__(self, human: Floats, predicted: Floats, groups: Ints) -> None:
-        self._groups = groups
-        self._values = (human, predicted)
-        self._centred = (human - human.mean(), predicted - predicted.mean())
-        self._sorted = [np.unique(values, return_inverse=True)[1].reshape(-1) for values in self._values]
-        self._signs: Floats | None = None
-        self.point = coefficients(human, predicted)
+    pairs: int
+    human: int
+    predicted: int
 
-    def resample(self, draws: Ints) -> Floats:
-        """Coefficients of the drawn groups' items."""
-        step = max(1, _CHUNK // self._groups.size)
-        parts = [self._resample(draws[start : start + step]) for start in range(0, len(draws), step)]
-        return np.concatenate(parts) if parts else np.zeros((0, 3))
 
-    def _resample(self, draws: Ints) -> Floats:
-        weights = draws[:, self._groups].astype(np.float64)
-        total = weights.sum(axis=1)
-        ranks, ties, constant = [], [], np.zeros(len(draws), dtype=bool)
-        for positions in self._sorted:
-            order = np.argsort(positions, kind="stable")
-            starts = np.searchsorted(positions[order], np.arange(positions.max() + 1))
-            held = np.add.reduceat(weights[:, order], starts, axis=1)
-            ranks.append((np.cumsum(held, axis=1) - held / 2 + 0.5)[:, positions])
-            ties.append((held * (held - 1)).sum(axis=1) / 2)
-            constant |= (held > 0).sum(axis=1) < 2
-        pairs = total * (total - 1) / 2
-        with np.errstate(invalid="ignore", divide="ignore"):
-            tau = self._concordance(draws) / np.sqrt((pairs - ties[0]) * (pairs - ties[1]))
-            result = np.column_stack(
-                [_weighted_r(*self._centred, weights), _weighted_r(ranks[0], ranks[1], weights), tau]
+@dataclass(frozen=True)
+class LevelFigures:
+    """Coefficients at a level, with what they were computed from.
+
+    Attributes
+    ----------
+    replicates : Replicates
+        Columns as `geval_local.analysis.statistics.coefficients.ALL_COEFFICIENTS`.
+    per_group : dict of str to ndarray
+        Document -> its coefficients, the documents that are kept; summary level only.
+    skipped : dict of str to str
+        Document -> why it has no coefficient; summary level only.
+    points : int
+        What was correlated: documents kept (summary), items (pooled) or systems (system).
+    documents, systems : int
+        How many there are among the items; 0 systems where they are not known.
+    ties : Ties
+        Pairs that cannot be ordered.
+    epsilon : float or None
+        Scores this close count as a tie in the pairwise accuracy; None where it was not computed.
+    """
+
+    replicates: Replicates
+    per_group: Mapping[str, Floats]
+    skipped: Mapping[str, str]
+    points: int
+    documents: int
+    systems: int
+    ties: Ties
+    epsilon: float | None
+
+
+def level_figures(
+    items: Sequence[ScoredItem],
+    level: Level,
+    target: Target | None = "documents",
+    *,
+    constant: Constant = "skip",
+    accuracy: bool = False,
+) -> LevelFigures:
+    """Compute the coefficients of rated and scored items, on all of them and with each unit left out.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        All with a rating and a score.
+    level : {"summary", "pooled", "system"}
+        See the module.
+    target : {"documents", "systems", "both"} or None
+        What will be left out; leaving out systems costs more time, None leaves nothing out and costs least.
+    constant : {"skip", "zero"}
+        Documents whose scores are constant while their ratings are not, at summary level.
+    accuracy : bool
+        Compute the pairwise accuracy even where that is slow.
+
+    Raises
+    ------
+    DataError
+        If there are no items, or systems are needed and not known.
+    """
+    if not items:
+        raise DataError(
+            "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
+        )
+    table = _Table(items)
+    if (level == "system" or target in ("systems", "both")) and not table.systems:
+        wanted = "a correlation over systems" if level == "system" else "a statement about new systems"
+        raise DataError(
+            f"{wanted} needs to know who wrote each output",
+            hint="Name the field that holds the system, or choose the summary or pooled level on new documents.",
+        )
+    figures = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
+    return figures(table, target, constant, accuracy)
+
+
+class _Table:
+    """The items as columns; documents and systems numbered in order of appearance."""
+
+    def __init__(self, items: Sequence[ScoredItem]) -> None:
+        self.human = np.array([item.human for item in items], dtype=np.float64)
+        self.predicted = np.array([item.predicted for item in items], dtype=np.float64)
+        self.documents, self.document = _numbered([item.group for item in items])
+        writers = [item.system for item in items]
+        self.systems, self.system = _numbered(writers) if all(writers) else ((), np.zeros(len(items), dtype=np.int64))
+        self.binary = np.unique(self.human).size == 2
+
+    def rows(self, sets: Sequence[Ints], epsilon: float | None) -> Floats:
+        """Coefficients of sets of items, shape (sets, 5)."""
+        result = np.full((len(sets), 5), np.nan)
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for index, members in enumerate(sets):
+            by_size[members.size].append(index)
+        for size, chosen in by_size.items():
+            if size > 1:
+                members = np.stack([sets[index] for index in chosen])
+                result[chosen] = coefficient_rows(self.human[members], self.predicted[members], epsilon)
+        return self.marked(result)
+
+    def marked(self, figures: Floats) -> Floats:
+        """Blank the AUC where ratings are not binary."""
+        if not self.binary:
+            figures[..., 4] = np.nan
+        return figures
+
+
+def _summary(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+    members = _members(table.document)
+    epsilon = None
+    if accuracy or max(own.size for own in members) <= _CHEAP:
+        epsilon = tie_threshold(table.human, table.predicted, table.document)
+    figures = table.rows(members, epsilon)
+    skipped: dict[str, str] = {}
+    pairs = ties_human = ties_predicted = 0
+    for index, own in enumerate(members):
+        human, predicted = table.human[own], table.predicted[own]
+        pairs += own.size * (own.size - 1) // 2
+        ties_human += tied_pairs(human)
+        ties_predicted += tied_pairs(predicted)
+        reason = _constant(human, predicted)
+        if reason == "constant predictions" and constant == "zero":
+            figures[index] = _no_agreement(table, human, epsilon)
+        elif reason is not None:
+            skipped[table.documents[index]] = reason
+    kept = np.array([name not in skipped for name in table.documents])
+    names, values = tuple(np.array(table.documents, dtype=object)[kept]), figures[kept]
+    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
+    value = np.full(5, np.nan)
+    if names:
+        value = values.mean(axis=0)
+    if len(names) > 1:
+        without["documents"] = (names, (values.sum(axis=0) - values) / (len(names) - 1))
+    if target in ("systems", "both") and names:
+        places = np.flatnonzero(kept)
+        sets = [
+            members[place][table.system[members[place]] != system]
+            for place in places
+            for system in range(len(table.systems))
+        ]
+        held = table.rows(sets, epsilon).reshape(len(places), len(table.systems), 5)
+        if constant == "zero":
+            held = np.nan_to_num(held)
+        with np.errstate(invalid="ignore"):
+            defined = np.isfinite(held).sum(axis=0)
+            means = np.where(defined > 0, np.nansum(held, axis=0) / np.maximum(defined, 1), np.nan)
+        without["systems"] = (table.systems, means)
+        change = np.nan_to_num(held - values[:, None]) / len(names)
+        # Leaving out an item that is not there changes nothing and is no replicate.
+        there = np.zeros((len(table.documents), len(table.systems)), dtype=bool)
+        there[table.document, table.system] = True
+        cells = [
+            f"{name}\x1f{system}"
+            for place, name in zip(places, names, strict=True)
+            for system, present in zip(table.systems, there[place], strict=True)
+            if present
+        ]
+        without["items"] = (tuple(cells), value + change[there[places]])
+    return LevelFigures(
+        Replicates(value, without),
+        dict(zip(names, values, strict=True)),
+        skipped,
+        len(names),
+        len(table.documents),
+        len(table.systems),
+        Ties(pairs, ties_human, ties_predicted),
+        epsilon,
+    )
+
+
+def _pooled(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+    count = table.human.size
+    epsilon = None
+    if accuracy or count <= _CHEAP:
+        epsilon = tie_threshold(table.human, table.predicted, np.zeros(count, dtype=np.int64))
+    value = table.marked(coefficients(table.human, table.predicted, epsilon))
+    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
+    if target is not None:
+        names, codes = table.documents, table.document
+        if len(names) > BLOCKS:
+            names, numbers = _numbered([f"block {zlib.crc32(name.encode()) % BLOCKS}" for name in names])
+            codes = numbers[codes]
+        held = leave_groups_out(table.human, table.predicted, codes, epsilon)
+        without["documents"] = (names, table.marked(held))
+    if target in ("systems", "both"):
+        own = table.systems
+        held = leave_groups_out(table.human, table.predicted, table.system, epsilon)
+        without["systems"] = (own, table.marked(held))
+        if 3 <= count <= _MOST_ITEMS and np.isfinite(value[0]):
+            cells = tuple(
+                f"{table.documents[d]}\x1f{table.systems[s]}\x1f{place}"
+                for place, (d, s) in enumerate(zip(table.document, table.system, strict=True))
             )
-        result[constant] = np.nan
-        return result
-
-    def _concordance(self, draws: Ints) -> Floats:
-        """Concordant minus discordant pairs of each resample."""
-        groups = draws.shape[1]
-        if groups > _MAX_PAIR_GROUPS:
-            return np.array([self._concordance_by_sorting(row) for row in draws])
-        if self._signs is None:
-            self._signs = _signed_pairs(*self._values, self._groups, groups)
-        counts = draws.astype(np.float64)
-        return np.asarray(((counts @ self._signs) * counts).sum(axis=1) / 2)
-
-    def _concordance_by_sorting(self, row: Ints) -> float:
-        from scipy import stats
-
-        human, predicted = (np.repeat(values, row[self._groups]) for values in self._values)
-        pairs = human.size * (human.size - 1) / 2
-        untied = (pairs - tied_pairs(human)) * (pairs - tied_pairs(predicted))
-        return float(stats.kendalltau(human, predicted)[0] * np.sqrt(untied)) if untied else 0.0
+            without["items"] = (cells, table.marked(leave_one_out(table.human, table.predicted, epsilon)))
+    ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
+    return LevelFigures(
+        Replicates(value, without), {}, {}, count, len(table.documents), len(table.systems), ties, epsilon
+    )
 
 
-class SystemStatistic:
-    """Coefficients over the systems' mean rating and mean score."""
+def _system(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+    shape = (len(table.documents), len(table.systems))
+    sums = [np.zeros(shape) for _ in range(3)]
+    for into, values in zip(sums, (table.human, table.predicted, np.ones(table.human.size)), strict=True):
+        np.add.at(into, (table.document, table.system), values)
+    human, predicted, count = sums
+    totals = [part.sum(axis=0) for part in sums]
+    h, p = _means(totals[0], totals[2]), _means(totals[1], totals[2])
+    epsilon = tie_threshold(h, p, np.zeros(h.size, dtype=np.int64))
+    value = table.marked(coefficient_rows(h[None], p[None], epsilon)[0])
+    rest = totals[2] - count
+    rest_h, rest_p = _means(totals[0] - human, rest), _means(totals[1] - predicted, rest)
+    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
+    by_document = coefficient_rows(rest_h, rest_p, epsilon) if len(table.documents) > 1 else np.zeros((0, 5))
+    without["documents"] = (table.documents, table.marked(by_document))
+    if target in ("systems", "both"):
+        sets = [np.delete(np.arange(h.size), unit) for unit in range(h.size)]
+        chosen = np.stack(sets)
+        without["systems"] = (table.systems, table.marked(coefficient_rows(h[chosen], p[chosen], epsilon)))
+        places = np.argwhere(count > 0)
+        if len(places) <= _MOST_ITEMS:
+            one_h, one_p = np.repeat(h[None], len(places), axis=0), np.repeat(p[None], len(places), axis=0)
+            documents, systems = places.T
+            row = np.arange(len(places))
+            one_h[row, systems], one_p[row, systems] = rest_h[documents, systems], rest_p[documents, systems]
+            cells = tuple(f"{table.documents[d]}\x1f{table.systems[s]}" for d, s in places)
+            without["items"] = (cells, table.marked(coefficient_rows(one_h, one_p, epsilon)))
+    points = len(table.systems)
+    ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
+    return LevelFigures(Replicates(value, without), {}, {}, points, len(table.documents), points, ties, epsilon)
 
-    def __init__(self, human: Floats, predicted: Floats, groups: Ints, systems: Ints) -> None:
-        shape = (int(groups.max()) + 1, int(systems.max()) + 1)
-        self._sums = [np.zeros(shape) for _ in range(3)]
-        for table, values in zip(self._sums, (human, predicted, np.ones(human.size)), strict=True):
-            np.add.at(table, (groups, systems), values)
-        self.means = self._means(np.ones((1, shape[0]), dtype=np.int64))
-        self.point = coefficients(self.means[0][0], self.means[1][0])
 
-    def resample(self, draws: Ints) -> Floats:
-        """Coefficients of the systems' means over the drawn groups; NaN where a draw leaves a system without items."""
-        human, predicted = self._means(draws)
-        step = max(1, _CHUNK // human.shape[1] ** 2)
-        parts = [_rowwise(human[i : i + step], predicted[i : i + step]) for i in range(0, len(draws), step)]
-        return np.concatenate(parts) if parts else np.zeros((0, 3))
+def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:
+    """Count the documents without a coefficient by reason."""
+    return dict(Counter(skipped.values()))
 
-    def _means(self, draws: Ints) -> tuple[Floats, Floats]:
-        human, predicted, count = (draws.astype(np.float64) @ table for table in self._sums)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            # The order of a sum moves its last bits, which would break a tie between equal means.
-            return np.round(human / count, 12), np.round(predicted / count, 12)
+
+def _means(total: Floats, count: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # The order of a sum moves its last bits, which would break a tie between equal means.
+        return np.asarray(np.round(total / count, 12))
+
+
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+    return tuple(numbers), codes
+
+
+def _members(codes: Ints) -> list[Ints]:
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.searchsorted(codes[order], np.arange(1, int(codes.max()) + 1)))
 
 
 def _constant(human: Floats, predicted: Floats) -> str | None:
@@ -182,45 +325,8 @@ def _constant(human: Floats, predicted: Floats) -> str | None:
     return f"constant {' and '.join(flat)}" if flat else None
 
 
-def _members(groups: Ints) -> list[Ints]:
-    order = np.argsort(groups, kind="stable")
-    return np.split(order, np.searchsorted(groups[order], np.arange(1, int(groups.max()) + 1)))
-
-
-def _weighted_r(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Pearson correlation per row of weights; `x` and `y` of shape (items,) or (rows, items)."""
-    total = weights.sum(axis=1, keepdims=True)
-    dx = x - (weights * x).sum(axis=1, keepdims=True) / total
-    dy = y - (weights * y).sum(axis=1, keepdims=True) / total
-    moments = [(weights * product).sum(axis=1) for product in (dx * dy, dx * dx, dy * dy)]
-    return np.asarray(np.clip(moments[0] / np.sqrt(moments[1] * moments[2]), -1.0, 1.0))
-
-
-def _rowwise(human: Floats, predicted: Floats) -> Floats:
-    """Coefficients of each row; NaN where a row holds a NaN or a constant side."""
-    from scipy import stats
-
-    ones = np.ones_like(human)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = _weighted_r(human, predicted, ones)
-        rho = _weighted_r(stats.rankdata(human, axis=1), stats.rankdata(predicted, axis=1), ones)
-        signs = [np.sign(values[:, :, None] - values[:, None]) for values in (human, predicted)]
-        untied = np.abs(signs[0]).sum(axis=(1, 2)) * np.abs(signs[1]).sum(axis=(1, 2))
-        tau = (signs[0] * signs[1]).sum(axis=(1, 2)) / np.sqrt(untied)
-    result = np.column_stack([r, rho, tau])
-    result[~(untied > 0)] = np.nan
-    return result
-
-
-def _signed_pairs(human: Floats, predicted: Floats, groups: Ints, count: int) -> Floats:
-    """Sum sign(dh) * sign(dp) over all item pairs of two groups, shape (groups, groups), both orders counted."""
-    order = np.argsort(groups, kind="stable")
-    h, p, g = human[order], predicted[order], groups[order]
-    starts = np.searchsorted(g, np.arange(count))
-    signs = np.zeros((count, count))
-    step = max(1, _CHUNK // h.size)
-    for start in range(0, h.size, step):
-        rows = slice(start, start + step)
-        products = np.sign(h[rows, None] - h[None]) * np.sign(p[rows, None] - p[None])
-        np.add.at(signs, g[rows], np.add.reduceat(products, starts, axis=1))
-    return signs
+def _no_agreement(table: _Table, human: Floats, epsilon: float | None) -> Floats:
+    """Say what constant scores come to: no correlation, the pairs that people tie too, and an AUC by chance."""
+    pairs = human.size * (human.size - 1) / 2
+    accuracy = np.nan if epsilon is None else tied_pairs(human) / pairs
+    return table.marked(np.array([0.0, 0.0, 0.0, accuracy, 0.5]))

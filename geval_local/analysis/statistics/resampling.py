@@ -1,79 +1,113 @@
-"""Draws, folds and intervals over groups. Items of one group are never separated, and nothing is ever rescored."""
+"""Permutations and folds over groups. Items of one group are never separated, and nothing is ever rescored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["Interval", "group_draws", "group_folds", "interval_of", "mean_over_groups", "two_sided_p"]
+__all__ = ["PERMUTATIONS", "SIGN_FLIP_GROUPS", "group_folds", "sign_flip", "welch_permuted"]
+
+#: Enough for Holm's correction of a hundred tests to be able to reject; all arrangements, where there are fewer.
+PERMUTATIONS = 9_999
+#: From six groups on a sign-flip test can reject at .05; below it cannot, whatever the data.
+SIGN_FLIP_GROUPS = 6
+# With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
+_MOST_PERMUTED = 2_000
+
+Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A figure with its bootstrap percentile interval.
+def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
+    """Permutation test of paired differences: which of the two came first is drawn anew in every group.
 
-    Attributes
+    Exact where all arrangements can be enumerated (13 groups or fewer by default), else the share of seeded draws, the
+    observed arrangement among them; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
+    is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
+    the sign of the difference of their coefficients there.
+
+    Parameters
     ----------
-    value : float
-        The figure on the data; NaN if it is not defined there.
-    low, high : float
-        Ends of the interval; NaN where fewer than two groups allow none.
-    """
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-def group_draws(groups: int, resamples: int, seed: int | Sequence[int]) -> NDArray[np.int64]:
-    """Draw `groups` groups with replacement, `resamples` times.
+    differences : ndarray, shape (groups,)
+        One per group.
+    permutations : int
+        Most arrangements.
+    seed : int
+        Seed of the draws.
 
     Returns
     -------
-    ndarray of int64, shape (resamples, groups)
-        How often each group was drawn. Rows sum to `groups`; equal seeds give equal draws.
+    float
+        Two-sided p-value; NaN for fewer than two groups.
     """
-    if groups < 2:
-        # One group resampled is itself: an interval of no width would claim a certainty that is not there.
-        return np.zeros((0, groups), dtype=np.int64)
-    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1.0 / groups), size=resamples)
+    from scipy import stats
 
-
-def interval_of(value: float, draws: NDArray[np.float64], confidence: float = 0.95) -> Interval:
-    """Wrap a figure in the percentile interval of its resampled values; undefined (NaN) draws are left out."""
-    defined = draws[np.isfinite(draws)]
-    if defined.size == 0 or not math.isfinite(value):
-        return Interval(float(value))
-    tail = (1.0 - confidence) / 2
-    low, high = np.quantile(defined, [tail, 1.0 - tail])
-    return Interval(float(value), float(low), float(high))
-
-
-def mean_over_groups(groups: Sequence[str], values: NDArray[np.float64], resamples: int, seed: int) -> Interval:
-    """Mean of one value per item, with an interval from resampling the items' groups."""
-    _, codes = np.unique(groups, return_inverse=True)
-    table = np.column_stack([np.bincount(codes, weights=values), np.bincount(codes)])
-    draws = group_draws(len(table), resamples, seed) @ table
-    return interval_of(float(values.mean()), draws[:, 0] / draws[:, 1])
-
-
-def two_sided_p(draws: NDArray[np.float64]) -> float:
-    """Two-sided p-value of "the difference is 0", by inverting the percentile interval.
-
-    Twice the share of resampled differences on the rarer side of 0, so that p < .05 exactly where the 95 % interval
-    leaves 0 out. One draw is added on each side: a finite number of resamples cannot show p = 0.
-    """
-    defined = draws[np.isfinite(draws)]
-    if defined.size == 0:
+    if differences.size < 2:
         return math.nan
-    below, above = int((defined <= 0).sum()), int((defined >= 0).sum())
-    return min(1.0, 2 * (min(below, above) + 1) / (defined.size + 1))
+    if np.abs(differences).max() <= 1e-12:
+        return 1.0
+    if differences.size > _MOST_PERMUTED:
+        return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    # Rounded, so that arrangements that are equal are not told apart by the order of a sum.
+    found = stats.permutation_test(
+        (np.round(differences / np.abs(differences).max(), 12),),
+        lambda values, axis: np.round(values.mean(axis=axis), 12),
+        permutation_type="samples",
+        n_resamples=permutations,
+        vectorized=True,
+        batch=max(1, 4_000_000 // differences.size),
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
+
+
+def welch_permuted(first: Floats, second: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
+    """Test two independent samples by Welch's t: the larger p of its distribution and of its permutation.
+
+    By permutation alone a small sample with a large spread is rejected too often (.16 at 8 against 40 with ten times
+    the spread, Welch's own .05), by the distribution alone a small skewed one (.10 at 5 against 50, permuted .04).
+
+    Parameters
+    ----------
+    first, second : ndarray, shape (groups,)
+        One value per group.
+
+    Returns
+    -------
+    float
+        Two-sided p-value; NaN where a sample has fewer than two values.
+    """
+    from scipy import stats
+
+    if min(first.size, second.size) < 2:
+        return math.nan
+    if np.ptp(np.concatenate([first, second])) == 0:
+        return 1.0
+    by_distribution = float(stats.ttest_ind(first, second, equal_var=False).pvalue)
+    if first.size + second.size > _MOST_PERMUTED:
+        return by_distribution
+
+    def welch(a: Floats, b: Floats, axis: int) -> Floats:
+        spread = a.var(axis=axis, ddof=1) / a.shape[axis] + b.var(axis=axis, ddof=1) / b.shape[axis]
+        difference = np.round(a.mean(axis=axis) - b.mean(axis=axis), 12)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            t = np.where(difference == 0, 0.0, difference / np.sqrt(spread))
+        return np.asarray(np.round(t, 9))
+
+    found = stats.permutation_test(
+        (first, second),
+        welch,
+        permutation_type="independent",
+        n_resamples=permutations,
+        vectorized=True,
+        batch=max(1, 4_000_000 // (first.size + second.size)),
+        rng=np.random.default_rng(seed),
+    )
+    return max(float(found.pvalue), by_distribution)
 
 
 def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:

@@ -1,28 +1,34 @@
-"""Whether one judge is better than another on the same items.
+"""Whether one judge is better than another on the same items, and on the same documents.
 
-Two tests, and when each applies:
+Which test, and when:
 
-- The paired bootstrap draws whole groups (documents) and correlates both judges on the same draws. It holds at every
-  level, for every coefficient, with items of one document depending on each other. It is the test that is reported.
-- Williams' test compares two Pearson correlations that share a variable (the human ratings). It takes items to be
-  independent and jointly normal, so it applies to pooled Pearson with one item per document, and is given beside the
-  bootstrap there. With several items per document it takes them for more evidence than they are.
+- Summary level, new documents: the sign-flip permutation test of the documents' differences (exact up to 13 documents).
+- Anything else: Student's t of the difference, with the standard error of leaving out documents, systems or both.
+- Williams' test compares two pooled Pearson correlations that share a variable (the human ratings). It takes items to
+  be independent and jointly normal, so it stands beside the t test where no two items share a document.
+
+Every p in a table also comes in Holm's correction for the number of tests in that table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from geval_local.analysis.records import ScoredItem, pair, usable
-from geval_local.analysis.statistics.correlation import Level, level_statistic
-from geval_local.analysis.statistics.levels import COEFFICIENTS, coefficients
-from geval_local.analysis.statistics.resampling import Interval, group_draws, interval_of, two_sided_p
+from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS, coefficients
+from geval_local.analysis.statistics.correlation import generalises_to, known_target, within
+from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of, minus
+from geval_local.analysis.statistics.levels import Constant, Level, LevelFigures, level_figures
+from geval_local.analysis.statistics.resampling import SIGN_FLIP_GROUPS, sign_flip
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.interval import Interval
 
-__all__ = ["Comparison", "WilliamsTest", "compare", "williams"]
+__all__ = ["Comparison", "WilliamsTest", "common_ground", "compare", "compare_average", "corrected", "holm", "williams"]
 
 
 @dataclass(frozen=True)
@@ -46,24 +52,34 @@ class WilliamsTest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of two judges' correlation with the same human ratings.
+    """Difference of two judges' agreement with the same human ratings, on the same documents.
 
     Attributes
     ----------
     level, coefficient : str
         What was compared.
     first, second : float
-        Each judge's coefficient on the items that both scored.
+        Each judge's coefficient on the common ground.
     difference : Interval
-        ``first - second`` with its paired bootstrap interval.
+        ``first - second``.
     p : float
-        Two-sided p-value of the paired bootstrap.
+        Two-sided p-value.
+    p_holm : float
+        The same, corrected for the number of tests in its table; NaN where it stands alone.
+    detectable : float
+        Smallest true difference that would have been found with 80 % probability (at .05, before correction).
+    target : {"documents", "systems", "both"}
+        What the interval and the test generalise to.
+    holds_for : str
+        The same in words.
     n, groups : int
-        Items that both scored, and the groups they come from.
+        Items compared, and the documents they come from.
+    kept : tuple of (int, int)
+        Documents that each judge has a coefficient of by itself; more than `groups` where the two differ.
     williams : WilliamsTest or None
-        Beside it, where it applies.
+        Beside it, where it may apply.
     why : str
-        Which test to read, in a sentence.
+        Which test it is, in a sentence.
     """
 
     level: Level
@@ -72,10 +88,37 @@ class Comparison:
     second: float
     difference: Interval
     p: float
+    p_holm: float
+    detectable: float
+    target: Target
+    holds_for: str
     n: int
     groups: int
+    kept: tuple[int, int]
     williams: WilliamsTest | None
     why: str
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down correction; NaN values are no tests."""
+    order = sorted((value, index) for index, value in enumerate(p) if math.isfinite(value))
+    result, largest = [math.nan] * len(p), 0.0
+    for rank, (value, index) in enumerate(order):
+        largest = max(largest, min(1.0, value * (len(order) - rank)))
+        result[index] = largest
+    return result
+
+
+_Tested = TypeVar("_Tested")
+
+
+def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
+    """Copy the tests of one table with Holm's correction in ``p_holm``, from their ``p``."""
+    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # Comparison and Gap both have them
+    return {
+        name: replace(test, p_holm=value)  # type: ignore[type-var]
+        for (name, test), value in zip(tests.items(), p, strict=True)
+    }
 
 
 def williams(r_first: float, r_second: float, r_between: float, n: int) -> WilliamsTest:
@@ -112,17 +155,55 @@ def williams(r_first: float, r_second: float, r_between: float, n: int) -> Willi
     return WilliamsTest(t, n - 3, float(2 * stats.t.sf(abs(t), n - 3)))
 
 
+def common_ground(
+    judges: Sequence[Sequence[ScoredItem]], level: Level = "summary", *, constant: Constant = "skip"
+) -> tuple[list[list[ScoredItem]], list[int]]:
+    """Restrict several judges to what all of them can be compared on.
+
+    Parameters
+    ----------
+    judges : sequence of sequence of ScoredItem
+        At least one, paired by key.
+    level : {"summary", "pooled", "system"}
+        At summary level only documents that every judge keeps are common; otherwise all items that every judge scored.
+    constant : {"skip", "zero"}
+        Whether a document on which a judge's scores are constant is kept, as no agreement.
+
+    Returns
+    -------
+    items : list of list of ScoredItem
+        Per judge, in one order. Empty lists where no document is kept by all.
+    kept : list of int
+        Documents that each judge keeps of those with items that all judges scored.
+
+    Raises
+    ------
+    DataError
+        If the judges share no rated and scored item, or do not hold the same ones.
+    """
+    shared = usable(judges[0])[0]
+    for other in judges[1:]:
+        shared = pair(shared, usable(other)[0])[0]
+    aligned = [pair(shared, usable(other)[0])[1] for other in judges]
+    if level != "summary":
+        return aligned, [len({item.group for item in shared})] * len(judges)
+    kept = [set(level_figures(items, level, constant=constant).per_group) for items in aligned]
+    common = set.intersection(*kept)
+    return [[item for item in items if item.group in common] for items in aligned], [len(own) for own in kept]
+
+
 def compare(
     first: Sequence[ScoredItem],
     second: Sequence[ScoredItem],
     level: Level = "summary",
     coefficient: str = "spearman",
     *,
-    resamples: int = 1000,
+    target: Target | None = None,
+    constant: Constant = "skip",
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Comparison:
-    """Test the difference of two judges' correlations on the items that both scored.
+    """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
     Parameters
     ----------
@@ -130,45 +211,144 @@ def compare(
         Paired by key; items that either of them left unscored, or people left unrated, are not compared.
     level : {"summary", "pooled", "system"}
         See `geval_local.analysis.statistics.correlation.Correlation`.
-    coefficient : {"pearson", "spearman", "kendall"}
-        Which one.
-    resamples, seed, confidence
+    coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
+        Which one; ties of the accuracy are calibrated for each judge.
+    target, confidence
         As in `geval_local.analysis.statistics.correlation.correlate`.
+    constant : {"skip", "zero"}
+        Documents on which a judge's scores are constant: compared on the others, or counted as no agreement of it.
+    seed : int
+        Seed of the permutations.
 
     Raises
     ------
     DataError
-        If the two lists do not hold the same items, or no item is rated and scored by both.
+        If the two lists do not hold the same items, or no item or document is rated and kept by both.
     """
-    index = COEFFICIENTS.index(coefficient)
-    left, right = pair(usable(first)[0], usable(second)[0])
-    statistics = [level_statistic(items, level) for items in (left, right)]
-    groups = len({item.group for item in left})
-    draws = group_draws(groups, resamples, seed)
-    a, b = (float(statistic.point[index]) for statistic in statistics)
-    differences = statistics[0].resample(draws)[:, index] - statistics[1].resample(draws)[:, index]
+    index = _index(coefficient)
+    (left, right), kept = common_ground([first, second], level, constant=constant)
+    if not left:
+        raise DataError(
+            f"no document is kept by both: of {kept[0]} and {kept[1]} documents with varying scores none is common",
+            hint="Compare at the pooled level, or count constant documents as no agreement.",
+        )
+    target = known_target(left, level, target)
+    figures = [
+        level_figures(items, level, target, constant=constant, accuracy=coefficient == "accuracy")
+        for items in (left, right)
+    ]
+    difference = minus(figures[0].replicates, figures[1].replicates)
+    paired = None
+    if level == "summary" and target == "documents":
+        one, other = (own.per_group for own in figures)
+        paired = np.array([values[index] - other[name][index] for name, values in one.items()])
+    p, why = _test(difference, index, target, paired, seed)
+    most = 2.0 if coefficient in COEFFICIENTS else 1.0
+    interval = within(difference.interval(index, target, confidence), -most, most)
     beside = None
-    if level != "pooled":
-        why = f"Paired bootstrap over groups: a {level}-level correlation has no closed-form test."
-    elif groups < len(left):
-        why = "Paired bootstrap over groups: items of one group depend on each other, which Williams' test rules out."
-    elif coefficient != "pearson":
-        why = "Paired bootstrap over items: Williams' test is about Pearson correlations."
-    else:
-        why = "Paired bootstrap over items; Williams' test beside it, since the items are independent of each other."
-        p, q = (np.array([item.predicted for item in items]) for items in (left, right))
-        between = float(coefficients(p, q)[0])
-        if len(left) >= 4 and all(map(math.isfinite, (a, b, between))):
-            beside = williams(a, b, between, len(left))
+    if level == "pooled" and coefficient == "pearson" and figures[0].documents == len(left):
+        beside = _williams(left, right, figures)
+        why += " Williams' test beside it holds if no two rows share a document."
     return Comparison(
         level,
         coefficient,
-        a,
-        b,
-        interval_of(a - b, differences, confidence),
-        two_sided_p(differences),
+        float(figures[0].replicates.value[index]),
+        float(figures[1].replicates.value[index]),
+        interval,
+        p,
+        math.nan,
+        interval.detectable(),
+        target,
+        generalises_to(target, figures[0]),
         len(left),
-        groups,
+        figures[0].documents,
+        (kept[0], kept[1]),
         beside,
         why,
     )
+
+
+def compare_average(
+    first: Sequence[Sequence[ScoredItem]],
+    second: Sequence[Sequence[ScoredItem]],
+    level: Level = "summary",
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+    constant: Constant = "skip",
+    confidence: float = 0.95,
+) -> Comparison:
+    """Test the difference of two judges' average over the dimensions of a benchmark.
+
+    Parameters
+    ----------
+    first, second : sequence of sequence of ScoredItem
+        One list per dimension, in one order, over the same documents.
+    level, coefficient, target, constant, confidence
+        As in `compare`.
+
+    Raises
+    ------
+    DataError
+        As `compare`.
+    """
+    index = _index(coefficient)
+    grounds = [common_ground([a, b], level, constant=constant) for a, b in zip(first, second, strict=True)]
+    if not all(items[0] for items, _ in grounds):
+        raise DataError("a dimension has no document that both judges keep")
+    target = known_target([item for items, _ in grounds for item in items[0]], level, target)
+    figures = [
+        [level_figures(own, level, target, constant=constant, accuracy=coefficient == "accuracy") for own in items]
+        for items, _ in grounds
+    ]
+    sides = [mean_of([own[side].replicates for own in figures]) for side in (0, 1)]
+    difference = minus(*sides)
+    p, why = _test(difference, index, target, None, 0)
+    most = 2.0 if coefficient in COEFFICIENTS else 1.0
+    interval = within(difference.interval(index, target, confidence), -most, most)
+    widest = max((own[0] for own in figures), key=lambda own: own.documents)
+    return Comparison(
+        level,
+        coefficient,
+        float(sides[0].value[index]),
+        float(sides[1].value[index]),
+        interval,
+        p,
+        math.nan,
+        interval.detectable(),
+        target,
+        generalises_to(target, widest),
+        sum(len(items[0]) for items, _ in grounds),
+        len({item.group for items, _ in grounds for item in items[0]}),
+        (max(kept[0] for _, kept in grounds), max(kept[1] for _, kept in grounds)),
+        None,
+        why,
+    )
+
+
+def _index(coefficient: str) -> int:
+    if coefficient not in ALL_COEFFICIENTS:
+        raise ConfigurationError(
+            f"unknown coefficient {coefficient!r}", hint=f"Choose one of: {', '.join(ALL_COEFFICIENTS)}."
+        )
+    return ALL_COEFFICIENTS.index(coefficient)
+
+
+def _test(
+    difference: Replicates, index: int, target: Target, paired: np.ndarray | None, seed: int
+) -> tuple[float, str]:
+    if paired is not None and paired.size >= SIGN_FLIP_GROUPS and np.isfinite(paired).all():
+        return sign_flip(paired, seed=seed), "Sign-flip permutation test over documents; Student's t interval."
+    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[target]
+    return difference.p(index, target), f"Student's t test; standard error from leaving out {units} (jackknife)."
+
+
+def _williams(
+    left: Sequence[ScoredItem], right: Sequence[ScoredItem], figures: Sequence[LevelFigures]
+) -> WilliamsTest | None:
+    p, q = (np.array([item.predicted for item in items]) for items in (left, right))
+    between = float(coefficients(p, q)[0])
+    a, b = (float(own.replicates.value[0]) for own in figures)
+    if len(left) < 4 or not all(map(math.isfinite, (a, b, between))):
+        return None
+    return williams(a, b, between, len(left))

@@ -1,1 +1,10 @@
-"""Questions asked of scored records: bias, calibration, juries, ablations."""
+"""Questions asked of scored records.
+
+- `evaluation`: the whole of a meta-evaluation: everybody against the people and against each other
+- `comparison`: two runs item by item
+- `ceiling`: how far people agree, and the judge in the place of one of them
+- `bias`, `length`, `prior`: whom a judge favours, what length does, what the form alone says
+- `calibration`, `calibration_maps`: scores brought to the ratings' scale, judged on held-out documents
+- `jury`: several judges as one, against its best judge
+- `ablation`, `sampling`: other estimates from the same distributions, and what sampling costs
+"""

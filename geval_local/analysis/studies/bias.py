@@ -1,38 +1,44 @@
-"""Whether the judge favours somebody: mean score per side, the gap between two sides and its test."""
+"""Whether the judge favours somebody: mean score per side, the gap between two sides, and the gap less people's own.
+
+A gap between sides is not yet a bias: one side may be better. With human ratings the difference in differences, judge
+less people on the same texts, says how much of the gap the judge adds.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.resampling import Interval, group_draws, interval_of, mean_over_groups
+from geval_local.analysis.statistics.resampling import SIGN_FLIP_GROUPS, sign_flip, welch_permuted
 from geval_local.errors import DataError
+from geval_local.interval import Interval, mean_interval, t_interval, t_test
 
-__all__ = ["Gap", "SideMean", "gap", "gaps_by_preference", "preferences", "side_means"]
+__all__ = ["Gap", "SideMean", "against_people", "gap", "gaps_by_preference", "preferences", "side_means"]
 
-_PERMUTATIONS = 4999
+#: With fewer documents that both sides share, documents are compared unpaired.
+SHARED = SIGN_FLIP_GROUPS
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class SideMean:
-    """Mean score of one side (LLM-written, human-written, a system, ...).
+    """Mean score of one side (LLM-written, human-written, a system, ...), every document weighing the same.
 
     Attributes
     ----------
     side : str
         Which one.
     mean : Interval
-        Mean score of its items, with a bootstrap interval over documents.
+        Mean over its documents of their mean score.
     human : float
-        Mean human rating of the same items where they are rated, else NaN.
+        Mean human rating of the same items, weighed alike, where they are rated, else NaN.
     n, unscored : int
         Scored items, and items without a score.
     """
@@ -46,18 +52,25 @@ class SideMean:
 
 @dataclass(frozen=True)
 class Gap:
-    """Difference of two sides' scores.
+    """Difference of two sides' scores, every document weighing the same.
 
     Attributes
     ----------
     first, second : str
         The sides.
+    means : tuple of (float, float)
+        Their means on the documents that the gap is about.
     difference : Interval
-        ``first - second`` in units of the scale, with a bootstrap interval over documents.
+        ``first - second`` in units of the scale.
     p : float
         Two-sided p-value of the test; NaN where there are too few documents.
+    p_holm : float
+        The same, corrected for the number of tests in its table; NaN where it stands alone.
+    detectable : float
+        Smallest true gap that would have been found with 80 % probability.
     test : str
-        ``Wilcoxon signed-rank`` (paired by document) or ``permutation`` (documents not shared).
+        ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation) or ``permuted Welch t``
+        (documents not shared; the larger p of Welch's t and of its permutation).
     documents : int
         Pairs, or documents of both sides together.
     left_out : int
@@ -66,16 +79,17 @@ class Gap:
 
     first: str
     second: str
+    means: tuple[float, float]
     difference: Interval
     p: float
+    p_holm: float
+    detectable: float
     test: str
     documents: int
     left_out: int
 
 
-def side_means(
-    items: Sequence[ScoredItem], sides: Sequence[str], *, resamples: int = 1000, seed: int = 0
-) -> list[SideMean]:
+def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMean]:
     """Mean score per side, in order of appearance.
 
     Parameters
@@ -84,36 +98,25 @@ def side_means(
         The scores.
     sides : sequence of str
         Side of each item.
-    resamples, seed : int
-        Bootstrap over documents.
     """
     result = []
     for side in dict.fromkeys(sides):
         members = [item for item, own in zip(items, sides, strict=True) if own == side]
         scored = [item for item in members if math.isfinite(item.predicted)]
-        rated = [item.human for item in scored if math.isfinite(item.human)]
-        mean = Interval(math.nan)
-        if scored:
-            values = np.array([item.predicted for item in scored])
-            mean = mean_over_groups([item.group for item in scored], values, resamples, seed)
-        human = float(np.mean(rated)) if rated else math.nan
-        result.append(SideMean(side, mean, human, len(scored), len(members) - len(scored)))
+        rated = [item for item in scored if math.isfinite(item.human)]
+        mean = mean_interval(list(_document_means(scored).values())) if scored else Interval(math.nan)
+        human = [replace(item, predicted=item.human) for item in rated]
+        rating = float(np.mean(list(_document_means(human).values()))) if rated else math.nan
+        result.append(SideMean(side, mean, rating, len(scored), len(members) - len(scored)))
     return result
 
 
-def gap(
-    items: Sequence[ScoredItem],
-    sides: Sequence[str],
-    first: str,
-    second: str,
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Gap:
+def gap(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str, *, seed: int = 0) -> Gap:
     """Test whether one side is scored above another.
 
-    Paired by document where at least half of the documents have both sides, so that easy and hard documents cancel;
-    otherwise the documents' means are compared by permutation.
+    Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
+    documents cancel: signs of the documents' differences are flipped at random. Otherwise documents' means are permuted
+    between the sides, with Welch's t.
 
     Parameters
     ----------
@@ -121,8 +124,8 @@ def gap(
         As for `side_means`.
     first, second : str
         The two sides.
-    resamples, seed : int
-        Bootstrap over documents, and the permutations.
+    seed : int
+        Seed of the permutations.
 
     Raises
     ------
@@ -134,21 +137,68 @@ def gap(
         members = [i for i, own in zip(items, sides, strict=True) if own == side and math.isfinite(i.predicted)]
         if not members:
             raise DataError(f"no scored item belongs to {side!r}", hint=f"Sides: {', '.join(dict.fromkeys(sides))}.")
-        means.append({group: float(np.mean(values)) for group, values in _by_group(members).items()})
+        means.append(_document_means(members))
     shared = [group for group in means[0] if group in means[1]]
     documents = len(means[0].keys() | means[1].keys())
-    if 2 * len(shared) >= documents:
-        differences = np.array([means[0][group] - means[1][group] for group in shared])
-        draws = group_draws(len(shared), resamples, seed) @ differences / len(shared)
-        interval = interval_of(float(differences.mean()), draws)
+    if len(shared) >= SHARED or (shared and len(shared) == documents):
+        a, b = (np.array([own[group] for group in shared]) for own in means)
+        difference = mean_interval(a - b)
+        if len(shared) >= SHARED:
+            p, test = sign_flip(a - b, seed=seed), "sign-flip"
+        else:
+            p, test = t_test(difference.value, difference.error, difference.units), "t"
         left_out = documents - len(shared)
-        return Gap(first, second, interval, _wilcoxon(differences), "Wilcoxon signed-rank", len(shared), left_out)
-    a, b = (np.array(list(own.values())) for own in means)
-    parts = [group_draws(v.size, resamples, [seed, i]) @ v / v.size for i, v in enumerate((a, b))]
-    defined = all(part.size for part in parts)
-    draws = parts[0] - parts[1] if defined else np.zeros(0)
-    interval = interval_of(float(a.mean() - b.mean()), draws)
-    return Gap(first, second, interval, _permutation(a, b, seed), "permutation", a.size + b.size, 0)
+    else:
+        a, b = (np.array(list(own.values())) for own in means)
+        difference, p, test, left_out = _welch(a, b), welch_permuted(a, b, seed=seed), "permuted Welch t", 0
+    return Gap(
+        first,
+        second,
+        (float(a.mean()), float(b.mean())),
+        difference,
+        p,
+        math.nan,
+        difference.detectable(),
+        test,
+        documents - left_out,
+        left_out,
+    )
+
+
+def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) -> list[ScoredItem]:
+    """Copy the rated items with the judge's excess over people as their score: for the difference in differences.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        Unrated ones come back unscored.
+    standardise : bool
+        Whether scores and ratings are each brought to standard deviations first, which they must be where people used
+        another scale than the judge. It is then assumed that both spread their grades alike.
+
+    Raises
+    ------
+    DataError
+        If nothing is rated and scored, or one of the two does not vary where it has to be standardised.
+    """
+    both = [item for item in items if math.isfinite(item.predicted) and math.isfinite(item.human)]
+    if not both:
+        raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
+    centres, spreads = (0.0, 0.0), (1.0, 1.0)
+    if standardise:
+        columns = [np.array([item.predicted for item in both]), np.array([item.human for item in both])]
+        if any(np.unique(column).size < 2 for column in columns):
+            raise DataError("scores or ratings are all equal: they cannot be brought to standard deviations")
+        centres = (float(columns[0].mean()), float(columns[1].mean()))
+        spreads = (float(columns[0].std()), float(columns[1].std()))
+    return [
+        replace(
+            item,
+            predicted=(item.predicted - centres[0]) / spreads[0] - (item.human - centres[1]) / spreads[1],
+            probabilities=None,
+        )
+        for item in items
+    ]
 
 
 def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str) -> dict[str, str]:
@@ -175,7 +225,6 @@ def gaps_by_preference(
     second: str,
     preferred: dict[str, str],
     *,
-    resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Gap]:
     """Take the gap within the documents of each human preference: the paper's Figure 2.
@@ -187,7 +236,7 @@ def gaps_by_preference(
     ----------
     preferred : dict of str to str
         Document -> preference, given by people directly or derived by `preferences`.
-    items, sides, first, second, resamples, seed
+    items, sides, first, second, seed
         As for `gap`.
     """
     result = {}
@@ -195,40 +244,26 @@ def gaps_by_preference(
         chosen = [
             (item, side) for item, side in zip(items, sides, strict=True) if preferred.get(item.group) == preference
         ]
-        result[preference] = gap(
-            [item for item, _ in chosen],
-            [side for _, side in chosen],
-            first,
-            second,
-            resamples=resamples,
-            seed=seed,
-        )
+        result[preference] = gap([item for item, _ in chosen], [side for _, side in chosen], first, second, seed=seed)
     return result
 
 
-def _by_group(items: Sequence[ScoredItem]) -> dict[str, list[float]]:
+def _document_means(items: Sequence[ScoredItem]) -> dict[str, float]:
     groups: dict[str, list[float]] = defaultdict(list)
     for item in items:
         groups[item.group].append(item.predicted)
-    return groups
+    return {group: float(np.mean(values)) for group, values in groups.items()}
 
 
-def _wilcoxon(differences: Floats) -> float:
-    from scipy import stats
-
-    if differences.size < 2:
-        return math.nan
-    if not differences.any():
-        return 1.0
-    return float(stats.wilcoxon(differences)[1])
-
-
-def _permutation(a: Floats, b: Floats, seed: int) -> float:
+def _welch(a: Floats, b: Floats) -> Interval:
+    """Welch's interval of the difference of two independent means."""
+    value = float(a.mean() - b.mean())
     if min(a.size, b.size) < 2:
-        return math.nan
-    everything = np.concatenate([a, b])
-    shuffled = np.random.default_rng(seed).permuted(np.tile(everything, (_PERMUTATIONS, 1)), axis=1)
-    drawn = shuffled[:, : a.size].mean(axis=1) - shuffled[:, a.size :].mean(axis=1)
-    # The observed arrangement is one of the permutations; the slack keeps its equals from being lost to rounding.
-    extreme = int((np.abs(drawn) >= abs(a.mean() - b.mean()) - 1e-12).sum())
-    return (extreme + 1) / (_PERMUTATIONS + 1)
+        return Interval(value)
+    parts = np.array([v.var(ddof=1) / v.size for v in (a, b)])
+    error = float(np.sqrt(parts.sum()))
+    if error == 0:
+        return t_interval(value, 0.0, min(a.size, b.size))
+    degrees = parts.sum() ** 2 / (parts**2 / np.array([a.size - 1, b.size - 1])).sum()
+    warning = next((side for v in (a, b) if (side := mean_interval(v).warning)), "")
+    return t_interval(value, error, math.floor(degrees) + 1, warning=warning)

@@ -2,26 +2,53 @@
 
 There is no way to ask this module for the gain on the items it was fitted on: `calibrate` fits the map on everything
 and reports figures from cross-validation over groups, where every item is scored by a map that never saw its document.
+Maps, baselines and figures all go by one loss: what is fitted for squared errors is not judged by absolute ones.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
-from geval_local.analysis.statistics.correlation import Level, level_statistic
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
-from geval_local.analysis.statistics.resampling import Interval, group_folds, mean_over_groups
-from geval_local.analysis.studies.calibration_map import Knots, fit_isotonic, fit_temperature, follow, heat
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.analysis.statistics.levels import Level, level_figures
+from geval_local.analysis.statistics.resampling import group_folds
+from geval_local.analysis.studies.calibration_maps import (
+    LOSSES,
+    Knots,
+    Loss,
+    fit_isotonic,
+    fit_line,
+    fit_temperature,
+    follow,
+    heat,
+)
+from geval_local.errors import ConfigurationError, DataError, ScaleError
+from geval_local.files import save_text
+from geval_local.interval import Interval, mean_interval
 from geval_local.scale import Scale
 
-__all__ = ["Calibration", "Figures", "HeldOut", "calibrate"]
+__all__ = [
+    "Calibration",
+    "Figures",
+    "HeldOut",
+    "calibrate",
+    "is_calibration",
+    "load_calibration",
+    "save_calibration",
+]
+
+FORMAT = "geval-local calibration"
+VERSION = 2
 
 Method = Literal["temperature", "isotonic", "both"]
 Floats = NDArray[np.float64]
@@ -33,13 +60,13 @@ class Figures:
 
     Attributes
     ----------
-    mae : float
-        Mean absolute error, in units of the ratings.
+    error : float
+        Root of the mean squared error, or mean absolute error, in units of the ratings.
     pearson, spearman, kendall : float
         Correlation at the level asked for; NaN where undefined.
     """
 
-    mae: float
+    error: float
     pearson: float
     spearman: float
     kendall: float
@@ -55,22 +82,42 @@ class HeldOut:
         Items, documents, and folds that the documents were dealt into.
     level : {"summary", "pooled", "system"}
         Of the correlations.
+    loss : {"squared", "absolute"}
+        What was fitted and is reported.
     before, after : Figures
         Raw scores, and each item under the map fitted on the other folds.
+    rescaled : Figures
+        Each item under a straight line fitted on the other folds: what bringing scores to the ratings' units and spread
+        achieves by itself.
+    constant_error : float
+        Error of always answering the other folds' best constant: their mean (squared loss) or median (absolute).
     gain : Interval
-        Mean absolute error before minus after, with a bootstrap interval over documents.
-    constant_mae : float
-        Error of always answering the other folds' mean rating: what a map reaches that knows nothing of the score.
+        Mean loss of the raw scores less that of the calibrated ones, in squared or plain units of the ratings, with
+        an interval over documents.
+    over_rescaled, over_constant : Interval
+        The same of the straight line, and of the constant, less the calibrated scores.
+    verdict : str
+        Whether it helps, in a sentence.
     """
 
     n: int
     groups: int
     folds: int
     level: Level
+    loss: Loss
     before: Figures
     after: Figures
+    rescaled: Figures
+    constant_error: float
     gain: Interval
-    constant_mae: float
+    over_rescaled: Interval
+    over_constant: Interval
+    verdict: str
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is better than raw scores, a straight line and a constant, beyond chance."""
+        return all(gain.low > 0 for gain in (self.gain, self.over_rescaled, self.over_constant))
 
 
 @dataclass(frozen=True)
@@ -141,10 +188,10 @@ def calibrate(
     scale: Scale | None,
     method: Method = "both",
     *,
+    loss: Loss = "squared",
     level: Level = "summary",
     folds: int = 5,
     seed: int = 0,
-    resamples: int = 1000,
     metric: str = "",
     human: str = "",
     signature: str = "",
@@ -159,10 +206,12 @@ def calibrate(
         The metric's scale; may be None for ``isotonic``.
     method : {"temperature", "isotonic", "both"}
         ``both`` maps the scores after the temperature.
+    loss : {"squared", "absolute"}
+        What maps and baselines minimise and figures report.
     level : {"summary", "pooled", "system"}
         Of the correlations reported.
-    folds, seed, resamples : int
-        Cross-validation over groups, and the bootstrap of the gain.
+    folds, seed : int
+        Cross-validation over groups.
     metric, human, signature : str
         Recorded in the result.
 
@@ -176,6 +225,8 @@ def calibrate(
     """
     if method not in ("temperature", "isotonic", "both"):
         raise ConfigurationError(f"unknown method {method!r}", hint="Choose temperature, isotonic or both.")
+    if loss not in ("squared", "absolute"):
+        raise ConfigurationError(f"unknown loss {loss!r}", hint="Choose squared or absolute.")
     kept = usable(items)[0]
     if not kept:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
@@ -186,40 +237,74 @@ def calibrate(
             f"the ratings run from {ratings.min():g} to {ratings.max():g}, outside the scale {scale.text}",
             hint="No temperature reaches them: use the isotonic method, or bring the ratings onto the scale.",
         )
-    fold = group_folds([item.group for item in kept], folds, seed)
-    after, constant = np.empty(len(kept)), np.empty(len(kept))
+    groups = [item.group for item in kept]
+    before = np.array([item.predicted for item in kept])
+    fold = group_folds(groups, folds, seed)
+    after, constant, rescaled = np.empty(len(kept)), np.empty(len(kept)), np.empty(len(kept))
     for number in np.unique(fold):
         inside, outside = fold == number, fold != number
-        temperature, knots = _fit(kept, p, scale, method, outside)
+        temperature, knots = _fit(kept, p, scale, method, loss, outside)
         own = [item for item, held in zip(kept, inside, strict=True) if held]
         after[inside] = _scores(own, None if p is None else p[inside], scale, temperature, knots)
-        constant[inside] = ratings[outside].mean()
-    temperature, knots = _fit(kept, p, scale, method, np.ones(len(kept), dtype=bool))
-    before = np.array([item.predicted for item in kept])
-    improvement = np.abs(before - ratings) - np.abs(after - ratings)
+        constant[inside] = ratings[outside].mean() if loss == "squared" else np.median(ratings[outside])
+        slope, shift = fit_line(before[outside], ratings[outside], loss)
+        rescaled[inside] = slope * before[inside] + shift
+    temperature, knots = _fit(kept, p, scale, method, loss, np.ones(len(kept), dtype=bool))
+    lost = {
+        name: LOSSES[loss](values - ratings)
+        for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
+    }
+    gains = [mean_interval(lost[name] - lost["after"], groups) for name in ("before", "rescaled", "constant")]
     held_out = HeldOut(
         n=len(kept),
-        groups=len({item.group for item in kept}),
+        groups=len(set(groups)),
         folds=int(fold.max()) + 1,
         level=level,
-        before=_figures(kept, before, level),
-        after=_figures(kept, after, level),
-        gain=mean_over_groups([item.group for item in kept], improvement, resamples, seed),
-        constant_mae=float(np.abs(constant - ratings).mean()),
+        loss=loss,
+        before=_figures(kept, before, level, loss),
+        after=_figures(kept, after, level, loss),
+        rescaled=_figures(kept, rescaled, level, loss),
+        constant_error=_error(lost["constant"], loss),
+        gain=gains[0],
+        over_rescaled=gains[1],
+        over_constant=gains[2],
+        verdict=_verdict(*gains),
     )
     return Calibration(metric, human, signature, scale, method, temperature, knots, held_out)
 
 
+def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -> str:
+    """Say whether it helps: against the raw scores first, then against what is cheaper."""
+    if any(math.isnan(one.low) for one in (gain, over_rescaled, over_constant)):
+        return "cannot be told: too few documents"
+    if gain.high < 0:
+        return "does harm: held out, the calibrated scores are further from the ratings than the raw ones"
+    if gain.low <= 0:
+        return "does not help beyond chance: held out, the interval of the gain over the raw scores holds 0"
+    if over_constant.low <= 0:
+        return "does not help: held out, always answering one constant does as well"
+    if over_rescaled.high < 0:
+        return "helps, but a straight line, that is rescaling alone, does better on held-out documents"
+    if over_rescaled.low <= 0:
+        return "helps, as far as rescaling goes: held out, a straight line does as well"
+    return "helps, beyond what rescaling achieves"
+
+
 def _fit(
-    items: Sequence[ScoredItem], p: Floats | None, scale: Scale | None, method: Method, chosen: NDArray[np.bool_]
+    items: Sequence[ScoredItem],
+    p: Floats | None,
+    scale: Scale | None,
+    method: Method,
+    loss: Loss,
+    chosen: NDArray[np.bool_],
 ) -> tuple[float, Knots]:
     own = [item for item, wanted in zip(items, chosen, strict=True) if wanted]
     human = np.array([item.human for item in own])
     part = None if p is None else p[chosen]
-    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human)
+    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human, loss)
     if method == "temperature":
         return temperature, ()
-    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human)
+    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human, loss)
 
 
 def _scores(
@@ -233,11 +318,16 @@ def _scores(
     return follow(knots, raw)
 
 
-def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
+def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level, loss: Loss) -> Figures:
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
-    pearson, spearman, kendall = level_statistic(scored, level).point.tolist()
-    error = float(np.abs(scores - np.array([item.human for item in items])).mean())
-    return Figures(error, pearson, spearman, kendall)
+    pearson, spearman, kendall = level_figures(scored, level, None).replicates.value[:3].tolist()
+    lost = LOSSES[loss](scores - np.array([item.human for item in items]))
+    return Figures(_error(lost, loss), pearson, spearman, kendall)
+
+
+def _error(lost: Floats, loss: Loss) -> float:
+    mean = float(lost.mean())
+    return math.sqrt(mean) if loss == "squared" else mean
 
 
 def _need(scale: Scale | None) -> Scale:
@@ -246,3 +336,102 @@ def _need(scale: Scale | None) -> Scale:
             "a temperature needs the metric's scale", hint="Give the metric, or use the isotonic method."
         )
     return scale
+
+
+# The calibration file: small, versioned JSON that says what it was fitted on and how good it is on held-out groups.
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> None:
+    """Write a calibration that `load_calibration` reads back to an equal one.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metric": calibration.metric,
+        "human": calibration.human,
+        "signature": calibration.signature,
+        "scale": None if calibration.scale is None else _scale_record(calibration.scale),
+        "method": calibration.method,
+        "temperature": calibration.temperature,
+        "knots": [list(knot) for knot in calibration.knots],
+        "held_out": _without_nan(asdict(calibration.held_out)),
+    }
+    save_text(Path(path), json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def is_calibration(path: str | Path) -> bool:
+    """Whether a file is a calibration of any version."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("format") == FORMAT
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read, is of another format or version, or does not hold together.
+    """
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigurationError(f"cannot read the calibration {path}: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ConfigurationError(f"{path} is not a calibration", hint="Make one with `geval-local calibrate`.")
+    if record.get("version") != VERSION:
+        raise ConfigurationError(
+            f"{path} has version {record.get('version')!r}, this package reads version {VERSION}",
+            hint="Fit it again with `geval-local calibrate`.",
+        )
+    try:
+        held_out = _with_nan(record["held_out"])
+        calibration = Calibration(
+            metric=str(record["metric"]),
+            human=str(record["human"]),
+            signature=str(record["signature"]),
+            scale=None if record["scale"] is None else Scale(*(tuple(part) for part in record["scale"])),
+            method=record["method"],
+            temperature=float(record["temperature"]),
+            knots=tuple((float(x), float(y)) for x, y in record["knots"]),
+            held_out=HeldOut(
+                **held_out
+                | {
+                    **{name: Figures(**held_out[name]) for name in ("before", "after", "rescaled")},
+                    **{name: Interval(**held_out[name]) for name in ("gain", "over_rescaled", "over_constant")},
+                }
+            ),
+        )
+    except (KeyError, TypeError, ValueError, ScaleError) as error:
+        raise ConfigurationError(f"the calibration {path} is damaged: {error!r}") from error
+    x, y = ([knot[side] for knot in calibration.knots] for side in (0, 1))
+    rising = all(a < b for a, b in pairwise(x)) and y == sorted(y)
+    numbers = [calibration.temperature, *x, *y]
+    if not (rising and calibration.temperature > 0 and all(map(math.isfinite, numbers))):
+        raise ConfigurationError(f"the calibration {path} is damaged: its map does not rise, or a number is not finite")
+    return calibration
+
+
+def _scale_record(scale: Scale) -> list[list[Any]]:
+    return [list(scale.labels), list(scale.values)]
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN; an undefined figure is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _with_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_nan(part) for key, part in value.items()}
+    return math.nan if value is None else value

@@ -9,7 +9,7 @@ import numpy as np
 
 from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.statistics.agreement import Agreement, agree
-from geval_local.analysis.statistics.resampling import Interval, mean_over_groups
+from geval_local.interval import Interval, mean_interval
 
 __all__ = ["Difference", "differences"]
 
@@ -23,7 +23,7 @@ class Difference:
     mean_first, mean_second : float
         Mean scores on the shared items.
     mean : Interval
-        Mean of ``first - second`` in units of the scale, with a bootstrap interval over groups.
+        Mean of ``first - second`` in units of the scale, with an interval over documents.
     agreement : Agreement
         Correlations and absolute differences.
     largest : tuple of (str, float, float)
@@ -42,8 +42,6 @@ def differences(
     second: Sequence[ScoredItem],
     *,
     count: int = 10,
-    resamples: int = 1000,
-    seed: int = 0,
 ) -> Difference:
     """Compare two runs item by item.
 
@@ -53,8 +51,6 @@ def differences(
         Paired by key.
     count : int
         Most items to list.
-    resamples, seed : int
-        Bootstrap draws of groups.
 
     Raises
     ------
@@ -67,7 +63,7 @@ def differences(
     return Difference(
         float(a.mean()),
         float(b.mean()),
-        mean_over_groups([item.group for item in left], a - b, resamples, seed),
+        mean_interval(a - b, [item.group for item in left]),
         agree(first, second),
         tuple((left[index].key, float(a[index]), float(b[index])) for index in order if a[index] != b[index]),
     )

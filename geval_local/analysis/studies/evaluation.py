@@ -9,9 +9,12 @@ from typing import Literal
 
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import Agreement, agree
-from geval_local.analysis.statistics.correlation import Correlation, Level, correlate
-from geval_local.analysis.statistics.significance import Comparison, compare
+from geval_local.analysis.statistics.correlation import Correlation, average_interval, correlate
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.significance import Comparison, compare, compare_average, corrected
 from geval_local.errors import DataError
+from geval_local.interval import Interval
 
 __all__ = ["Contender", "Evaluation", "evaluate"]
 
@@ -51,8 +54,11 @@ class Evaluation:
         In the order given.
     correlations : mapping of Level to mapping of str to mapping of str to Correlation
         Level -> contender -> dimension. Baselines are there at the first level only.
+    averages : mapping of str to Interval
+        Contender -> mean of the coefficient over the dimensions, at the first level, where it has all of several.
     comparisons : mapping of str to Comparison
-        ``dimension: first / second`` -> the test of their difference, at the first level.
+        ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that
+        both keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     agreements : mapping of str to Agreement
         ``dimension: first / second`` -> their agreement with each other.
     notes : tuple of str
@@ -61,6 +67,7 @@ class Evaluation:
 
     contenders: tuple[Contender, ...]
     correlations: Mapping[Level, Mapping[str, Mapping[str, Correlation]]]
+    averages: Mapping[str, Interval]
     comparisons: Mapping[str, Comparison]
     agreements: Mapping[str, Agreement]
     notes: tuple[str, ...] = field(default=())
@@ -71,7 +78,8 @@ def evaluate(
     levels: Sequence[Level],
     coefficient: str = "spearman",
     *,
-    resamples: int = 1000,
+    target: Target | None = None,
+    constant: Constant = "skip",
     seed: int = 0,
 ) -> Evaluation:
     """Correlate every contender with the human ratings, and compare those that are judges of some kind.
@@ -82,10 +90,14 @@ def evaluate(
         With distinct names.
     levels : sequence of {"summary", "pooled", "system"}
         The one to report first.
-    coefficient : {"pearson", "spearman", "kendall"}
-        What the tests of a difference are about.
-    resamples, seed : int
-        Bootstrap draws of groups.
+    coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
+        What averages and tests of a difference are about.
+    target : {"documents", "systems", "both"}, optional
+        What intervals and tests generalise to; by default as each level has it.
+    constant : {"skip", "zero"}
+        Documents on which scores are constant are left out, or count as no agreement.
+    seed : int
+        Seed of the permutations.
     """
     notes: list[str] = []
     correlations: dict[Level, dict[str, dict[str, Correlation]]] = {level: {} for level in levels}
@@ -95,31 +107,66 @@ def evaluate(
                 notes.append(f"{contender.name}, {dimension}: {_why_none(items)}")
                 continue
             for level in levels[:1] if contender.kind == "baseline" else levels:
-                result = correlate(items, level, resamples=resamples, seed=seed)
+                wanted = coefficient == "accuracy" and level == levels[0]
+                result = correlate(items, level, target=target, constant=constant, accuracy=wanted)
                 correlations[level].setdefault(contender.name, {})[dimension] = result
     comparisons: dict[str, Comparison] = {}
     agreements: dict[str, Agreement] = {}
     for first, second, dimension in _pairs(contenders):
         one, other = first.items[dimension], second.items[dimension]
+        name = f"{dimension}: {first.name} / {second.name}"
         try:
-            name = f"{dimension}: {first.name} / {second.name}"
-            comparisons[name] = compare(one, other, levels[0], coefficient, resamples=resamples, seed=seed)
+            comparisons[name] = compare(one, other, levels[0], coefficient, target=target, constant=constant, seed=seed)
             if {first.kind, second.kind} <= {"judge", "responses"}:
                 agreements[name] = agree(one, other)
         except DataError as error:
             notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
-    return Evaluation(tuple(contenders), correlations, comparisons, agreements, tuple(notes))
+    averages, tests = _averages(contenders, levels[0], coefficient, target, constant)
+    return Evaluation(
+        tuple(contenders), correlations, averages, corrected(comparisons | tests), agreements, tuple(notes)
+    )
 
 
-def _pairs(contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Contender, str]]:
+def _averages(
+    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None, constant: Constant
+) -> tuple[dict[str, Interval], dict[str, Comparison]]:
+    """Means over all dimensions, of those who have several and all, and the tests of their differences."""
+    dimensions = list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
+    whole = [one for one in contenders if len(dimensions) > 1 and set(one.items) == set(dimensions)]
+    found: dict[str, Interval] = {}
+    for contender in whole:
+        items = [contender.items[dimension] for dimension in dimensions]
+        if all(usable(own)[0] for own in items):
+            found[contender.name] = average_interval(items, level, coefficient, target=target, constant=constant)
+    tests: dict[str, Comparison] = {}
+    for first, second in _couples(whole):
+        try:
+            tests[f"average: {first.name} / {second.name}"] = compare_average(
+                [first.items[dimension] for dimension in dimensions],
+                [second.items[dimension] for dimension in dimensions],
+                level,
+                coefficient,
+                target=target,
+                constant=constant,
+            )
+        except DataError:
+            continue  # The dimension that cannot be compared has its own note.
+    return found, tests
+
+
+def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
     """Judges, responses and predictions with each other; an ablation only with the judge that it is one of."""
-    pairs = []
+    couples = []
     for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
         ablations = [one for one in (first, second) if one.kind == "ablation"]
         if not ablations or (len(ablations) == 1 and ablations[0].parent in (first.name, second.name)):
-            pairs.append((first, second))
+            couples.append((first, second))
+    return couples
+
+
+def _pairs(contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Contender, str]]:
     for dimension in dict.fromkeys(dimension for contender in contenders for dimension in contender.items):
-        for first, second in pairs:
+        for first, second in _couples(contenders):
             if dimension in first.items and dimension in second.items:
                 yield first, second, dimension
 

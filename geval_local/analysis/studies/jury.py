@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.statistics.coefficients import coefficients
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
-from geval_local.analysis.statistics.levels import coefficients
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.levels import Constant, Level
 from geval_local.analysis.statistics.resampling import group_folds
+from geval_local.analysis.statistics.significance import Comparison, compare, corrected
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
-__all__ = ["Jury", "convene", "jensen_shannon"]
+__all__ = ["Jury", "against_judges", "convene", "jensen_shannon"]
 
 Weighting = Literal["equal", "peers", "human"]
 Floats = NDArray[np.float64]
@@ -79,7 +82,8 @@ def convene(
         The metric's scale.
     weighting : {"equal", "peers", "human"}
         ``peers``: in proportion to a judge's mean Spearman correlation with the other judges. ``human``: with the human
-        ratings of the *other* folds of groups, so that no item helps to weigh its own judges. Negative ones count 0.
+        ratings of the *other* folds of groups, so that no document helps to weigh its own judges; where items have no
+        groups, rows of one document may. Negative ones count 0.
     folds, seed : int
         Of ``human`` weighting.
 
@@ -112,6 +116,47 @@ def convene(
         tuple(jensen_shannon(p, weights).tolist()),
         len(judges[names[0]]) - len(items),
     )
+
+
+def against_judges(
+    jury: Jury,
+    judges: Mapping[str, Sequence[ScoredItem]],
+    level: Level = "summary",
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+    constant: Constant = "skip",
+) -> tuple[str, dict[str, Comparison]]:
+    """Test the jury against each of its judges, on the human ratings.
+
+    Parameters
+    ----------
+    jury : Jury
+        As convened.
+    judges : mapping of str to sequence of ScoredItem
+        Its judges.
+    level, coefficient, target, constant
+        As in `geval_local.analysis.statistics.significance.compare`.
+
+    Returns
+    -------
+    best : str
+        The judge that agrees best with people on these very documents. It was chosen by its luck too, so a jury that
+        beats it here is the better one all the more.
+    tests : dict of str to Comparison
+        Judge -> jury less judge, with Holm's correction over the judges.
+
+    Raises
+    ------
+    DataError
+        If no item is rated, or jury and judge keep no document in common.
+    """
+    tests = {
+        name: compare(jury.items, items, level, coefficient, target=target, constant=constant)
+        for name, items in judges.items()
+    }
+    best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
+    return best, corrected(tests)
 
 
 def _weights(

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
-from geval_local.analysis.statistics.correlation import Correlation, Level, correlate
+from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
+from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
@@ -94,9 +95,6 @@ def prior_effect(
     prior: Mapping[str, float],
     scale: Scale,
     level: Level = "summary",
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
 ) -> PriorEffect:
     """Compare agreement and mean score before and after dividing the prior out.
 
@@ -108,7 +106,7 @@ def prior_effect(
     after = correct_prior(items, prior, scale)
     means = [float(np.mean([i.predicted for i in own if np.isfinite(i.predicted)])) for own in (items, after)]
     rated = bool(usable(items)[0])
-    agreement = [correlate(own, level, resamples=resamples, seed=seed) if rated else None for own in (items, after)]
+    agreement = [correlate(own, level) if rated else None for own in (items, after)]
     row = _prior_row(prior, scale)
     return PriorEffect(
         dict(zip(scale.labels, row.tolist(), strict=True)),

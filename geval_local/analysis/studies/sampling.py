@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
-from geval_local.analysis.statistics.correlation import Level, level_statistic
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
+from geval_local.analysis.statistics.levels import Level, level_figures
 from geval_local.scale import Scale
 
 __all__ = ["SamplingCost", "Spread", "sampling_cost"]
@@ -101,9 +101,9 @@ def _cost(
     if not rated:
         return SamplingCost(n, error, None, None, None)
     points = [
-        level_statistic(
-            [replace(item, predicted=float(value)) for item, value in zip(rated, values, strict=True)], level
-        ).point
+        level_figures(
+            [replace(item, predicted=float(value)) for item, value in zip(rated, values, strict=True)], level, None
+        ).replicates.value
         for values in scores
     ]
     pearson, spearman, kendall = (_spread([float(point[index]) for point in points]) for index in range(3))

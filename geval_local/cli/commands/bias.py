@@ -37,7 +37,12 @@ def bias(
         str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
     ] = None,
     document: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Field of the document, by which sides are paired.")
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of the document, by which sides are paired, or `row` for none. Absent: guessed, and said.",
+            show_default=False,
+        ),
     ] = None,
     field: options.Fields = None,
     sides: Annotated[
@@ -51,19 +56,23 @@ def bias(
     prior_correction: Annotated[
         bool, typer.Option("--prior-correction", help="Divide the prior out and show what that changes.")
     ] = False,
-    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
     models: options.ModelsFile = None,
     *,
     loading: Loading,
 ) -> None:
-    """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping."""
+    """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
+
+    With --human also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
+    """
     from geval_local.analysis.reading import missing_field
     from geval_local.analysis.studies.bias import side_means
     from geval_local.analysis.studies.length import length_bias
     from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import lookup, read_mapping
+    from geval_local.grouping import documents_of
+    from geval_local.io.results import numbered
 
     if prior_correction and judge is None:
         raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
@@ -74,22 +83,26 @@ def bias(
         choice.entry()
     run = ScoredRun(file, read_mapping(field or []))
     name = run.one_metric(metric)
-    items = run.items(name, human=human, group_by=document)
+    documents, grouping = documents_of(run.rows, document)
+    items = run.items(name, human=human, group_by=documents)
     own = [lookup(row, group_by) for row in run.rows]
-    absent = [number for number, side in enumerate(own, start=1) if side is None]
-    if absent:
-        raise missing_field(run.rows[absent[0] - 1], group_by, f"{file}, row {absent[0]}", "to group by ")
+    for (number, row), side in zip(numbered(run.rows), own, strict=True):
+        if side is None:
+            raise missing_field(row, group_by, f"{file}, row {number}", "to group by ")
     members = [str(side) for side in own]
+    gaps, unit = _gaps(items, members, sides or [], rated=human is not None, seed=seed)
     found: dict[str, Any] = {
-        "sides": side_means(items, members, resamples=resamples, seed=seed),
-        "gaps": _gaps(items, members, sides or [], split=human is not None, resamples=resamples, seed=seed),
+        "grouping": grouping,
+        "sides": side_means(items, members),
+        "gaps": gaps,
+        "unit_against_people": unit,
         "length": None,
         "prior": None,
     }
     if any(item.length is not None for item in items):
-        found["length"] = length_bias(items, level_for(document), resamples=resamples, seed=seed)
+        found["length"] = length_bias(items, level_for(documents))
     if choice is not None:
-        found["prior"] = _prior(run, name, items, choice, document=document, resamples=resamples, seed=seed)
+        found["prior"] = _prior(run, name, items, choice, document=documents)
     if as_json:
         from geval_local.cli.output.console import print_json
         from geval_local.cli.output.tables import as_record
@@ -102,36 +115,64 @@ def bias(
 
 
 def _gaps(
-    items: Sequence[ScoredItem],
-    members: Sequence[str],
-    chosen: Sequence[str],
-    *,
-    split: bool,
-    resamples: int,
-    seed: int,
-) -> dict[str, Gap]:
-    """Two sides against each other, by human preference too; more than two each against the others."""
-    from geval_local.analysis.studies.bias import gap, gaps_by_preference, preferences
+    items: Sequence[ScoredItem], members: Sequence[str], chosen: Sequence[str], *, rated: bool, seed: int
+) -> tuple[dict[str, Gap], str | None]:
+    """Two sides against each other, by human preference too; more than two each against the others.
+
+    Where people rated, every gap is followed by that of the judge less people; its unit is returned beside.
+    """
+    from geval_local.analysis.statistics.significance import corrected
+    from geval_local.analysis.studies.bias import against_people, gap, gaps_by_preference, preferences
 
     names = list(dict.fromkeys(members))
     if len(names) < 2:
         raise DataError(f"all rows are of one side, {names[0]!r}: there is nothing to compare")
-    found = {}
+    excess, unit = (None, None)
+    if rated:
+        apart = _other_scale(items)
+        excess = against_people(items, standardise=apart)
+        unit = "standard deviations (ratings and scores have different scales)" if apart else "units of the scale"
+    found: dict[str, Gap] = {}
     if not chosen and len(names) > 2:
         for name in names:
             two = [name if side == name else REST for side in members]
-            found[name] = gap(items, two, name, REST, resamples=resamples, seed=seed)
-        return found
+            found[name] = gap(items, two, name, REST, seed=seed)
+            if excess is not None:
+                found[f"{name}, judge less people"] = gap(excess, two, name, REST, seed=seed)
+        return corrected(found), unit
     first, second = chosen or names
-    found["all documents"] = gap(items, members, first, second, resamples=resamples, seed=seed)
-    if split:
+    found["all documents"] = gap(items, members, first, second, seed=seed)
+    if excess is not None:
+        found["judge less people"] = gap(excess, members, first, second, seed=seed)
         preferred = preferences(items, members, first, second)
-        by_preference = gaps_by_preference(items, members, first, second, preferred, resamples=resamples, seed=seed)
+        by_preference = gaps_by_preference(items, members, first, second, preferred, seed=seed)
         found |= {
             "people see no difference" if side == "equal" else f"people prefer {side}": own
             for side, own in by_preference.items()
         }
-    return found
+    return corrected(found), unit
+
+
+def _other_scale(items: Sequence[ScoredItem]) -> bool:
+    """Whether people used another scale than the judge, as far as the figures tell."""
+    import math
+
+    scores = [item.predicted for item in items if math.isfinite(item.predicted)]
+    ratings = [item.human for item in items if math.isfinite(item.human)]
+    labels = [float(label) for item in items for label in item.probabilities or () if _is_number(label)] or scores
+    # Ratings beyond the labels, or on less than a third of their range, were given on something else.
+    width = max(labels) - min(labels)
+    return not (
+        min(labels) <= min(ratings) and max(ratings) <= max(labels) and max(ratings) - min(ratings) >= width / 3
+    )
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def _prior(
@@ -141,8 +182,6 @@ def _prior(
     choice: JudgeChoice,
     *,
     document: str | None,
-    resamples: int,
-    seed: int,
 ) -> PriorEffect:
     """Measure the prior with the very judge and form that scored the run.
 
@@ -168,20 +207,24 @@ def _prior(
             hint="Name that judge, loaded in the same way.",
         )
     prior = content_free_prior(judge, origin.definition)
-    level = level_for(document)
-    return prior_effect(items, prior, origin.definition.scale, level, resamples=resamples, seed=seed)
+    return prior_effect(items, prior, origin.definition.scale, level_for(document))
 
 
 def _show(metric: str, group_by: str, found: dict[str, Any], *, correction: bool) -> None:
-    from geval_local.analysis.score_tables import length_table, prior_label_table, prior_table
-    from geval_local.analysis.tables import gap_table, side_table
+    from geval_local.analysis.tables import gap_table, length_table, prior_label_table, prior_table, side_table
     from geval_local.cli.output.console import note
     from geval_local.cli.output.tables import show_table
 
-    show_table(side_table(found["sides"]), f"{metric}: mean score by {group_by}, with 95 % bootstrap intervals")
+    note(found["grouping"])
+    show_table(side_table(found["sides"]), f"{metric}: mean score by {group_by}, with 95 % intervals over documents")
     show_table(gap_table(found["gaps"]), "gaps and their tests", fold=("gap", "test", "documents", "left out"))
-    if REST in {gap.second for gap in found["gaps"].values()}:
-        note(f"note: {len(found['gaps'])} tests, p-values not corrected for their number", "yellow")
+    unit = found["unit_against_people"]
+    if unit is None:
+        note("note: a gap is not yet a bias, since one side may be better; --human FIELD takes that into account")
+    else:
+        note(
+            f"judge less people: the gap that the judge adds to people's own, in {unit}; the only bias among these gaps"
+        )
     if found["length"] is not None:
         show_table(length_table(found["length"]), "correlation with the length of the output")
     if found["prior"] is not None:

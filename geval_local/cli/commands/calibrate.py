@@ -22,16 +22,17 @@ def calibrate(
     metric: Annotated[
         str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the run has several.")
     ] = None,
-    group_by: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Field of the document, which is never split between folds.")
-    ] = None,
+    group_by: options.GroupBy = None,
     method: Annotated[
         Literal["both", "temperature", "isotonic"],
         typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
     ] = "both",
-    folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents.")] = 5,
-    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and draws.")] = 0,
+    loss: Annotated[
+        Literal["squared", "absolute"], typer.Option(help="What is fitted and reported: RMSE or mean absolute error.")
+    ] = "squared",
+    folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
@@ -39,28 +40,32 @@ def calibrate(
     `score --calibration OUT` applies it, to scores under the same signature only.
     """
     from geval_local.analysis.studies.calibration import calibrate as fit
-    from geval_local.analysis.studies.calibration_file import save_calibration
+    from geval_local.analysis.studies.calibration import is_calibration, save_calibration
     from geval_local.analysis.tables import calibration_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.files import check_replaceable
+    from geval_local.grouping import documents_of
 
     scored = ScoredRun(run)
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    check_replaceable(output, is_own=is_calibration(output), overwrite=overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
+    documents, grouping = documents_of(scored.rows, group_by)
     fitted = fit(
-        scored.items(name, human=human, group_by=group_by),
+        scored.items(name, human=human, group_by=documents),
         origin.definition.scale,
         method=method,
         metric=name,
         human=human,
         signature=origin.signature,
-        level=level_for(group_by),
+        level=level_for(documents),
+        loss=loss,
         folds=folds,
         seed=seed,
-        resamples=resamples,
     )
     save_calibration(fitted, output)
     held = fitted.held_out
@@ -70,6 +75,7 @@ def calibrate(
                 "metric": name,
                 "human": human,
                 "method": method,
+                "grouping": grouping,
                 "temperature": fitted.temperature,
                 "knots": [list(knot) for knot in fitted.knots],
                 "held_out": as_record(held),
@@ -78,12 +84,6 @@ def calibrate(
         )
     else:
         show_table(calibration_table(fitted), f"{name} against {human}, on held-out documents")
-    if group_by is None:
-        note("note: without --group-by rows of one document may stand on both sides of a fold", "yellow")
-    if not held.after.mae < held.constant_mae:
-        note("warning: held out, always answering the mean rating is as good as the calibrated scores", "yellow")
-    if held.gain.high < 0:
-        note("warning: held out, the calibrated scores are further from the ratings than the raw ones", "yellow")
-    if held.gain.low <= 0 <= held.gain.high:
-        note("warning: the gain's interval holds 0: on new documents the calibration may change nothing", "yellow")
+    note(grouping)
+    note(f"the calibration {held.verdict}", "" if held.helps else "yellow")
     note(f"next: geval-local score FILE --metric {name} --calibration {output}")

@@ -40,14 +40,18 @@ def compare(
         ),
     ] = None,
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
-    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    group_by: options.GroupBy = None,
     field: options.Fields = None,
+    level: options.Level = None,
+    coefficient: options.Coefficient = "spearman",
+    new: options.New = None,
+    constant: options.Constant = "skip",
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
-    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     page: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also write both runs side by side as one .html page.")
     ] = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare two runs on the rows that both scored.
@@ -55,12 +59,19 @@ def compare(
     Refused when the signatures differ in more than what --across names.
     """
     from geval_local.analysis.statistics.significance import compare as test
+    from geval_local.analysis.statistics.significance import corrected
     from geval_local.analysis.studies.comparison import differences
     from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
+    from geval_local.grouping import documents_of
+    from geval_local.report.page import check_target, is_own_page
 
     mapping = read_mapping(field or [])
     first, second = ScoredRun(run_a, mapping), ScoredRun(run_b, mapping)
+    if page is not None:
+        target = check_target(page, first.path, second.path)
+        check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
     names = [first.one_metric(name) for name in metric] if metric else first.metrics
     names = [second.one_metric(name) for name in names if metric or name in second.metrics]
     if not names:
@@ -69,27 +80,32 @@ def compare(
             hint=f"The one holds {', '.join(first.metrics)}, the other {', '.join(second.metrics)}.",
         )
     differ = _differences(first, second, names, across or [])
+    documents, grouping = documents_of(first.rows, group_by)
+    wanted = level or level_for(documents)
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
     for name in names:
-        one, other = (run.items(name, human=human, group_by=group_by) for run in (first, second))
-        found[name] = differences(one, other, count=count, resamples=resamples, seed=seed)
+        one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
+        found[name] = differences(one, other, count=count)
         if human is not None:
-            tests[name] = test(one, other, level_for(group_by), resamples=resamples, seed=seed)
+            tests[name] = test(one, other, wanted, coefficient, target=new, constant=constant, seed=seed)
+    tests = corrected(tests)
     if page is not None:
-        _write_page(first, second, page, human, group_by, resamples)
+        asked = {"level": level, "coefficient": coefficient, "target": new, "constant": constant, "seed": seed}
+        _write_page(first, second, page, human, group_by, asked)
     if as_json:
         from geval_local.cli.output.console import print_json
         from geval_local.cli.output.tables import as_record
 
-        record = {"a": run_a, "b": run_b, "differ": differ, "metrics": found, "against_human": tests}
+        record = {"a": run_a, "b": run_b, "differ": differ, "grouping": grouping}
+        record |= {"metrics": found, "against_human": tests}
         print_json(as_record(record))
         return
-    _show(first, second, differ, found, tests)
+    _show(first, second, differ, grouping, found, tests)
 
 
 def _write_page(
-    first: ScoredRun, second: ScoredRun, page: Path, human: str | None, group_by: str | None, resamples: int
+    first: ScoredRun, second: ScoredRun, page: Path, human: str | None, group_by: str | None, asked: Mapping[str, Any]
 ) -> None:
     from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
     from geval_local.cli.output.console import note
@@ -104,7 +120,7 @@ def _write_page(
         group_by=group_by,
         signatures=(signatures_of(first), signatures_of(second)),
         manifests=(facts_of(first), facts_of(second)),
-        resamples=resamples,
+        **asked,
     )
     note(f"wrote {written}; open it in any browser")
 
@@ -166,12 +182,12 @@ def _show(
     first: ScoredRun,
     second: ScoredRun,
     differ: Mapping[str, Mapping[str, tuple[str, str]]],
+    grouping: str,
     found: Mapping[str, Any],
     tests: Mapping[str, Any],
 ) -> None:
     from geval_local.analysis.reading import row_keys
-    from geval_local.analysis.score_tables import difference_table, largest_table
-    from geval_local.analysis.tables import comparison_table
+    from geval_local.analysis.tables import comparison_table, difference_table, largest_table
     from geval_local.cli.output.console import result_console
     from geval_local.cli.output.tables import show_table
 
@@ -184,10 +200,13 @@ def _show(
     )
     for line in lines or ["differs in nothing that a signature tells"]:
         console.print(line, markup=False, soft_wrap=True)
+    console.print(grouping, markup=False, soft_wrap=True)
     show_table(difference_table(found), "A and B on the rows that both scored", fold=("A / B alone",))
     if tests:
         show_table(
-            comparison_table(tests), "which agrees better with people?", fold=("on", "Williams", "items / groups")
+            comparison_table(tests),
+            "which agrees better with people?",
+            fold=("on", "Williams", "items / documents", "kept by each"),
         )
     outputs = dict(zip(row_keys(first.rows), first.outputs(), strict=True))
     for name, own in found.items():

@@ -13,6 +13,8 @@ from geval_local.cli import options
 from geval_local.errors import ConfigurationError, OutputError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.statistics.correlation import Correlation
+    from geval_local.analysis.statistics.significance import Comparison
     from geval_local.analysis.studies.jury import Jury
     from geval_local.cli.scored_runs import ScoredRun
 
@@ -34,36 +36,51 @@ def jury(
         typer.Option(help="Alike, by agreement with the other judges, or with people on other documents."),
     ] = "equal",
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
-    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    group_by: options.GroupBy = None,
+    level: options.Level = None,
+    coefficient: options.Coefficient = "spearman",
+    new: options.New = None,
+    constant: options.Constant = "skip",
+    field: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of folds and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
-    from geval_local.analysis.score_tables import disagreement_table, weight_table
     from geval_local.analysis.statistics.correlation import correlate
-    from geval_local.analysis.studies.jury import convene
-    from geval_local.analysis.tables import correlation_table
+    from geval_local.analysis.studies.jury import against_judges, convene
+    from geval_local.analysis.tables import comparison_table, correlation_table, disagreement_table, weight_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.fields import read_mapping
+    from geval_local.grouping import documents_of
 
     if weights == "human" and human is None:
         raise ConfigurationError("--weights human needs --human FIELD")
-    scored = [ScoredRun(path) for path in runs]
+    mapping = read_mapping(field or [])
+    scored = [ScoredRun(path, mapping) for path in runs]
+    if output is not None:
+        _check_output(output, scored, overwrite=overwrite)
     name = scored[0].one_metric(metric)
     named = _named(scored, name)
-    judges = {judge: run.items(run.one_metric(name), human=human, group_by=group_by) for judge, run in named.items()}
+    documents, grouping = documents_of(scored[0].rows, group_by)
+    judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
     result = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
-    agreement = {}
+    agreement: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    best: str | None = None
     if human is not None:
+        wanted = level or level_for(documents)
         agreement = {
-            who: correlate(items, level_for(group_by), seed=seed)
+            who: correlate(items, wanted, target=new, constant=constant)
             for who, items in {"jury": result.items, **judges}.items()
         }
+        best, tests = against_judges(result, judges, wanted, coefficient, target=new, constant=constant)
     if output is not None:
         _write(output, named, name, result, weights)
     if as_json:
@@ -72,13 +89,20 @@ def jury(
             for item, own in zip(result.items, result.disagreement, strict=True)
         ]
         record = {"metric": name, "weights": result.weights, "left_out": result.left_out, "items": listed}
-        print_json(as_record(record | {"against_human": agreement}))
+        record |= {"grouping": grouping, "against_human": agreement, "best_judge": best, "jury_less_judge": tests}
+        print_json(as_record(record))
         return
     show_table(weight_table(result), f"{name}: a jury of {len(judges)}, weights {weights}")
     scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
     show_table(disagreement_table(result, scores, count), "where the judges disagree most")
     if agreement:
+        note(grouping)
         show_table(correlation_table(agreement), "against people", fold=("level", "n", "points", "items left out"))
+        named_tests = {f"jury less {who}{' (best judge)' if who == best else ''}": test for who, test in tests.items()}
+        fold = ("on", "Williams", "items / documents", "kept by each")
+        show_table(comparison_table(named_tests), "does the jury agree better than its judges?", fold=fold)
+    if weights == "human" and documents is None:
+        note("note: without documents a judge's weight for a row may come from rows of the same document", "yellow")
     if result.left_out:
         note(f"note: {result.left_out} items are without a verdict: some judge did not score them", "yellow")
 
@@ -113,14 +137,21 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
     return named
 
 
-def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
-    """Write the first run's rows with the jury's verdicts in the place of its own.
+def _check_output(output: Path, scored: Sequence[ScoredRun], *, overwrite: bool) -> None:
+    """Refuse an output that cannot be written, is one of the runs, or is a file of the user's."""
+    from geval_local.files import check_replaceable
+    from geval_local.io.result_manifest import check_description, is_own_result
+    from geval_local.io.writer import ResultWriter
 
-    Raises
-    ------
-    OutputError
-        If the output is one of the runs, or cannot be written.
-    """
+    target = ResultWriter.check(output)
+    if target in [run.path.resolve() for run in scored]:
+        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
+    check_description(target)
+    check_replaceable(target, is_own=is_own_result(target), overwrite=overwrite)
+
+
+def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
+    """Write the first run's rows with the jury's verdicts in the place of its own."""
     import math
     from dataclasses import replace
 
@@ -133,8 +164,6 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     from geval_local.signature import signature_parts
 
     runs = list(named.values())
-    if output.resolve() in [run.path.resolve() for run in runs]:
-        raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
     origins = {judge: run.origin(metric) for judge, run in named.items()}
     definition = origins[next(iter(named))].definition
     verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
@@ -161,6 +190,13 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     signature = "|".join(f"{key}:{value}" for key, value in joined.items())
     scored = {metric: ScoredMetric(signature, definition, unscored)}
     first = runs[0].path
-    write_manifest(
-        output, Manifest(f"jury of {', '.join(named)}", first.name, file_sha256(first), len(runs[0].rows), scored)
+    manifest = Manifest(
+        f"jury of {', '.join(named)}",
+        first.name,
+        file_sha256(first),
+        len(runs[0].rows),
+        scored,
+        file_sha256(output),
+        runs[0].mapping,
     )
+    write_manifest(output, manifest)

@@ -58,7 +58,11 @@ def meta_eval(
         typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
     ] = None,
     field: options.Fields = None,
-    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    rater: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="Field of one person's rating; two or more give the human ceiling."),
+    ] = None,
+    group_by: options.GroupBy = None,
     system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also without probabilities, without steps, and sampled.")
@@ -78,7 +82,13 @@ def meta_eval(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep the scored files here, and reuse them.")
     ] = None,
-    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+    level: options.Level = None,
+    coefficient: Annotated[
+        options.CoefficientName | None,
+        typer.Option(help="What is compared. Absent: the paper's; spearman for rows of your own.", show_default=False),
+    ] = None,
+    new: options.New = None,
+    constant: options.Constant = "skip",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
     as_json: options.Json = False,
@@ -103,23 +113,25 @@ def meta_eval(
 
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system or field:
+        if human or group_by or system or rater or field:
             raise ConfigurationError(
-                "--human, --field, --group-by and --system are for your own rows; --benchmark brings them"
+                "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
             )
         rated = read_published(file, benchmark, limit_groups=limit_groups)
         metrics = benchmark_metrics(rated.data.benchmark, metric or [])
-        coefficient = published_table(benchmark).coefficient
+        compared = coefficient or published_table(benchmark).coefficient
     else:
         if reference_model:
             raise ConfigurationError("--reference-model needs --benchmark: it asks what the benchmark rates")
         if from_responses:
             raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
         metrics, fields = own_metrics(metric or [], human or [])
+        if rater and len(metrics) != 1:
+            raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
         rated = read_own(
             file, fields, group_by=group_by, system=system, limit_groups=limit_groups, fields=read_mapping(field or [])
         )
-        coefficient = "spearman"
+        compared = coefficient or "spearman"
     if no_steps:
         metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
     if geval_parity and not from_responses:
@@ -181,8 +193,28 @@ def meta_eval(
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
         found += reference
-    evaluation = evaluate(found, rated.levels, coefficient, resamples=resamples, seed=seed)
-    report = Report(rated, metrics, evaluation, coefficient, benchmark, parsed, tuple(notes), digits, ablations)
+    if level is not None and level not in rated.levels:
+        raise ConfigurationError(
+            f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see --group-by, --system."
+        )
+    levels = rated.levels if level is None else (level, *(one for one in rated.levels if one != level))
+    evaluation = evaluate(found, levels, compared, target=new, constant=constant, seed=seed)
+    ceiling = None
+    if rater:
+        from geval_local.analysis.reading import number_at
+        from geval_local.analysis.studies.ceiling import human_ceiling
+
+        ratings = {
+            field: [number_at(row, field, f"{file}, row {place}") for place, row in enumerate(rated.rows, start=1)]
+            for field in rater
+        }
+        judges = {
+            one.name: items for one in found if one.kind == "judge" for items in one.items.values() if len(items) > 1
+        }
+        ceiling = human_ceiling(ratings, judges, levels[0], compared, target=new)
+    report = Report(
+        rated, metrics, evaluation, levels, compared, benchmark, parsed, tuple(notes), digits, ablations, ceiling
+    )
     show_report(report, as_json=as_json)
 
 

@@ -95,7 +95,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A preset or a
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
     from geval_local.metric import Metric
-    from geval_local.metric_text import metric_file_text
+    from geval_local.metric_file import metric_file_text
 
     problems: list[str] = []
     hint = None

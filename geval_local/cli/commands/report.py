@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from geval_local.cli import options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, UnscorableError
 
@@ -31,15 +32,21 @@ def report(
             metavar="[METRIC=]FIELD", help="Field of the human rating, of all metrics or of one; may be repeated."
         ),
     ] = None,
-    group_by: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the document.")] = None,
+    group_by: options.GroupBy = None,
+    field: options.Fields = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
-    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Bootstrap draws of documents.")] = 1000,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page: no network, no server, opens from any disk."""
     from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
+    from geval_local.report.page import check_target, is_own_page
     from geval_local.report.run_page import write_report
 
-    scored = ScoredRun(run)
+    scored = ScoredRun(run, read_mapping(field or []))
+    target = check_target(output, scored.path)
+    check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
     ratings = _ratings(human or [], scored.metrics)
     page = write_report(
         scored.path,
@@ -49,9 +56,9 @@ def report(
         group_by=group_by,
         signature=signatures_of(scored),
         manifest=facts_of(scored),
-        ablation=_ablation(scored, ratings, group_by, resamples),
+        ablation=_ablation(scored, ratings, group_by),
         title=title or scored.name if scored.path != run else title,
-        resamples=resamples,
+        fields=scored.mapping,
     )
     note(f"wrote {page}; open it in any browser")
 
@@ -76,31 +83,40 @@ def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | Non
     return {name: field for name, _, field in pairs} or None
 
 
-def _ablation(
-    run: ScoredRun, ratings: str | dict[str, str] | None, group_by: str | None, resamples: int
-) -> Table | None:
+def _ablation(run: ScoredRun, ratings: str | dict[str, str] | None, group_by: str | None) -> Table | None:
     """Estimate otherwise from the run's own distributions: the paper's ablation, as far as no judge is needed.
 
-    None where nobody rated anything, or no manifest says what the scales are.
+    All three estimates are correlated on the documents that all of them keep. None where nobody rated anything, or no
+    manifest says what the scales are.
     """
+    from geval_local.analysis.records import usable
     from geval_local.analysis.statistics.correlation import correlate
+    from geval_local.analysis.statistics.significance import common_ground
     from geval_local.analysis.studies.ablation import mode_items, sampled_items
     from geval_local.analysis.tables import correlation_table
     from geval_local.cli.scored_runs import level_for
+    from geval_local.grouping import documents_of
 
     found = {}
+    documents = documents_of(run.rows, group_by)[0]
+    level = level_for(documents)
     for name in run.metrics:
         field = ratings if ratings is None or isinstance(ratings, str) else ratings.get(name)
         if field is None or not run.is_described(name):
             continue
         scale = run.origin(name).definition.scale
-        items = run.items(name, human=field, group_by=group_by)
-        for estimator, estimated in (
-            ("exact expectation", items),
-            ("likeliest label (- Probs)", mode_items(items, scale)),
-            (f"mean of {DRAWS} draws", sampled_items(items, scale, DRAWS)),
-        ):
-            found[f"{name}: {estimator}"] = correlate(estimated, level_for(group_by), resamples=resamples)
+        items = run.items(name, human=field, group_by=documents)
+        estimates = {
+            "exact expectation": items,
+            "likeliest label (- Probs)": mode_items(items, scale),
+            f"mean of {DRAWS} draws": sampled_items(items, scale, DRAWS),
+        }
+        if not usable(items)[0]:
+            continue
+        shared = common_ground(list(estimates.values()), level)[0]
+        for estimator, estimated in zip(estimates, shared, strict=True):
+            if estimated:
+                found[f"{name}: {estimator}"] = correlate(estimated, level)
     return correlation_table(found) if found else None
 
 
@@ -117,7 +133,7 @@ def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:
         notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
         for row in run.rows:
             try:
-                notes[name]["prompt"] = render_form(metric, Sample(row).texts(metric.fields)).text
+                notes[name]["prompt"] = render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
             except UnscorableError:
                 continue
             break
@@ -131,7 +147,7 @@ def signatures_of(run: ScoredRun) -> dict[str, str] | None:
 
 
 def facts_of(run: ScoredRun) -> Mapping[str, Any] | None:
-    """Give what else the manifest says of a run; None without a manifest."""
+    """Give the other facts of a run that the manifest holds; None without a manifest."""
     manifest = run.manifest
     if manifest is None:
         return None

@@ -82,7 +82,8 @@ def score(
         typer.Option(help="Exact expectation, the likeliest label's value, or the mean of n draws."),
     ] = "exact",
     n: Annotated[int, typer.Option("--n", metavar="N", help="Draws per row, for --estimator sample.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the draws and of the mean's bootstrap interval.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    group_by: options.GroupBy = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
     threshold: Annotated[
         float | None, typer.Option(metavar="X", help="The score that passes, on the metric's scale.")
@@ -164,6 +165,7 @@ def score(
                 workers=workers,
                 address=address,
                 metric_names=metric or (),
+                group_by=group_by,
                 events=events,
             )
 

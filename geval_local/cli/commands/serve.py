@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,12 +50,6 @@ def serve(
 
     Interrupted, or asked by SIGTERM, it takes no more requests and finishes those that are in flight.
     """
-    try:
-        import uvicorn
-
-        from geval_local.serve.app import create_app
-    except ImportError as error:
-        raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
     from geval_local.serve.settings import ServeSettings, parse_size, read_key
 
     settings = ServeSettings(
@@ -66,7 +61,15 @@ def serve(
         rotations=rotations,
         log_requests=log_requests,
     )
+    try:
+        import uvicorn
+
+        from geval_local.serve.app import create_app
+    except ImportError as error:
+        raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
     choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
+    listening = _bound(host, port)
+    port = listening.getsockname()[1]
     judges: dict[str, Judge] = {}
     for name, choice in choices.items():
         note(f"loading {name} ...", "dim")
@@ -74,21 +77,30 @@ def serve(
         note(f"engine: {judges[name].engine_report.text}", "dim")
     config = uvicorn.Config(
         create_app(judges, settings),
-        host=host,
-        port=port,
         log_config=None,
         access_log=False,
         server_header=False,
         backlog=4096,
     )
     note(f"serving {', '.join(judges)} on http://{host}:{port} (the routes: /docs)")
-    server = uvicorn.Server(config)
     # uvicorn raises the signal again once everything in flight is finished: that is the end that was asked for.
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
-    if not server.started:
-        raise ConfigurationError(f"cannot listen on {host}:{port}", hint="Is another server there? Choose --port.")
+    with listening, contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])
     note("stopped; what was in flight is finished")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Take the address, before a judge is loaded for it; nobody is listened to yet."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="Is another server there? Choose --port."
+        ) from error
+    return listening
 
 
 def _named(choices: list[JudgeChoice]) -> dict[str, JudgeChoice]:

@@ -60,9 +60,9 @@ def steps(
         else:
             complete, place = _write_into(file if output is None else None, given, choice)
     if output is not None:
-        from geval_local.cli.steps_file import replace_file
+        from geval_local.files import save_text
 
-        replace_file(output, complete.to_yaml())
+        save_text(output, complete.to_yaml())
         place = f"the metric with its steps is in {output}"
     _show(complete, as_json=as_json)
     note(place)
@@ -79,7 +79,7 @@ def _check_output(output: Path) -> None:
 
 def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     """Write and pin a preset's steps, unless this judge has pinned some."""
-    from geval_local.cli.steps_file import replace_file
+    from geval_local.files import save_text
     from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
     judge = load_shown(choice)
@@ -95,13 +95,14 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     with show_progress() as progress:
         complete = write_steps(judge, bare, on_steps=progress.show_steps)
     _show_difference(old, complete)
-    replace_file(path, complete.to_yaml())
+    save_text(path, complete.to_yaml())
     return complete, f"pinned in {path}"
 
 
 def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[Metric, str]:
     """Write the steps of a metric file, into the file itself where one is given."""
-    from geval_local.cli.steps_file import replace_file, with_steps_in_text
+    from geval_local.cli.steps_file import with_steps_in_text
+    from geval_local.files import save_text
     from geval_local.steps import write_steps
 
     judge = load_shown(choice)
@@ -110,7 +111,7 @@ def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[
     _show_difference(given, complete)
     if file is not None:
         text = file.read_bytes().decode("utf-8")
-        replace_file(file, with_steps_in_text(text, complete, str(file)))
+        save_text(file, with_steps_in_text(text, complete, str(file)))
     return complete, f"written into {file}"
 
 

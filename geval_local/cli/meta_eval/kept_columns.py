@@ -15,8 +15,8 @@ from typing import Any
 
 from geval_local.cli.meta_eval.kept_runs import kept_name
 from geval_local.cli.output.console import note
-from geval_local.cli.steps_file import replace_file
 from geval_local.errors import DataError
+from geval_local.files import save_text
 
 __all__ = ["Column", "KeptColumns", "text_hash"]
 
@@ -92,7 +92,7 @@ class KeptColumns:
         if column.is_final:
             record = {"format": FORMAT, "version": VERSION, "key": dict(key), **asdict(column)}
             del record["is_final"]
-            replace_file(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+            save_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
         return column
 
 

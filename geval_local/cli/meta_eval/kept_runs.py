@@ -16,11 +16,13 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import (
     Manifest,
     ScoredMetric,
+    check_description,
     file_sha256,
     manifest_path,
     read_manifest,
     write_manifest,
 )
+from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
@@ -84,7 +86,7 @@ class KeptRuns:
     @property
     def samples(self) -> list[Sample]:
         """The rows as they are scored."""
-        return [Sample(row, number, self.source.name, None, self.fields) for number, row in enumerate(self.rows, 1)]
+        return [Sample(row, number, self.source.name, None, self.fields) for number, row in numbered(self.rows)]
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
         """Score the rows, or read the scores that are kept under the same signature.
@@ -114,7 +116,7 @@ class KeptRuns:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
         path = self._path(judge.name, variant)
-        kept: list[dict[str, Any]] | None = None
+        kept: Sequence[Mapping[str, Any]] | None = None
         manifest = None
         if path is not None and path.exists():
             manifest = self._checked(path, signatures)
@@ -148,10 +150,12 @@ class KeptRuns:
         remedy = f"Choose another directory with -o, or delete {path}."
         if manifest is None:
             raise ConfigurationError(
-                f"{path} is there, but not what it is: it has no {manifest_path(path).name}", hint=remedy
+                f"{path} exists but lacks {manifest_path(path).name}, so its scores cannot be verified", hint=remedy
             )
         if (manifest.input_sha256, manifest.rows) != (file_sha256(self.source), len(self.rows)):
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
+        if manifest.results_sha256 is not None and manifest.results_sha256 != file_sha256(path):
+            raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)
         for name, signature in signatures.items():
             if name in manifest.metrics and (
                 differ := signature_differences(manifest.metrics[name].signature, signature)
@@ -178,6 +182,7 @@ class KeptRuns:
         kept: Sequence[Mapping[str, Any]] | None,
         manifest: Manifest | None,
     ) -> None:
+        check_description(path)
         with ResultWriter.open(path, list(scores)) as writer:
             for index, row in enumerate(kept or self.rows):
                 sample = Sample(row, index + 1, self.source.name)
@@ -190,6 +195,8 @@ class KeptRuns:
             for metric in metrics
         }
         earlier = {} if manifest is None else manifest.metrics
-        write_manifest(
-            path, Manifest(judge, self.source.name, file_sha256(self.source), len(self.rows), earlier | fresh)
+        source = self.source
+        description = Manifest(
+            judge, source.name, file_sha256(source), len(self.rows), earlier | fresh, file_sha256(path), self.fields
         )
+        write_manifest(path, description)

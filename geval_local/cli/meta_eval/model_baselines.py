@@ -28,6 +28,7 @@ from geval_local.cli.output.console import note
 from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, UnscorableError
 from geval_local.io.result_manifest import file_sha256
+from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint, weight_files
@@ -50,9 +51,7 @@ _SMALL_FILES = (".json", ".txt", ".model", ".jinja")
 def gptscore(rated: Rated, kept: KeptColumns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
     """Score with the judge's likelihood of the outputs, or take the scores that are kept under the same signature."""
     fields = rated.fields if isinstance(rated, OwnRatings) else {}
-    samples = [
-        Sample(row, number, Path(rated.path).name, None, fields) for number, row in enumerate(rated.rows, start=1)
-    ]
+    samples = [Sample(row, number, Path(rated.path).name, None, fields) for number, row in numbered(rated.rows)]
     items = {}
     with show_progress(f"GPTScore by {name}", len(samples) * len(metrics)) as progress:
 

@@ -19,6 +19,7 @@ from geval_local.analysis.studies.evaluation import Contender
 from geval_local.baselines.overlap import BASELINES, baseline_scores, references
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
+from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -71,7 +72,7 @@ def from_results(
         own = read_own(
             path,
             rated.human,
-            group_by=rated.group_by,
+            group_by=rated.group_by or EVERY_ROW,
             system=rated.system,
             limit_groups=limit_groups,
             fields=rated.fields,

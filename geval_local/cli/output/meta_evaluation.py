@@ -9,16 +9,20 @@ from typing import Any
 from geval_local.analysis.ratings.published import published_table
 from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.score_tables import response_table
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.statistics.levels import COEFFICIENTS
+from geval_local.analysis.statistics.levels import Level
+from geval_local.analysis.studies.ceiling import Ceiling
 from geval_local.analysis.studies.evaluation import Evaluation
 from geval_local.analysis.studies.sampling import SamplingCost, sampling_cost
 from geval_local.analysis.tables import (
     agreement_table,
+    average_table,
     benchmark_table,
+    ceiling_table,
     comparison_table,
     correlation_table,
+    response_table,
     sampling_table,
 )
 from geval_local.cli.output.console import note, print_json
@@ -29,7 +33,8 @@ from geval_local.metric import Metric
 __all__ = ["Report", "show_report"]
 
 #: Columns that most often say the same in all rows.
-FOLDED = ("level", "n", "points", "groups skipped", "items left out", "items / groups", "on", "Williams", "one alone")
+FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "Williams", "one alone")
+FOLDED_TESTS = (*FOLDED, "items / documents", "kept by each")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Report:
         By dimension.
     evaluation : Evaluation
         The figures.
+    levels : sequence of {"summary", "pooled", "system"}
+        The one to report first.
     coefficient : str
         What is compared.
     benchmark : str or None
@@ -56,17 +63,21 @@ class Report:
         Decimals.
     ablations : bool
         Whether to show what sampling costs.
+    ceiling : Ceiling or None
+        How far people agree, where several rated.
     """
 
     rated: Rated
     metrics: Mapping[str, Metric]
     evaluation: Evaluation
+    levels: Sequence[Level]
     coefficient: str
     benchmark: str | None
     parsed: Mapping[str, ParsedResponses]
     notes: Sequence[str]
     digits: int
     ablations: bool
+    ceiling: Ceiling | None = None
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
@@ -81,26 +92,32 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
-    evaluation, levels = report.evaluation, report.rated.levels
+    evaluation, levels = report.evaluation, report.levels
     coefficients: Sequence[str] = COEFFICIENTS
+    note(report.rated.grouping)
     if isinstance(report.rated, PublishedRatings):
         coefficients = report.rated.data.benchmark.columns
         paper = published_table(report.rated.data.benchmark.name)
-        table = benchmark_table(evaluation.correlations[levels[0]], paper, digits=report.digits)
+        table = benchmark_table(evaluation.correlations[report.rated.data.benchmark.level], paper, digits=report.digits)
         show_table(table, f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published")
     for level in levels:
         rows = _by_dimension(evaluation.correlations[level], report)
         shown = coefficients if level == levels[0] else COEFFICIENTS
         if rows:
-            title = f"{level} level, with 95 % bootstrap intervals over groups"
+            title = f"{level} level, with 95 % intervals"
             show_table(correlation_table(rows, shown, digits=report.digits), title, fold=FOLDED, sections=True)
+    if evaluation.averages:
+        what = f"average {levels[0]} {report.coefficient}"
+        show_table(average_table(evaluation.averages, what, digits=report.digits), "average over the dimensions")
+    if report.ceiling is not None:
+        show_table(ceiling_table(report.ceiling), "the human ceiling")
     if report.parsed:
         show_table(response_table(report.parsed), "raw responses")
     if evaluation.comparisons:
         show_table(
             comparison_table(evaluation.comparisons),
             f"is the difference real? ({report.coefficient})",
-            fold=FOLDED,
+            fold=FOLDED_TESTS,
             sections=True,
         )
     if evaluation.agreements:
@@ -128,7 +145,7 @@ def _sampling(report: Report) -> dict[str, list[SamplingCost]]:
         for dimension, items in contender.items.items():
             try:
                 costs[f"{contender.name}, {dimension}"] = sampling_cost(
-                    items, report.metrics[dimension].scale, report.rated.levels[0]
+                    items, report.metrics[dimension].scale, report.levels[0]
                 )
             except DataError:
                 continue  # no probabilities: said already where the ablations are missing
@@ -143,10 +160,13 @@ def _record(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> dict
         "rows": len(report.rated.rows),
         "metrics": {dimension: metric.name for dimension, metric in report.metrics.items()},
         "coefficient": report.coefficient,
-        "levels": list(report.rated.levels),
+        "levels": list(report.levels),
+        "grouping": report.rated.grouping,
         "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in evaluation.contenders},
         "correlations": evaluation.correlations,
+        "averages": evaluation.averages,
         "comparisons": evaluation.comparisons,
+        "ceiling": report.ceiling,
         "agreements": evaluation.agreements,
         "sampling": costs,
         "responses": {

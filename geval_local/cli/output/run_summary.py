@@ -105,7 +105,16 @@ def _show_table(result: RunResult) -> None:
     judges = ", ".join(result.judges)
     note(f"{forms} scores by {judges} in {result.seconds:.1f} s ({rate}), {loading}")
     _show_savings(result)
+    for line in dict.fromkeys(f"interval of the mean: {_interval_told(summary)}" for summary in result.summaries):
+        note(line, "dim")
     note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
+
+
+def _interval_told(summary: Summary) -> str:
+    """Say what the interval rests on."""
+    told = f"t over {summary.interval.units} documents" if summary.interval.units else "none"
+    warning = f"; warning: {summary.interval.warning}" if summary.interval.warning else ""
+    return f"{told}{warning}; {summary.grouping}"
 
 
 def _show_savings(result: RunResult) -> None:

@@ -90,8 +90,8 @@ class Intervals:
         used = np.flatnonzero(self.ends > self.starts)
         tile, starts, ends = used // TILE, self.starts[used], self.ends[used]
         some = _covered(tile, starts // TILE, (ends - 1) // TILE + 1, across, down) > 0
-        # What rows behind the last token see is never looked at.
-        last = np.where(ends >= self.tokens, down, ends // TILE)
+        # What rows after the last token see is never looked at; tiles of such rows alone are not computed.
+        last = np.where(ends >= self.tokens, -(-self.tokens // TILE), ends // TILE)
         whole = _covered(tile, -(-starts // TILE), last, across, down) == TILE
         if span is not None:
             rows = self.query_positions.copy()

@@ -1,4 +1,4 @@
-"""Rows of a file as they stand: JSONL, JSON, CSV and Parquet, streamed; a row that cannot be read keeps its place.
+"""Rows of a file: JSONL, JSON, CSV and Parquet, streamed; a row that cannot be read keeps its place.
 
 Nothing here knows about metrics or fields: a row is a mapping of column names to values, or the reason why it is none.
 """
@@ -32,7 +32,8 @@ class RawRow(NamedTuple):
     Attributes
     ----------
     number : int
-        The line for JSONL, the data row for the other formats; both from 1.
+        The line for JSONL (blank lines are skipped but counted), the data row for the other formats; from 1. Scoring,
+        report and analysis name rows by it.
     fields : dict
         The columns, or what could be kept of a row that cannot be read, under ``raw``.
     error : str or None
@@ -104,7 +105,7 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     if reader is None:
         raise DataError(
             f"cannot tell the format of {path} by its extension",
-            hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz behind.",
+            hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     check_is_file(path)
     try:

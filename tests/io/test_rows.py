@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from geval_local.errors import DataError
 from geval_local.io.csv_rows import find_delimiter
-from geval_local.io.readers import read_rows
+from geval_local.io.rows import read_rows
 
 ROWS = [{"id": "1", "source": "Çà et là: naïve", "output": "日本, x"}, {"id": "2", "source": "S; | ,", "output": "O"}]
 
