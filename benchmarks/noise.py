@@ -1,6 +1,7 @@
 """How far half precision moves a score, and how much of that the float32 read-out takes away.
 
     python benchmarks/noise.py               # the embedded judge and the 0.5 B shape of random weights
+    python benchmarks/noise.py --judge DIR   # a real judge: what the probe of `--dtype auto` measures, and its choice
 
 Scores in bfloat16 against float32, one prompt at a time: with the usual bfloat16 logits and with this project's float32
 read-out, by either engine. Prints a table for people; the last line is one JSON object.
@@ -13,6 +14,7 @@ import copy
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import GevalError
 from geval_local.models.head import Head
+from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.precision import HALF, decide, measure
+from geval_local.models.registry import find_judge
 from geval_local.tokens.requests import Request
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -68,14 +73,39 @@ def compare(model: PreTrainedModel, requests: Sequence[Request]) -> dict[str, di
     return found
 
 
+def probe(options: argparse.Namespace, console: Console) -> None:
+    """Measure both half precisions on a real judge's own prompts, and let the rule of ``auto`` choose."""
+    loaded = load_model(find_judge(options.judge), LoadOptions(device=options.device, dtype="float32"))
+    figures = measure(loaded.model, loaded.tokenizer, list(HALF), style=loaded.entry.style, most=options.prompts)
+    table = Table(title=f"Scores on 1-5 against float32: {Path(options.judge).name}, style {loaded.entry.style}")
+    for column in ("dtype", "mean", "largest", "prompts"):
+        table.add_column(column)
+    for name, noise in figures.noise.items():
+        cells = (
+            ("not finite", "", "") if noise is None else (f"{noise.mean:.5f}", f"{noise.largest:.5f}", noise.prompts)
+        )
+        table.add_row(name, *map(str, cells))
+    dtype, reason = decide(figures)
+    console.print(table)
+    console.print(f"largest weight {figures.largest_weight:.4g}, largest activation {figures.largest_activation:.5g}")
+    console.print(f"auto takes {dtype}: {reason}")
+    record = {"judge": Path(options.judge).name, "choice": dtype, "reason": reason, **asdict(figures)}
+    save(console, options.output or RESULTS / f"noise-{time.strftime('%Y%m%d-%H%M%S')}.json", [record])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], default=["nano", "qwen2.5-0.5b"])
+    parser.add_argument("--judge", help="a model directory or a name of models.yaml")
+    parser.add_argument("--prompts", type=int, default=10, help="of the probe, the short ones first")
     parser.add_argument("--documents", type=int, default=4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, help="results file (benchmarks/results/noise-DATE.json)")
     options = parser.parse_args()
     console = Console(width=120, record=True)
+    if options.judge is not None:
+        probe(options, console)
+        return
     table = Table(title="Scores on 1-5 in bfloat16 against float32")
     for column in ("model", "read-out, engine", "mean", "largest"):
         table.add_column(column)

@@ -17,6 +17,7 @@ from geval_local.audit_examples import example_samples
 from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
+from geval_local.models.precision import Precision, dtype_name, measured
 from geval_local.prompt import render_form
 from geval_local.score import Distribution
 from geval_local.tokens.label_forms import DroppedForm
@@ -112,6 +113,8 @@ class JudgeAudit:
         Of the model as loaded.
     dtype, attention, engine : str
         How it is run.
+    precision : Precision
+        Why it has this dtype, and how far that moves a score; measured here in half precision.
     fingerprint, tokenizer_hash : str
         What it is.
     context : int
@@ -131,6 +134,7 @@ class JudgeAudit:
     dtype: str
     attention: str
     engine: str
+    precision: Precision
     fingerprint: str
     tokenizer_hash: str
     context: int
@@ -218,9 +222,10 @@ def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: Reque
         batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
         parameters=loaded.parameters,
         memory_bytes=loaded.memory_bytes,
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=dtype_name(loaded.dtype),
         attention=loaded.attention,
         engine=engine.name,
+        precision=measured(loaded),
         fingerprint=loaded.fingerprint,
         tokenizer_hash=loaded.tokenizer_hash,
         context=maker.context,

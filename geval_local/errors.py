@@ -43,6 +43,7 @@ __all__ = [
     "UnscorableError",
     "UnsupportedModelError",
     "WeightsError",
+    "first_line",
 ]
 
 
@@ -130,3 +131,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(*([] if directory is None else [str(directory)]))
         self.directory = directory
+
+
+def first_line(error: BaseException) -> str:
+    """Give the first line of an error's text that says anything, or the error's type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

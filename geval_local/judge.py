@@ -15,9 +15,10 @@ from geval_local.engine.choose import EngineChoice, choose_engine
 from geval_local.errors import ConfigurationError
 from geval_local.identity import judge_signature, readout_identity
 from geval_local.metric import Metric
-from geval_local.models.generate import generate_list
+from geval_local.models.generate import BEAMS, generate_list
 from geval_local.models.head import Head
 from geval_local.models.load import LoadedModel, LoadOptions, load_model
+from geval_local.models.precision import dtype_name
 from geval_local.models.registry import find_judge
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
@@ -121,6 +122,11 @@ class Judge(Scorer):
         return cls(load_model(entry, options), batch_tokens=batch_tokens, engine=engine)
 
     @property
+    def precision(self) -> str:
+        """In what dtype it runs, why, and how far that moves a score, as far as it was measured; for people."""
+        return self.loaded.precision.text(dtype_name(self.loaded.dtype))
+
+    @property
     def is_chat(self) -> bool:
         """Whether prompts are wrapped in the tokenizer's chat template."""
         return self.encoder.style != "completion"
@@ -153,7 +159,8 @@ class Judge(Scorer):
         """Continue a prompt by a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, on_token=on_token)
+        beams = 1 if self.is_chat else BEAMS
+        return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=beams, on_token=on_token)
 
     @property
     def identity(self) -> str:

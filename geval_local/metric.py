@@ -105,7 +105,7 @@ class Metric(BaseModel):
         The one field that may lose its end when a prompt is too long for the judge. Without it such a sample is
         unscored.
     case_variants : bool
-        Whether word labels also count in lower case, capitalised and in upper case.
+        Whether word labels also count in lower case, capitalised and in upper case, as people write them.
     template : str, optional
         A published prompt used to the letter, with ``{{field}}`` placeholders and the form's cue as its last line;
         replaces introduction, criteria, steps and fields' headings in the prompt.
@@ -129,7 +129,7 @@ class Metric(BaseModel):
     fields: dict[str, _Text] = {"output": "Output"}
     threshold: float | None = None
     shorten: str | None = None
-    case_variants: bool = False
+    case_variants: bool = True
     template: str | None = None
 
     @model_validator(mode="before")
@@ -205,6 +205,9 @@ class Metric(BaseModel):
     def hash(self) -> str:
         """Hash (16 hex digits) of all that the prompt and the scale are made from, the steps left out."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
+        record["case_variants"] = self.case_variants and any(
+            label.lower() != label.upper() for label in self.scale.labels
+        )
         # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 

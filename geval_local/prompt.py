@@ -20,9 +20,13 @@ from geval_local.scale import Scale
 __all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
+ANSWER_REQUEST = "Answer with one of these lines, and nothing else:"
+#: Scales of more labels are shown by their first two and their last: every line is read again for every sample.
+LABELS_SHOWN = 10
 STEPS_HEADING = "Evaluation Steps:"
 STEPS_REQUEST = (
-    "Write the evaluation steps for this task as a short numbered list, one step per line, and nothing else."
+    "How would a careful reader rate this by these criteria? Write instructions for this reader: a short numbered list "
+    "of steps, one per line, from reading to giving the score. Do not rate anything yourself, and give no examples."
 )
 
 
@@ -36,15 +40,24 @@ class Prompt:
         Everything before the form's last line.
     cue : str
         The form's last line, without trailing white space; the label follows it.
+    request : str
+        What a chat model is asked for after the body, where the cue opens an answer of its own: it would write about
+        the text where a plain language model just continues the form. Empty in prompts that are used to the letter.
     """
 
     body: str
     cue: str
+    request: str = ""
 
     @property
     def text(self) -> str:
-        """The whole prompt as one completion text."""
+        """The whole prompt as one completion text, as the paper has it."""
         return self.body + self.cue
+
+    @property
+    def question(self) -> str:
+        """What the user's turn of a chat holds where the cue opens the assistant's."""
+        return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
 
 
 def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
@@ -69,10 +82,11 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
     ending = f"\n\n{FORM_HEADING}\n\n"
+    request = _answer_request(cue, metric.scale)
 
     def fill(fields: Mapping[str, str]) -> Prompt:
         parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
-        return Prompt("".join([*parts, ending]), cue)
+        return Prompt("".join([*parts, ending]), cue, request)
 
     return fill
 
@@ -152,6 +166,15 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
         fields={field: field for field in names},
         template=text,
     )
+
+
+def _answer_request(cue: str, scale: Scale) -> str:
+    """Show a chat model the lines that it may answer with: what it sees written it writes, in the same words."""
+    labels = list(scale.labels)
+    shown = [f"{cue} {label}" for label in (labels if len(labels) <= LABELS_SHOWN else [*labels[:2], labels[-1]])]
+    if len(labels) > LABELS_SHOWN:
+        shown.insert(2, "...")
+    return "\n".join([ANSWER_REQUEST, "", *shown])
 
 
 def _instructions(metric: Metric) -> list[str]:

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from geval_local import __version__
 from geval_local.errors import JudgeError, MetricError
@@ -36,6 +37,9 @@ logger = logging.getLogger("geval_local")
 
 MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
+#: Numbers are left out: "Sentence 2: ..." after "Sentence 1: ..." says nothing new.
+_WORD = re.compile(r"[^\W\d]+")
+_REMEDY = "Write `steps:` into the metric's YAML file yourself, or score with --no-steps."
 _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 
 
@@ -68,6 +72,10 @@ class StepsWriter(Protocol):
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Continue a prompt by a numbered list; the same every time. `on_token` is told the number of new tokens."""
         ...
+
+
+#: Judges that could not write the steps of a metric, and of which: the next metric is not to cost another minute.
+_UNABLE: WeakKeyDictionary[StepsWriter, str] = WeakKeyDictionary()
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
@@ -124,16 +132,17 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
     Raises
     ------
     JudgeError
-        If what the judge wrote is not a numbered list of at least two steps.
+        If what the judge wrote is not a numbered list of at least two different steps.
     """
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS, on_token=partial(on_steps, metric))
-    steps = _in_sentence_case(_read_answer(prompt.cue, written))
+    steps = _in_sentence_case(_distinct(_read_answer(prompt.cue, written)))
     if len(steps) < 2:
         raise JudgeError(
-            f"the judge {judge.name} wrote no evaluation steps for {metric.name}; it wrote: {written.strip()[:200]!r}",
-            hint="Write `steps:` into the metric's YAML file yourself, or score with --no-steps.",
+            f"the judge {judge.name} wrote no two different evaluation steps for {metric.name}; it wrote: "
+            f"{written.strip()[:200]!r}",
+            hint=_REMEDY,
         )
     provenance = StepsProvenance(
         judge=judge.name,
@@ -150,10 +159,21 @@ def _read_answer(cue: str, written: str) -> tuple[str, ...]:
     first = _FIRST_ITEM.search(written)
     if first is None or written[: first.start()].strip():
         # The space is written out: decoding drops it in front of a text in some tokenizers.
-        steps = parse_steps(f"{cue} {written}")
+        steps = parse_steps(f"{cue} {written.lstrip(' ')}")
         if len(steps) > 1 or first is None:
             return steps
     return parse_steps(written[first.start() :])
+
+
+def _distinct(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """End a list before the first step that says what an earlier one has said, whatever its case and punctuation."""
+    seen: set[tuple[str, ...]] = set()
+    for number, step in enumerate(steps):
+        words = tuple(_WORD.findall(step.casefold()))
+        if words in seen:
+            return steps[:number]
+        seen.add(words)
+    return steps
 
 
 def _in_sentence_case(steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -226,7 +246,7 @@ def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tel
     Raises
     ------
     JudgeError
-        If the judge cannot write steps.
+        If the judge cannot write steps. It is not asked again then, for no other metric either.
     MetricError
         If the pinned file is damaged or belongs to another prompt.
     """
@@ -235,7 +255,17 @@ def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tel
     pinned = read_pinned(metric, judge.fingerprint)
     if pinned is not None:
         return pinned, None
-    complete = write_steps(judge, metric, on_steps=on_steps)
+    if found := _UNABLE.get(judge):
+        raise JudgeError(
+            f"the judge {judge.name} is not asked for the evaluation steps of {metric.name}: it could not write those "
+            f"of {found}",
+            hint=_REMEDY,
+        )
+    try:
+        complete = write_steps(judge, metric, on_steps=on_steps)
+    except JudgeError:
+        _UNABLE[judge] = metric.name
+        raise
     if home_folder("steps") is None:
         return complete, None
     path = pinned_path(metric, judge.fingerprint)

@@ -17,6 +17,8 @@ __all__ = ["Reason", "Summary", "Tally"]
 
 #: How many rows are named for each reason of being unscored.
 ROWS_NAMED = 5
+#: How many tokens are named that took the mass of the labels.
+TOKENS_NAMED = 5
 _NUMBER = re.compile(r"\d+")
 
 
@@ -69,6 +71,9 @@ class Summary:
         Rows of which a field was cut to fit the judge.
     reasons : tuple of Reason
         Why rows are unscored, the most frequent reason first.
+    other_tokens : tuple of (str, float)
+        The next tokens that took the mass of the rows with low mass, with their mean probability there, 0-1; at most
+        `TOKENS_NAMED`.
     """
 
     metric: str
@@ -85,6 +90,7 @@ class Summary:
     passed_share: float | None
     shortened: int
     reasons: tuple[Reason, ...]
+    other_tokens: tuple[tuple[str, float], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -124,6 +130,7 @@ class Summary:
                 "min": _finite(self.label_mass_min),
                 "low": self.low_mass,
                 "share_below_low": _finite(self.low_mass_share),
+                "other_tokens": [list(pair) for pair in self.other_tokens],
             },
             "threshold": self.threshold,
             "passed_share": self.passed_share,
@@ -163,6 +170,7 @@ class Tally:
         self._groups = array("q")
         self._threshold: float | None = None
         self._unscored: dict[str, _Unscored] = {}
+        self._other: dict[str, float] = {}
 
     def add(self, where: str, row: int | None, score: Score, group: int | None = None) -> None:
         """Count one row.
@@ -189,6 +197,9 @@ class Tally:
         self._values.append(score.value)
         self._masses.append(score.label_mass)
         self._groups.append(self._rows if group is None else group)
+        if score.label_mass < self.low_mass:
+            for token, p in score.other_tokens:
+                self._other[token] = self._other.get(token, 0.0) + p
         self._shortened += score.dropped_tokens > 0
         if score.passed is not None:
             self._threshold = score.threshold
@@ -208,6 +219,8 @@ class Tally:
         masses = np.asarray(self._masses, dtype=np.float64)
         groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
         some = len(values) > 0
+        low_rows = max(1, int((masses < self.low_mass).sum()))
+        others = sorted(self._other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
         return Summary(
             metric=self.metric,
             rows=self._rows,
@@ -226,6 +239,7 @@ class Tally:
                 Reason(entry.text, entry.count, tuple(entry.rows))
                 for entry in sorted(self._unscored.values(), key=lambda entry: -entry.count)
             ),
+            other_tokens=tuple((token, total / low_rows) for token, total in others),
         )
 
 

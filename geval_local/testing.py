@@ -157,6 +157,11 @@ class MockJudge(Judge):
         return self._context
 
     @property
+    def precision(self) -> str:
+        """No dtype at all."""
+        return "none (a mock)"
+
+    @property
     def identity(self) -> str:
         """All that a read-out depends on beside the prompt's tokens and the labels."""
         return f"mock:{self.fingerprint}"

@@ -14,10 +14,10 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from geval_local.errors import JudgeError, TokenizerError, WeightsError
+from geval_local.errors import JudgeError, TokenizerError, WeightsError, first_line
 from geval_local.models.checks import check_weight_files
 from geval_local.models.load import resolve_directory
-from geval_local.models.options import first_line, quiet
+from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry
 
 __all__ = ["ReferenceModel", "bart_scores", "bert_scores", "load_reference_model", "yes_probabilities"]

@@ -159,7 +159,9 @@ DeviceMap = Annotated[
     str | None,
     typer.Option(metavar="MAP", help="Split over devices by accelerate: auto, balanced, ...", rich_help_panel=_LOADING),
 ]
-Dtype = Annotated[str | None, typer.Option(help="float64, float32, bfloat16 or float16.", rich_help_panel=_LOADING)]
+Dtype = Annotated[
+    str | None, typer.Option(help="auto, float64, float32, bfloat16 or float16.", rich_help_panel=_LOADING)
+]
 Attention = Annotated[
     str | None, typer.Option(metavar="NAME", help="eager, sdpa, flash_attention_2, ...", rich_help_panel=_LOADING)
 ]

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
+from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError, first_line
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from geval_local.models.options import first_line, quiet
+from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry
 
 __all__ = ["check_adapter", "merge_adapter", "without_adapter"]

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError
+from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.checks import (
@@ -37,7 +37,8 @@ from geval_local.models.gguf_model import (
     scale_rotary,
 )
 from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
-from geval_local.models.options import LoadOptions, first_line, loading_arguments, quiet
+from geval_local.models.options import LoadOptions, loading_arguments, quiet
+from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 
 __all__ = [
@@ -81,6 +82,8 @@ class LoadedModel:
         Content hash of tokenizer and template.
     dtype : torch.dtype
         Of the computation.
+    precision : Precision
+        Why it is this one, and how far it moves a score.
     attention : str
         Attention implementation in use.
     parameters : int
@@ -96,6 +99,7 @@ class LoadedModel:
     fingerprint: str
     tokenizer_hash: str
     dtype: torch.dtype
+    precision: Precision
     attention: str
     parameters: int
     memory_bytes: int
@@ -209,7 +213,7 @@ def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrain
         check_weight_files(entry, directory, hint=_fetch_hint(entry))
     check_adapter(entry, quantized=options.quantization is not None)
     tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
-    return directory, tokenizer, loading_arguments(options, entry.dtype)
+    return directory, tokenizer, loading_arguments(options, entry.dtype, directory)
 
 
 def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:
@@ -252,7 +256,9 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         model = merge_adapter(entry, model)
     model.eval()
     model.requires_grad_(False)
-    if arguments["dtype"] is torch.float64:
+    asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
+    precision = settle(entry, model, tokenizer, asked_for=asked_for)
+    if model.dtype is torch.float64:
         model.set_experts_implementation("eager")  # the grouped product of mixture models knows no float64
     check_finite(entry, model)
     return LoadedModel(
@@ -262,7 +268,8 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         directory=directory,
         fingerprint=fingerprint(directory, entry.adapter),
         tokenizer_hash=tokenizer_hash(tokenizer, directory),
-        dtype=arguments["dtype"],
+        dtype=model.dtype,
+        precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
         parameters=model.num_parameters(),
         memory_bytes=model.get_memory_footprint(),

@@ -8,14 +8,16 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
 
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, first_line
+from geval_local.models.precision import AUTO, automatic_dtype
 
-__all__ = ["DTYPES", "LoadOptions", "first_line", "loading_arguments", "quiet"]
+__all__ = ["DTYPES", "LoadOptions", "loading_arguments", "quiet"]
 
 #: The dtypes that a judge may run in.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -37,7 +39,7 @@ class LoadOptions:
     device_map : str, optional
         Accelerate's placement over several devices (``auto``, ``balanced``, ...); excludes `device`.
     dtype : str, optional
-        ``float64``, ``float32``, ``bfloat16`` or ``float16``.
+        ``auto`` (see `geval_local.models.precision`), ``float64``, ``float32``, ``bfloat16`` or ``float16``.
     attention : str, optional
         Attention implementation of transformers: ``eager``, ``sdpa``, ``flash_attention_2``, ...
     quantization : {"8bit", "4bit"}, optional
@@ -57,7 +59,7 @@ class LoadOptions:
     offload_folder: str | None = None
 
 
-def loading_arguments(options: LoadOptions, default_dtype: str) -> dict[str, Any]:
+def loading_arguments(options: LoadOptions, default_dtype: str, directory: Path | None = None) -> dict[str, Any]:
     """Turn options into keyword arguments of ``from_pretrained``.
 
     Parameters
@@ -66,6 +68,8 @@ def loading_arguments(options: LoadOptions, default_dtype: str) -> dict[str, Any
         What was asked for.
     default_dtype : str
         The dtype of the judge's entry.
+    directory : Path, optional
+        Of the model's files: ``auto`` asks whether they fit into memory.
 
     Raises
     ------
@@ -73,13 +77,16 @@ def loading_arguments(options: LoadOptions, default_dtype: str) -> dict[str, Any
         If an option is unknown, contradicts another, or cannot be met on this machine.
     """
     name = options.dtype or default_dtype
-    if name not in DTYPES:
-        near = difflib.get_close_matches(name, DTYPES, n=1, cutoff=0.5)
+    if name not in (AUTO, *DTYPES):
+        near = difflib.get_close_matches(name, [AUTO, *DTYPES], n=1, cutoff=0.5)
         raise ConfigurationError(
             f"there is no dtype {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            hint=f"A judge may run in {', '.join(DTYPES)}.",
+            hint=f"A judge may run in {', '.join([AUTO, *DTYPES])}.",
         )
-    arguments = {"dtype": DTYPES[name], **_placement(options), **_quantization(options, DTYPES[name])}
+    placement = _placement(options)
+    dtype = automatic_dtype(directory, placement) if name == AUTO else DTYPES[name]
+    computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
+    arguments = {"dtype": dtype, **placement, **_quantization(options, computed_in)}
     if options.attention is not None:
         arguments["attn_implementation"] = options.attention
     return arguments
@@ -115,11 +122,6 @@ def _quantization(options: LoadOptions, dtype: torch.dtype) -> dict[str, Any]:
         return {"quantization_config": config(load_in_8bit=True)}
     settings = config(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     return {"quantization_config": settings}
-
-
-def first_line(error: BaseException) -> str:
-    """Give the first line of an error's text that says anything, or the error's type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @contextmanager

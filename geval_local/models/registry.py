@@ -42,8 +42,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _GGUF_DTYPES: Mapping[int, Literal["float32", "float16", "bfloat16"]] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
-#: Size of one weight in each dtype that a judge may be kept in.
-BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+#: Size of one weight in each dtype that a judge may be kept in; ``auto`` is half precision where memory counts.
+BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
 #: Size of one weight in each format that a checkpoint may be quantized in; mxfp4: 4 bits and a scale of 8 for every 32.
 BITS_PER_QUANTIZED_PARAMETER: Mapping[str, float] = {"mxfp4": 4.25, "fp8": 8.0}
@@ -67,8 +67,9 @@ class JudgeEntry(BaseModel):
         Branch, tag or commit of the hub repository.
     adapter : Path, optional
         Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
-    dtype : {"float64", "float32", "bfloat16", "float16"}
-        What the weights are loaded in; ``float64`` is for proofs on small models.
+    dtype : {"auto", "float64", "float32", "bfloat16", "float16"}
+        What the model runs in. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe
+        finds nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
     style : {"completion", "chat", "chat-no-prefill"}
         ``completion``: one text that ends in the form's cue. ``chat``: all up to the cue in the user turn, the cue as
         the beginning of the assistant's turn. ``chat-no-prefill``: the cue too in the user turn.
@@ -108,7 +109,7 @@ class JudgeEntry(BaseModel):
     hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
     revision: str | None = None
     adapter: Path | None = None
-    dtype: Literal["float64", "float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
     style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
     context: int | None = Field(default=None, gt=0)
     license: str | None = None
@@ -407,7 +408,8 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
         {
             "name": name or str(directory),
             "path": directory,
-            "dtype": stored if isinstance(stored, str) and stored in BYTES_PER_PARAMETER else "float32",
+            # Nobody publishes float64: it is the dtype of proofs, and no other would do for them.
+            "dtype": "float64" if stored == "float64" else "auto",
             "style": "chat" if _has_chat_template(directory) else "completion",
             "context": context,
             "note": "style and context as the directory's own files say",

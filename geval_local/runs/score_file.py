@@ -70,6 +70,8 @@ class RunResult:
         Time of loading, and of scoring and writing.
     totals : dict of str to int
         Over all judges and metrics: outcomes from the cache, tokens of prompts, tokens that went through a model.
+    precisions : list of str
+        For every judge that was loaded here, in what dtype it ran, why, and how far that moves a score.
     manifest : Manifest
         What was asked for, and what judged it.
     target : Target
@@ -84,6 +86,7 @@ class RunResult:
     load_seconds: float
     seconds: float
     totals: dict[str, int]
+    precisions: list[str]
     manifest: Manifest
     target: Target
 
@@ -352,6 +355,7 @@ class _Scoring:
     there: int = 0
     done: int = 0
     first_rows: list[tuple[Sample, list[Score]]] = field(default_factory=list)
+    precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.choices = {judge.name: JudgeChoice.from_record(judge.choice) for judge in self.run.manifest.judges}
@@ -398,6 +402,7 @@ class _Scoring:
             load_seconds=self.load_seconds,
             seconds=time.perf_counter() - begin - self.load_seconds,
             totals=totals,
+            precisions=self.precisions,
             manifest=run.manifest,
             target=self.target,
         )
@@ -447,6 +452,8 @@ class _Scoring:
         self.events.on_load(record.name)
         judge = self.loaded[record.name] if record.name in self.loaded else self.choices[record.name].load()
         self.events.on_loaded(judge)
+        whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
+        self.precisions.append(f"{whose}{judge.precision}")
         self.load_seconds += time.perf_counter() - start
         return judge
 

@@ -44,8 +44,8 @@ class PromptEncoder:
     tokenizer : PreTrainedTokenizerBase
         With a fast backend.
     style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: the paper's single text. ``chat``: the body is the user's turn and the form's last line opens
-        the assistant's. ``chat-no-prefill``: body and last line are the user's turn.
+        ``completion``: the paper's single text. ``chat``: the body and the request for an answer are the user's turn,
+        and the form's last line opens the assistant's. ``chat-no-prefill``: all of it is the user's turn.
 
     Raises
     ------
@@ -110,9 +110,10 @@ class PromptEncoder:
         if self.style == "completion" or self._frame is None:
             return prompt.text
         if self.style == "chat":
-            return f"{self._frame.before}{prompt.body.rstrip()}{self._frame.after}{prompt.cue}"
+            return f"{self._frame.before}{prompt.question}{self._frame.after}{prompt.cue}"
         # Labels are tried with a space of their own, so the one that some templates put before an answer is left out.
-        return f"{self._frame.before}{prompt.text}{self._frame.after.rstrip(' ')}"
+        asked = f"{prompt.question}\n\n{prompt.cue}" if prompt.request else prompt.text
+        return f"{self._frame.before}{asked}{self._frame.after.rstrip(' ')}"
 
     def readable_text(self, prompt: Prompt) -> str:
         """Render a prompt as a person would read it, with the control tokens' own names."""

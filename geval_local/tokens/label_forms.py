@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from geval_local.prompt import Prompt, render_form
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 
-__all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants"]
+__all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants", "spellings"]
 
 #: What may stand between the form's last character and the label. A new line is not among them: several tokenizers
 #: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
@@ -59,11 +60,34 @@ class FormLabels:
 
 
 def label_variants(label: str, *, case_variants: bool) -> list[str]:
-    """Spellings of a label: itself, and for words in lower case, capitalised and in upper case if asked for."""
+    """Spellings of a label: itself, and if asked for, of words: in lower case, capitalised, in upper case.
+
+    A single letter has one spelling: " a" opens many a sentence that is no grade A.
+    """
     variants = [label]
-    if case_variants:
-        variants += [label.lower(), label[:1].upper() + label[1:].lower(), label.upper()]
+    if case_variants and len(label) > 1:
+        variants += [label.lower(), label[:1].upper() + label[1:].lower(), _titled(label), label.upper()]
     return list(dict.fromkeys(variants))
+
+
+def _titled(label: str) -> str:
+    """Capitalise every word, and nothing behind an apostrophe, as `str.title` would."""
+    return " ".join(word[:1].upper() + word[1:].lower() for word in label.split(" "))
+
+
+def spellings(metric: Metric) -> list[tuple[int, str]]:
+    """List the index and the spelling of every way to write a metric's labels.
+
+    Labels that differ in case alone keep their own spelling; one that several of them could have counts for none.
+    """
+    labels = metric.scale.labels
+    written = [
+        (index, variant)
+        for index, label in enumerate(labels)
+        for variant in label_variants(label, case_variants=metric.case_variants)
+    ]
+    owners = Counter(variant for _, variant in written)
+    return [(index, text) for index, text in written if text == labels[index] or owners[text] == 1]
 
 
 def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
@@ -78,10 +102,7 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
     """
     text = encoder.full_text(prompt)
     tried = [
-        (index, label, lead + variant)
-        for index, label in enumerate(metric.scale.labels)
-        for variant in label_variants(label, case_variants=metric.case_variants)
-        for lead in LEADS
+        (index, metric.scale.labels[index], lead + spelling) for index, spelling in spellings(metric) for lead in LEADS
     ]
     form, *extended = encoder.encode_texts([text, *(text + surface for _, _, surface in tried)])
     forms: list[SurfaceForm] = []

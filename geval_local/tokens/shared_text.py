@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-__all__ = ["SharedTextEncoder", "can_cut"]
+__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces"]
 
 _Ids = NDArray[np.int32]
 #: A stretch of a prompt between two cuts, with the character on either side that belongs to its neighbours; whether it
@@ -116,7 +116,7 @@ class SharedTextEncoder:
         numbers: dict[_Piece, int] = {}
         rows, pieces = [], list[_Piece]()
         for text in texts:
-            pieces = _pieces(text, pieces)
+            pieces = cut_pieces(text, pieces)
             rows.append([numbers.setdefault(piece, len(numbers)) for piece in pieces])
         whole = self.encode_whole([text for text, _, _ in numbers])
         trimmed = [
@@ -135,7 +135,7 @@ class SharedTextEncoder:
         return found if self._ids is None else [self._ids[ids] for ids in found]
 
 
-def _pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
+def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
     """Cut a text; every piece but the first brings the line end before it, every piece but the last a letter more.
 
     Where it begins like another text, that one's pieces are taken over instead of looked for.

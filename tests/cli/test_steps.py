@@ -143,5 +143,5 @@ def test_a_judge_without_words_leaves_the_file_alone(tmp_path):
     file.write_text(HEAD + TAIL, encoding="utf-8")
     done = steps(tmp_path, file)
     assert done.exit_code == 2
-    assert "wrote no evaluation steps" in done.stderr
+    assert "wrote no two different evaluation steps" in done.stderr
     assert file.read_text(encoding="utf-8") == HEAD + TAIL

@@ -325,7 +325,7 @@ def test_steps_are_written_once_for_a_metric_without_them(directory, monkeypatch
 
 
 def test_a_judge_that_writes_no_steps_says_so(judge):
-    with pytest.raises(JudgeError, match="wrote no evaluation steps"):
+    with pytest.raises(JudgeError, match="wrote no two different evaluation steps"):
         judge.score(METRIC.model_copy(update={"steps": None}), output="A text.")
 
 

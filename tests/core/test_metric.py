@@ -92,6 +92,7 @@ def test_word_labels_stay_words(words):
 def test_true_and_false_are_still_booleans():
     assert Metric.from_yaml(MINIMAL + "case_variants: true\n").case_variants is True
     assert Metric.from_yaml(MINIMAL + "case_variants: False\n").case_variants is False
+    assert Metric.from_yaml(MINIMAL).case_variants is True
 
 
 def test_dates_are_text():
@@ -564,13 +565,18 @@ BASE = Metric(
         {"rubric": {"1": "low", "3": "top"}},
         {"rubric": {"3": "high", "1": "low"}},
         {"rubric": None},
-        {"case_variants": True},
         {"template": "{{Output}}\n- B:"},
     ],
     ids=str,
 )
 def test_hash_changes_with_all_that_the_prompt_is_made_from(change):
     assert BASE.model_copy(update=change).hash != BASE.hash
+
+
+def test_hash_counts_the_cases_of_word_labels_alone():
+    words = BASE.model_copy(update={"scale": Scale.parse("Yes/No"), "rubric": None})
+    assert words.model_copy(update={"case_variants": False}).hash != words.hash
+    assert BASE.model_copy(update={"case_variants": False}).hash == BASE.hash
 
 
 def test_hash_counts_which_field_may_be_shortened():

@@ -91,6 +91,27 @@ def test_word_scales_are_named_in_the_criteria():
     assert "\nA (Yes/No) - Right?\n" in render_form(metric, {"output": "x"}).text
 
 
+@pytest.mark.parametrize(
+    ("scale", "lines"),
+    [
+        ("1-3", "- A: 1\n- A: 2\n- A: 3"),
+        ({"poor": 1, "very good": 2}, "- A: poor\n- A: very good"),
+        ("0-100", "- A: 0\n- A: 1\n...\n- A: 100"),
+    ],
+)
+def test_a_chat_is_shown_the_lines_that_it_may_answer_with(scale, lines):
+    prompt = render_form(Metric(name="a", criteria="Right?", scale=scale), {"output": "x"})
+    assert prompt.request == f"Answer with one of these lines, and nothing else:\n\n{lines}"
+    assert prompt.question == f"{prompt.body.rstrip()}\n\n{prompt.request}"
+    assert prompt.request not in prompt.text  # a completion is the paper's text
+
+
+def test_a_prompt_used_to_the_letter_asks_for_nothing_else():
+    metric = Metric(name="a", criteria="c", scale="1-3", template="Rate: {{output}}\n\n- A:")
+    prompt = render_form(metric, {"output": "x"})
+    assert (prompt.request, prompt.question) == ("", "Rate: x")
+
+
 def test_fields_come_in_the_order_of_the_metric_not_of_the_sample():
     swapped = METRIC.model_copy(update={"fields": {"output": "Answer Given", "question": "Question"}})
     text = render_form(swapped, {"question": "Why?", "output": "Because.", "unused": "NOT HERE"}).text

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from geval_local.errors import JudgeError, MetricError
 from geval_local.metric import Metric
-from geval_local.models.generate import generate_list
+from geval_local.models.generate import _without_repetition, generate_list, repetition_start
 from geval_local.prompt import STEPS_REQUEST, Prompt
 from geval_local.steps import parse_steps, pinned_path, pinned_steps, write_steps
 from geval_local.tokens.encoder import PromptEncoder
@@ -109,10 +109,33 @@ def test_steps_are_found_in_what_the_judge_writes(written):
 
 @pytest.mark.parametrize("written", ["", "\n", " I cannot do that.", " Read the text.\n\nRate it.", "Score: 5"])
 def test_what_is_no_list_is_an_error_with_its_beginning(written):
-    with pytest.raises(JudgeError, match=r"the judge fake wrote no evaluation steps for x/tone") as caught:
+    with pytest.raises(
+        JudgeError, match=r"the judge fake wrote no two different evaluation steps for x/tone"
+    ) as caught:
         write_steps(FakeJudge(written), a_metric())
     assert repr(written.strip()[:200]) in caught.value.message
     assert "--no-steps" in caught.value.hint
+
+
+SENTENCE = "Read the summary and compare it with the source text."
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "\n".join([f" {SENTENCE}", *(f"{n}. {SENTENCE}" for n in range(2, 12))]),
+        f" {SENTENCE}\n2. **read** the summary, and compare it with the source text",
+    ],
+)
+def test_one_step_many_times_is_no_list(written):
+    with pytest.raises(JudgeError, match="wrote no two different evaluation steps for x/tone") as caught:
+        write_steps(FakeJudge(written), a_metric())
+    assert "Write `steps:`" in caught.value.hint
+
+
+def test_a_list_ends_before_its_first_repetition():
+    written = f"{WRITTEN}\n4. Compare it with the source!\n5. Something else."
+    assert write_steps(FakeJudge(written), a_metric()).steps == STEPS
 
 
 @pytest.mark.parametrize("is_chat", [True, False])
@@ -205,6 +228,17 @@ def test_metrics_that_need_no_steps_are_returned_as_they_are(home):
     assert not judge.prompts
 
 
+def test_a_judge_that_cannot_write_steps_is_asked_once(home):
+    judge = FakeJudge("I cannot.")
+    with pytest.raises(JudgeError, match="wrote no two different evaluation steps for x/tone"):
+        pinned_steps(judge, a_metric())
+    with pytest.raises(JudgeError, match=r"not asked for .* x/other: it could not write those of x/tone") as caught:
+        pinned_steps(judge, a_metric(name="x/other"))
+    assert "--no-steps" in caught.value.hint
+    assert len(judge.prompts) == 1
+    assert pinned_steps(FakeJudge(), a_metric())[0].steps == STEPS  # another judge is
+
+
 def test_pinned_steps_may_be_edited_by_hand():
     _, path = pinned_steps(FakeJudge(), a_metric())
     path.write_text(path.read_text().replace("Assign a score.", "Assign a score from 1 to 5."))
@@ -234,6 +268,41 @@ def test_a_damaged_file_is_named(content):
     path.write_text(content)
     with pytest.raises(MetricError, match=r"steps.x\.tone"):
         pinned_steps(FakeJudge(), a_metric())
+
+
+# --- repetition -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f" {SENTENCE}\n2. {SENTENCE}\n3. {SENTENCE}", f" {SENTENCE}"),
+        (f" {SENTENCE}\n2. Rate it.\n3. {SENTENCE.upper()}", f" {SENTENCE}\n2. Rate it."),
+        (f" Rate it. {SENTENCE} {SENTENCE}", f" Rate it. {SENTENCE}"),
+        (
+            f" One step without an end\n2. {SENTENCE}\n3. One step without an end\n",
+            f" One step without an end\n2. {SENTENCE}",
+        ),
+        (" Compare it and the summary and the summary and the summary", " Compare it and the summary"),
+    ],
+)
+def test_a_text_is_cut_where_it_begins_to_repeat_itself(text, kept):
+    assert _without_repetition(text) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRITTEN,
+        f"{WRITTEN}\n4. Compare it with the",  # not finished: it may yet become something else
+        " Read it.\n2. Be strict.\n3. Read it again.\n4. Be strict.",
+        " If 1, say 1.\n2. If 2, say 2.\n3. If 3, say 3.",
+        "",
+    ],
+)
+def test_what_is_new_is_left_alone(text):
+    assert repetition_start(text) is None
+    assert _without_repetition(text) == text
 
 
 # --- generation -------------------------------------------------------------------------------------------------------
@@ -332,3 +401,26 @@ def test_a_tokenizer_that_loses_the_first_space_still_gives_steps():
     assert ids[: len(start)] == start
     written = tokenizer.decode(ids[len(start) :])
     assert write_steps(FakeJudge(written), a_metric()).steps == STEPS
+
+
+def test_writing_stops_as_soon_as_it_repeats_itself():
+    told = []
+    step = "\n2. Compare it with the source."
+    text = f" Read the whole text.{step}{step.replace('2', '3')}"
+    tokenizer = byte_tokenizer()
+    ids = PromptEncoder(tokenizer).encode([Prompt("Steps:\n\n", "1.")])[0]
+    model = scripted(text + " And so on." * 9, tokenizer)
+    assert (
+        generate_list(model, tokenizer, ids, max_new_tokens=400, beams=1, on_token=told.append)
+        == " Read the whole text." + step
+    )
+    assert told[-1] == len(text)
+
+
+def test_a_first_line_without_end_is_given_up():
+    told = []
+    tokenizer = byte_tokenizer()
+    ids = PromptEncoder(tokenizer).encode([Prompt("Steps:\n\n", "1.")])[0]
+    text = " ".join(f"word{number}" for number in range(90))
+    generate_list(scripted(text, tokenizer), tokenizer, ids, max_new_tokens=500, beams=1, on_token=told.append)
+    assert told[-1] < 200

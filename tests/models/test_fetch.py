@@ -72,7 +72,7 @@ def test_an_unknown_hub_id_is_a_judge_once_it_is_fetched(repository):
         find_judge("some/model")
     directory = fetch(find_fetchable("some/model"))
     entry = find_judge("some/model")
-    assert (entry.hub, entry.path, entry.style, entry.dtype) == ("some/model", None, "chat", "float32")
+    assert (entry.hub, entry.path, entry.style, entry.dtype) == ("some/model", None, "chat", "auto")
     assert load_model(entry).directory == directory
     assert find_fetchable("microsoft/phi-4") == find_fetchable("phi-4")
     with pytest.raises(JudgeError, match="did you mean"):

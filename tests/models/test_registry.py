@@ -176,13 +176,13 @@ def test_a_plain_directory_says_its_own_style_and_context(tmp_path):
     assert (entry.path, entry.style, entry.dtype, entry.context) == (plain, "completion", "float64", 512)
     chat = model_directory(tmp_path / "chat", torch_dtype="bfloat16")
     write(chat / "tokenizer_config.json", json.dumps({"chat_template": "{{ messages }}"}))
-    assert (find_judge(chat).style, find_judge(chat).dtype) == ("chat", "bfloat16")
+    assert (find_judge(chat).style, find_judge(chat).dtype) == ("chat", "auto")
     (chat / "tokenizer_config.json").unlink()
     assert find_judge(chat).style == "completion"
     write(chat / "chat_template.jinja", "{{ messages }}")
     assert find_judge(chat).style == "chat"
     wrapped = model_directory(tmp_path / "wrapped", text_config={"max_position_embeddings": 2048, "dtype": "float16"})
-    assert (find_judge(wrapped).context, find_judge(wrapped).dtype) == (2048, "float16")
+    assert (find_judge(wrapped).context, find_judge(wrapped).dtype) == (2048, "auto")
 
 
 def test_a_directory_without_a_config_is_no_judge(tmp_path):

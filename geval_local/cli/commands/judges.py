@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -191,6 +192,7 @@ def _show(audit: JudgeAudit, name: str, metric: Any, style: str, engine_text: st
     line("judge", f"{name} ({audit.directory})")
     line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
     line("size", f"{_short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
+    line("precision", audit.precision.text(audit.dtype))
     line("attention", audit.attention)
     line("engine", engine_text)
     line("context", f"{audit.context} tokens")
@@ -224,6 +226,10 @@ def _record(audit: JudgeAudit) -> dict[str, Any]:
         "parameters": audit.parameters,
         "memory_bytes": audit.memory_bytes,
         "dtype": audit.dtype,
+        "precision": {
+            "reason": audit.precision.reason,
+            "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
+        },
         "attention": audit.attention,
         "engine": audit.engine,
         "context": audit.context,

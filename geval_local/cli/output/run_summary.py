@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
 from geval_local.score import Estimator
+from geval_local.signature import signature_parts
 
 if TYPE_CHECKING:
     from geval_local.runs.score_file import RunResult
@@ -20,6 +21,8 @@ __all__ = ["show_result"]
 REASONS_SHOWN = 8
 #: Most labels of a scale whose probabilities fit on a line.
 LABELS_SHOWN = 7
+#: Share of the missing mass that the named tokens have to account for.
+SAID_BY_TOKENS = 0.5
 
 
 def show_result(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
@@ -46,17 +49,39 @@ def show_result(result: RunResult, failures: list[str], *, as_json: bool, comman
         for signature in result.signatures:
             console.print(f"signature {signature}", soft_wrap=True, markup=False)
         _show_next(result, command)
-    for summary in result.summaries:
+    for summary, signature in zip(result.summaries, result.signatures, strict=True):
         if summary.low_mass_share > 0:
-            note(
-                f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
-                f"{summary.low_mass:g}: there the judge meant to write something else than a label",
-                "yellow",
-            )
+            note(_low_mass_warning(summary, signature), "yellow")
         if summary.shortened:
             note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
     for failure in failures:
         note(f"gate failed: {failure}", "bold red")
+
+
+def _low_mass_warning(summary: Summary, signature: str) -> str:
+    """Say how many rows have little label mass, what took it, and what to do."""
+    told = (
+        f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
+        f"{summary.low_mass:g}: there the judge meant to write something else than a label"
+    )
+    if summary.other_tokens:
+        told += ", such as " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
+    if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
+        told += "; the rest begins as a label does and goes on as another number or word"
+    return f"{told}. {_low_mass_remedy(signature)}"
+
+
+def _low_mass_remedy(signature: str) -> str:
+    parts = signature_parts(signature)
+    remedies = []
+    if parts.get("style") == "completion":
+        remedies.append("give it its chat template if it has one (--style chat)")
+    if parts.get("style", "").startswith("chat-no-prefill"):
+        remedies.append("let the form open its answer (--style chat)")
+    if "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
+        remedies.append("name the words that it writes in the scale, or take a scale of numbers such as 1-3")
+    remedies.append("say in the criteria what each label means, or take a stronger judge")
+    return f"What helps: {'; '.join(remedies)}."
 
 
 def _show_first_rows(result: RunResult) -> None:
@@ -104,6 +129,8 @@ def _show_table(result: RunResult) -> None:
     loading = f"after {result.load_seconds:.1f} s of loading"
     judges = ", ".join(result.judges)
     note(f"{forms} scores by {judges} in {result.seconds:.1f} s ({rate}), {loading}")
+    for precision in result.precisions:
+        note(f"precision: {precision}", "dim")
     _show_savings(result)
     for line in dict.fromkeys(f"interval of the mean: {_interval_told(summary)}" for summary in result.summaries):
         note(line, "dim")
@@ -189,6 +216,7 @@ def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
         **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
         "estimator": Estimator(**result.manifest.settings.estimator).text,
         "rows": result.rows,
+        "precision": result.precisions,
         "load_seconds": round(result.load_seconds, 3),
         "seconds": round(result.seconds, 3),
         "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,

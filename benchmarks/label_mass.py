@@ -1,0 +1,103 @@
+"""How much probability a judge gives to labels at all: every packaged metric, and scales of words, before and after.
+
+    python benchmarks/label_mass.py DIRECTORY --style chat     # a model directory, or a name of models.yaml
+
+The rows are the built-in neutral examples of `judges check`; metrics go without evaluation steps, so that none have
+to be written. "Before" is the form without the request for an answer and with labels in their own case alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import save
+from rich.console import Console
+from rich.table import Table
+
+from geval_local import Judge, Metric
+from geval_local.audit_examples import example_samples
+from geval_local.metric import preset_names
+from geval_local.prompt import form_filler
+from geval_local.scale import Scale
+from geval_local.tokens import label_forms, requests
+
+RESULTS = Path(__file__).resolve().parent / "results"
+WORDS: list[Any] = [
+    {"poor": 1, "fair": 2, "good": 3},
+    {"very bad": 1, "bad": 2, "okay": 3, "good": 4, "very good": 5},
+    {"never": 1, "sometimes": 2, "always": 3},
+    {"Strongly disagree": 1, "Disagree": 2, "Neutral": 3, "Agree": 4, "Strongly agree": 5},
+    "True/False",
+]
+
+
+def metrics() -> list[Metric]:
+    presets = [Metric.load(name).with_steps(()) for name in preset_names()]
+    coherence = next(metric for metric in presets if metric.name == "summarization/coherence")
+    scales = [Scale.parse(words) for words in WORDS]
+    return presets + [
+        coherence.model_copy(update={"name": "words: " + "/".join(scale.labels), "scale": scale}) for scale in scales
+    ]
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Leave the request out of every form."""
+    kept = requests.form_filler, label_forms.render_form
+
+    def filler(metric: Metric) -> Any:
+        fill = form_filler(metric)
+        return lambda fields: replace(fill(fields), request="")
+
+    requests.form_filler = filler
+    label_forms.render_form = lambda metric, fields: filler(metric)(fields)
+    try:
+        yield
+    finally:
+        requests.form_filler, label_forms.render_form = kept
+
+
+def mass(judge: Judge, metric: Metric, rows: int) -> float:
+    judge._makers.clear()
+    scores = judge.score_many(metric, example_samples(metric)[:rows])
+    return float(np.mean([score.label_mass for score in scores]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("judge")
+    parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
+    parser.add_argument("--rows", type=int, default=2, help="built-in examples per metric, 1 to 5")
+    parser.add_argument("--output", type=Path, help="results file (benchmarks/results/label-mass-DATE.json)")
+    options = parser.parse_args()
+    judge = Judge.load(options.judge, style=options.style, dtype="float32")
+    console = Console(width=120, record=True)
+    table = Table(
+        title=f"Label mass, {judge.name.rpartition('/')[2]}, style {judge.encoder.style}, {options.rows} rows each"
+    )
+    for column in ("metric", "scale", "before", "after"):
+        table.add_column(column)
+    records = []
+    for metric in metrics():
+        with as_before():
+            before = mass(
+                judge, metric.model_copy(update={"case_variants": metric.scale.text == "Yes/No"}), options.rows
+            )
+        after = mass(judge, metric, options.rows)
+        records.append({"metric": metric.name, "scale": metric.scale.text, "before": before, "after": after})
+        table.add_row(metric.name, metric.scale.text, f"{before:.3f}", f"{after:.3f}")
+        print(json.dumps(records[-1]), flush=True)
+    console.print(table)
+    save(console, options.output or RESULTS / f"label-mass-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
+
+
+if __name__ == "__main__":
+    main()

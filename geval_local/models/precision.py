@@ -1,0 +1,433 @@
+"""Precision: the dtype that ``auto`` means, decided by what a probe measures, and how far it moves a score.
+
+On a CPU ``auto`` is float32. On an accelerator the two half precisions cost the same: bfloat16 has the range of float32
+and 8 bits of precision, float16 has 11 bits and ends at 65,504. So float16 is taken where a model's weights and
+activations leave room in that range and its scores are nearer to those in float32, else bfloat16.
+
+The probe reads the forms of the packaged metrics, short ones and long ones, and scores them in float32 and in half
+precision. Float32 needs no memory for a second model: every module's weights are widened as it is called, and put back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from geval_local.errors import first_line
+from geval_local.metric import Metric, preset_names
+from geval_local.models.chat_template import chat_frame
+from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.memory import release_memory
+from geval_local.prompt import render_form
+
+if TYPE_CHECKING:
+    from geval_local.models.load import LoadedModel
+    from geval_local.models.registry import JudgeEntry
+
+__all__ = [
+    "AUTO",
+    "cast_weights",
+    "HEADROOM",
+    "Figures",
+    "Noise",
+    "Precision",
+    "automatic_dtype",
+    "cast_weights",
+    "computing_in",
+    "decide",
+    "dtype_name",
+    "measure",
+    "measured",
+    "settle",
+]
+
+AUTO = "auto"
+#: Activations may grow by this factor beyond the probe's largest before float16 overflows. It need not be more: the
+#: largest ones stand at the same few tokens of any text (Sun et al., 2024, "Massive activations in LLMs").
+HEADROOM = 2.0
+HALF: Mapping[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_LABELS = "12345"
+#: How many packaged metrics' criteria fill the probe's forms; the last are the long ones.
+_SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far a dtype moves the probe's scores from those in float32, in points of a scale 1-5.
+
+    Attributes
+    ----------
+    mean, largest : float
+        Of the absolute differences, at least 0.
+    prompts : int
+        How many scores were compared.
+    """
+
+    mean: float
+    largest: float
+    prompts: int
+
+    @property
+    def text(self) -> str:
+        """One phrase for people."""
+        return f"{self.mean:.2g} on average, {self.largest:.2g} at most"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a probe has measured.
+
+    Attributes
+    ----------
+    largest_weight, largest_activation : float
+        Largest absolute values of the weights, and of all that modules take in and give out, computed in float32.
+    noise : dict of str to (Noise or None)
+        ``float16``, ``bfloat16`` -> how far it moves scores; None if they are not finite.
+    """
+
+    largest_weight: float
+    largest_activation: float
+    noise: Mapping[str, Noise | None]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The dtype that a judge runs in.
+
+    Attributes
+    ----------
+    reason : str
+        Why it is this one.
+    noise : Noise or None
+        How far it moves a score; None if that was not measured.
+    """
+
+    reason: str
+    noise: Noise | None = None
+
+    def text(self, dtype: str) -> str:
+        """Say it in one line for people."""
+        if dtype in ("float32", "float64"):
+            return f"{dtype} ({self.reason})"
+        if self.noise is None:
+            return f"{dtype} ({self.reason}; `judges check` measures how far it moves a score)"
+        moved = f"moves a score on 1-5 by {self.noise.text}, from float32 on {self.noise.prompts} prompts"
+        return f"{dtype} ({self.reason}; {moved})"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name a dtype as options and signatures do."""
+    return str(dtype).removeprefix("torch.")
+
+
+def decide(figures: Figures) -> tuple[str, str]:
+    """Choose between the half precisions by what a probe has measured.
+
+    Parameters
+    ----------
+    figures : Figures
+        With the noise of both.
+
+    Returns
+    -------
+    dtype : {"float16", "bfloat16"}
+    reason : str
+    """
+    limit = torch.finfo(torch.float16).max
+    float16, bfloat16 = figures.noise.get("float16"), figures.noise.get("bfloat16")
+    if not figures.largest_weight <= limit:
+        return "bfloat16", f"weights up to {figures.largest_weight:.3g} are beyond float16"
+    if not figures.largest_activation * HEADROOM <= limit:
+        return "bfloat16", f"activations up to {figures.largest_activation:.3g} leave too little of float16's range"
+    if float16 is None:
+        return "bfloat16", "float16 gives scores that are not finite"
+    if bfloat16 is not None and not float16.mean < bfloat16.mean:
+        return "bfloat16", f"float16 is no nearer to float32: {float16.mean:.2g} against {bfloat16.mean:.2g}"
+    other = "" if bfloat16 is None else f"bfloat16 would move a score by {bfloat16.mean:.2g}, and "
+    return "float16", f"{other}activations up to {figures.largest_activation:.3g} leave room"
+
+
+def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
+    """Say what ``auto`` loads weights in.
+
+    Parameters
+    ----------
+    directory : Path or None
+        Of the model's files.
+    placement : mapping
+        The ``device_map`` that the model is loaded with.
+
+    Returns
+    -------
+    torch.dtype or "auto"
+        float32 on a CPU whose memory holds it; else ``auto``, transformers' word for the dtype of the weights' own
+        files, from which `settle` goes on.
+    """
+    devices = placement.get("device_map")
+    device = devices.get("") if isinstance(devices, Mapping) else None
+    on_cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
+    return torch.float32 if on_cpu and _fits_in_float32(directory) else AUTO
+
+
+def settle(
+    entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, asked_for: str | None
+) -> Precision:
+    """Bring a loaded model into the dtype that it is to run in.
+
+    Parameters
+    ----------
+    entry : JudgeEntry
+        The judge's entry.
+    model : PreTrainedModel
+        The model; with ``auto`` its weights may change their dtype here.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    asked_for : str or None
+        The dtype of the option or of the entry; None for ``auto``.
+    """
+    on_cpu = _is_on_cpu(model)
+    if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked_for is not None):
+        return Precision("asked for" if asked_for is not None else "exact to 1e-5")
+    if on_cpu:
+        return Precision("asked for" if asked_for is not None else "float32 does not fit into memory")
+    return _settle_by_probe(entry, model, tokenizer, asked_for)
+
+
+def _settle_by_probe(
+    entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked_for: str | None
+) -> Precision:
+    if obstacle := _obstacle(model):
+        if asked_for is None and model.dtype == torch.float32 and not _is_quantized(model):
+            cast_weights(model, torch.bfloat16)
+        return Precision("asked for" if asked_for is not None else f"not probed: {obstacle}")
+    names = list(HALF) if asked_for is None else [asked_for]
+    try:
+        figures = measure(model, tokenizer, names, style=entry.style)
+    except Exception as error:  # foreign code in a use that it was not written for, or no memory for it
+        release_memory()
+        if asked_for is None:
+            cast_weights(model, torch.bfloat16)
+        return Precision(
+            "asked for" if asked_for is not None else f"the probe failed: {type(error).__name__}: {first_line(error)}"
+        )
+    name, reason = decide(figures) if asked_for is None else (asked_for, "asked for")
+    cast_weights(model, HALF[name])
+    release_memory()
+    return Precision(reason, figures.noise[name])
+
+
+def measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dtypes: Sequence[str],
+    *,
+    style: str = "completion",
+    most: int = len(_SIZES),
+) -> Figures:
+    """Measure what half precision makes of a model's scores, on any device and from any dtype of its weights.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM in evaluation mode; the same afterwards.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    dtypes : sequence of {"float16", "bfloat16"}
+        What to compare with float32.
+    style : str
+        The judge's prompt style.
+    most : int
+        Most prompts to read, the short ones first.
+
+    Raises
+    ------
+    ValueError
+        If the model reads none of the probe's prompts.
+    """
+    head, prompts = Head(model), _prompts(model, tokenizer, style)[:most]
+    if not prompts:
+        raise ValueError("the model reads none of the probe's prompts")
+    labels = _label_tokens(tokenizer)
+    with computing_in(model, torch.float32), _largest_activation(model) as largest:
+        hidden = [_last_hidden(model, ids) for ids in prompts]
+    exact = _scores(head, hidden, labels)
+    noise: dict[str, Noise | None] = {}
+    for name in dtypes:
+        with computing_in(model, HALF[name]):
+            hidden = [_last_hidden(model, ids) for ids in prompts]
+        moved = np.abs(_scores(head, hidden, labels) - exact)  # the read-out is in float32, as it is in scoring
+        noise[name] = Noise(float(moved.mean()), float(moved.max()), len(prompts)) if np.isfinite(moved).all() else None
+    weight = max(float(parameter.detach().abs().max()) for parameter in model.parameters() if parameter.numel())
+    return Figures(weight, largest(), noise)
+
+
+def measured(loaded: LoadedModel) -> Precision:
+    """Give a loaded model's precision with its noise, which is measured now if it was not when it was loaded."""
+    precision, name = loaded.precision, dtype_name(loaded.dtype)
+    if name not in HALF or precision.noise is not None or _obstacle(loaded.model):
+        return precision
+    figures = measure(loaded.model, loaded.tokenizer, [name], style=loaded.entry.style)
+    return replace(precision, noise=figures.noise[name])
+
+
+@contextmanager
+def computing_in(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Let a model compute in another dtype without a second copy of it.
+
+    The tensors of a module that have the model's own dtype are cast as it is called and put back afterwards; those that
+    are kept in another dtype stay so. Where the model is in float32 itself, its buffers stay too: half precision is not
+    meant for the frequencies of position embeddings.
+    """
+    own = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
+    kept: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def cast(module: nn.Module, *_: Any) -> None:
+        tensors = [*module.parameters(recurse=False), *(() if own == torch.float32 else module.buffers(recurse=False))]
+        kept[id(module)] = [(tensor, tensor.data) for tensor in tensors if tensor.dtype == own]
+        for tensor, _data in kept[id(module)]:
+            tensor.data = tensor.data.to(dtype)
+
+    def put_back(module: nn.Module, *_: Any) -> None:
+        for tensor, data in reversed(kept.pop(id(module), [])):
+            tensor.data = data
+
+    hooks = []
+    if own != dtype:
+        for module in model.modules():
+            if any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
+                hooks += [module.register_forward_pre_hook(cast), module.register_forward_hook(put_back)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for tensors in list(kept.values()):  # of modules that a failure left in the middle
+            for tensor, data in reversed(tensors):
+                tensor.data = data
+
+
+def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Cast a model for good, as `computing_in` does for a while."""
+    own = model.dtype
+    if own == dtype:
+        return
+    kept = tuple(getattr(model, "_keep_in_fp32_modules", None) or ()) + tuple(
+        getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    )
+    for name, parameter in model.named_parameters():
+        stays = own == torch.float32 and any(part in name.split(".") for part in kept)
+        if parameter.dtype == own and not stays:
+            parameter.data = parameter.data.to(dtype)
+    for buffer in () if own == torch.float32 else model.buffers():
+        if buffer.dtype == own:
+            buffer.data = buffer.data.to(dtype)
+    model.config.dtype = dtype
+
+
+@contextmanager
+def _largest_activation(model: nn.Module) -> Iterator[Callable[[], float]]:
+    """Watch all that modules take in and give out."""
+    seen: dict[torch.device, torch.Tensor] = {}
+
+    def watch(value: Any) -> None:
+        for tensor in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
+                # The largest of all stays on the device: asking for it every time would wait every time.
+                largest = tensor.detach().abs().amax().float()
+                before = seen.get(tensor.device)
+                seen[tensor.device] = largest if before is None else torch.maximum(before, largest)
+
+    def look(module: nn.Module, given: Any, result: Any) -> None:
+        watch(given)
+        watch(result)
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    try:
+        yield lambda: max((float(value) for value in seen.values()), default=0.0)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def _last_hidden(model: PreTrainedModel, ids: NDArray[np.int64]) -> torch.Tensor:
+    given = torch.from_numpy(ids)[None].to(input_device(model))
+    return trunk_of(model)(input_ids=given, use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
+
+
+def _scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | None) -> NDArray[np.float64]:
+    """Compute expected values on 1-5, shape (prompts,); NaN where the logits are not finite."""
+    scores = []
+    for one in hidden:
+        logits = head.logits(one)[0].double().cpu()
+        chosen = logits[list(labels)] if labels is not None else logits[:: max(1, len(logits) // 5)][:5]
+        shares = torch.softmax(chosen, dim=-1)
+        is_number = bool(torch.isfinite(logits).all())
+        values = torch.arange(1, len(shares) + 1, dtype=torch.float64)
+        scores.append(float(shares @ values) if is_number else float("nan"))
+    return np.asarray(scores)
+
+
+def _label_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
+    """Find the tokens that end the labels; None where the tokenizer does not tell digits apart."""
+    tokens = [list(tokenizer(f"- Coherence: {label}", add_special_tokens=False).input_ids)[-1:] for label in _LABELS]
+    return [int(one[0]) for one in tokens] if len({tuple(one) for one in tokens if one}) == len(_LABELS) else None
+
+
+def _prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: str) -> list[NDArray[np.int64]]:
+    """Forms of packaged metrics, filled with the criteria of others: plain English of growing length."""
+    metrics = [Metric.load(name) for name in preset_names()]
+    config: Any = model.config.get_text_config()
+    context = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+    is_chat = style != "completion"
+    frame = chat_frame(tokenizer) if is_chat else None
+    found = []
+    for number, size in enumerate(_SIZES):
+        metric = metrics[number % len(metrics)]
+        texts = [metrics[(number + step) % len(metrics)].criteria for step in range(1, size + 1)]
+        form = render_form(metric.with_steps(()), dict.fromkeys(metric.fields, "\n\n".join(texts)))
+        text = form.text if frame is None else f"{frame.before}{form.question}{frame.after}{form.cue}"
+        ids = np.asarray(tokenizer(text, add_special_tokens=not is_chat).input_ids, dtype=np.int64)
+        if len(ids) <= context:
+            found.append(ids)
+    return found
+
+
+def _obstacle(model: PreTrainedModel) -> str | None:
+    """Say why a model cannot be probed."""
+    if _is_quantized(model):
+        return "its weights are quantized"
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return "some of its weights are not on a device"
+    return None
+
+
+def _is_on_cpu(model: PreTrainedModel) -> bool:
+    return input_device(model).type == "cpu"
+
+
+def _is_quantized(model: Any) -> bool:
+    return getattr(model, "hf_quantizer", None) is not None or bool(getattr(model, "is_quantized", False))
+
+
+def _fits_in_float32(directory: Path | None) -> bool:
+    """Whether the weights' files, twice as large in float32, fit into the memory that is free; True if unknown."""
+    if directory is None or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return True
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        pass
+    return 2 * sum(file.stat().st_size for file in directory.glob("*.safetensors")) <= free

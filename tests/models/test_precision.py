@@ -1,0 +1,170 @@
+"""The automatic dtype: decided by measured figures, measured by a probe that runs on any device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local import Judge
+from geval_local.models import precision
+from geval_local.models.load import load_model
+from geval_local.models.options import LoadOptions
+from geval_local.models.precision import Figures, Noise, automatic_dtype, computing_in, decide, measure, settle
+from geval_local.models.registry import find_judge
+
+GOOD, BAD = Noise(0.004, 0.01, 10), Noise(0.04, 0.08, 10)
+
+
+def figures(**changed) -> Figures:
+    return Figures(
+        **({"largest_weight": 9.0, "largest_activation": 900.0, "noise": {"float16": GOOD, "bfloat16": BAD}} | changed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "dtype", "reason"),
+    [
+        ({}, "float16", "bfloat16 would move a score by 0.04, and activations up to 900 leave room"),
+        ({"largest_weight": 7e4}, "bfloat16", "weights up to 7e+04 are beyond float16"),
+        ({"largest_activation": 4e4}, "bfloat16", "activations up to 4e+04 leave too little"),
+        ({"largest_activation": float("nan")}, "bfloat16", "leave too little"),
+        ({"noise": {"float16": None, "bfloat16": BAD}}, "bfloat16", "not finite"),
+        ({"noise": {"float16": BAD, "bfloat16": GOOD}}, "bfloat16", "no nearer to float32: 0.04 against 0.004"),
+        ({"noise": {"float16": GOOD, "bfloat16": GOOD}}, "bfloat16", "no nearer"),
+    ],
+)
+def test_the_decision(changed, dtype, reason):
+    found, told = decide(figures(**changed))
+    assert found == dtype
+    assert reason in told
+
+
+def a_model(dtype=torch.float32, **settings):
+    settings = {"max_position_embeddings": 4096, "initializer_range": 0.1} | settings
+    return tiny_model("llama", 263, dtype=dtype, **settings)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(precision, "_SIZES", (1, 2))
+
+
+def test_the_probe_tells_the_half_precisions_apart_and_leaves_the_model_alone(short):
+    model, tokenizer = a_model(), byte_tokenizer()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = measure(model, tokenizer, ["float16", "bfloat16"])
+    assert 0 < found.noise["float16"].mean < found.noise["bfloat16"].mean
+    assert found.noise["bfloat16"].largest >= found.noise["bfloat16"].mean
+    assert found.largest_weight == pytest.approx(max(float(p.abs().max()) for p in model.parameters()))
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert decide(found)[0] == "float16"
+
+
+def test_the_probe_sees_activations_that_float16_cannot_hold(short):
+    model = a_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight *= 3e6
+    found = measure(model, byte_tokenizer(), ["float16"])
+    assert found.largest_activation > 65504
+    assert decide(found)[0] == "bfloat16"
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16, torch.float16])
+def test_computing_in_another_dtype_is_what_a_cast_model_computes(own, wanted):
+    model = a_model(own)
+    ids = torch.arange(40)[None]
+    with torch.inference_mode():
+        with computing_in(model, wanted):
+            found = model(ids).logits
+        cast = a_model(own)
+        for parameter in cast.parameters():
+            parameter.data = parameter.data.to(wanted)
+        expected = cast(ids).logits
+    assert found.dtype == wanted
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert {parameter.dtype for parameter in model.parameters()} == {own}
+
+
+def test_a_failure_in_the_middle_puts_the_weights_back():
+    def fail(*_):
+        raise RuntimeError("enough")
+
+    model = a_model()
+    model.model.layers[1].mlp.down_proj.forward = fail
+    with pytest.raises(RuntimeError, match="enough"), computing_in(model, torch.bfloat16):
+        model(torch.arange(9)[None])
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_path, monkeypatch):
+    """The device is the CPU here; only the question which it is gets another answer."""
+    model, tokenizer = a_model(own), byte_tokenizer()
+    entry = find_judge(save_judge(tmp_path, model, tokenizer))
+    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    settled = settle(entry, model, tokenizer, asked_for=None)
+    assert model.dtype == torch.float16
+    assert settled.noise is not None
+    assert "bfloat16 would move a score" in settled.text("float16")
+    assert f"moves a score on 1-5 by {settled.noise.text}" in settled.text("float16")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    with torch.inference_mode():
+        assert np.isfinite(model(torch.arange(9)[None]).logits.numpy()).all()
+
+
+def test_what_was_asked_for_is_kept_and_measured(short, tmp_path, monkeypatch):
+    model, tokenizer = a_model(torch.bfloat16), byte_tokenizer()
+    entry = find_judge(save_judge(tmp_path, model, tokenizer))
+    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    settled = settle(entry, model, tokenizer, asked_for="bfloat16")
+    assert (model.dtype, settled.reason) == (torch.bfloat16, "asked for")
+    assert settled.noise is not None
+
+
+def test_a_probe_that_fails_costs_the_choice_and_not_the_judge(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no such kernel")
+
+    model, tokenizer = a_model(), byte_tokenizer()
+    entry = find_judge(save_judge(tmp_path, model, tokenizer))
+    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(precision, "measure", fail)
+    settled = settle(entry, model, tokenizer, asked_for=None)
+    assert model.dtype == torch.bfloat16
+    assert "the probe failed: RuntimeError: no such kernel" in settled.text("bfloat16")
+
+
+def test_on_a_cpu_auto_is_float32_whatever_the_weights_are_kept_in(tmp_path):
+    directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
+    loaded = load_model(find_judge(directory), LoadOptions(device="cpu"))
+    assert loaded.dtype == torch.float32
+    assert loaded.precision.text("float32") == "float32 (exact to 1e-5)"
+    kept = load_model(find_judge(directory).model_copy(update={"dtype": "bfloat16"}), LoadOptions(device="cpu"))
+    assert kept.dtype == torch.bfloat16  # an entry that names a dtype keeps it
+    asked = load_model(find_judge(directory), LoadOptions(device="cpu", dtype="auto"))
+    assert asked.dtype == torch.float32
+
+
+def test_float32_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
+    directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
+    monkeypatch.setattr(precision, "_fits_in_float32", lambda directory: False)
+    loaded = load_model(find_judge(directory), LoadOptions(device="cpu"))
+    assert loaded.dtype == torch.bfloat16
+    assert "float32 does not fit into memory" in loaded.precision.text("bfloat16")
+
+
+def test_accelerators_load_what_the_files_hold():
+    assert automatic_dtype(None, {"device_map": {"": torch.device("meta")}}) == "auto"
+    assert automatic_dtype(None, {"device_map": {"": torch.device("cpu")}}) is torch.float32
+
+
+def test_the_signature_names_the_dtype_that_was_settled_on(tmp_path):
+    directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
+    judge = Judge.load(directory, device="cpu", engine="padded")
+    assert "dtype:float32" in judge.identity
+    assert judge.precision == "float32 (exact to 1e-5)"
