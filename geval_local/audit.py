@@ -225,7 +225,7 @@ def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: Reque
         dtype=dtype_name(loaded.dtype),
         attention=loaded.attention,
         engine=engine.name,
-        precision=measured(loaded),
+        precision=measured(loaded.precision, loaded.model, loaded.tokenizer, style=loaded.entry.style),
         fingerprint=loaded.fingerprint,
         tokenizer_hash=loaded.tokenizer_hash,
         context=maker.context,

@@ -31,12 +31,10 @@ from geval_local.models.memory import release_memory
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
-    from geval_local.models.load import LoadedModel
     from geval_local.models.registry import JudgeEntry
 
 __all__ = [
     "AUTO",
-    "cast_weights",
     "HEADROOM",
     "Figures",
     "Noise",
@@ -271,13 +269,14 @@ def measure(
     return Figures(weight, largest(), noise)
 
 
-def measured(loaded: LoadedModel) -> Precision:
+def measured(
+    precision: Precision, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, style: str
+) -> Precision:
     """Give a loaded model's precision with its noise, which is measured now if it was not when it was loaded."""
-    precision, name = loaded.precision, dtype_name(loaded.dtype)
-    if name not in HALF or precision.noise is not None or _obstacle(loaded.model):
+    name = dtype_name(model.dtype)
+    if name not in HALF or precision.noise is not None or _obstacle(model):
         return precision
-    figures = measure(loaded.model, loaded.tokenizer, [name], style=loaded.entry.style)
-    return replace(precision, noise=figures.noise[name])
+    return replace(precision, noise=measure(model, tokenizer, [name], style=style).noise[name])
 
 
 @contextmanager
