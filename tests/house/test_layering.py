@@ -179,6 +179,32 @@ def test_contributing_shows_these_rows():
     assert [set(re.findall(r"`(\w+)`", units)) for _, units, _ in shown] == ROWS
 
 
+def named_in_map(docstring: str) -> set[str]:
+    """Modules that the map of a folder names: in lists with bullets, or as the first word of a line, two spaces on."""
+    lists = [re.split(r"\n(?!  )", text)[0] for text in re.split(r"^- (?=`)", docstring, flags=re.MULTILINE)[1:]]
+    heads = [name for text in lists for part in re.split(r"; ", text) for name in _heads(part)]
+    return {*heads, *re.findall(r"^ {0,4}(\w+)  +\S", docstring, flags=re.MULTILINE)}
+
+
+def _heads(part: str) -> list[str]:
+    head = re.match(r"(?:``?\w+``?(?:, )?)+(?=:)", part)
+    return re.findall(r"\w+", head[0]) if head else []
+
+
+def test_maps_of_folders_name_modules_that_exist():
+    assert named_in_map("- `a`, `b`: x; ``c``: y `z`\n- `d`: x\n\nlast   of all\n") == {"a", "b", "c", "d", "last"}
+    wrong, seen = [], 0
+    for init in PACKAGE.glob("*/**/__init__.py"):
+        named = named_in_map(ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "")
+        there = {path.stem for path in init.parent.glob("*.py")} | {
+            path.parent.name for path in init.parent.glob("*/*.py")
+        }
+        wrong += [f"{module_name(init)}: {name}" for name in sorted(named - there)]
+        seen += len(named)
+    assert not wrong, "\n".join(wrong)
+    assert seen > 50
+
+
 def test_arrows_point_one_way():
     wrong = [
         f"{found.place}: {found.unit} imports {found.target}"
