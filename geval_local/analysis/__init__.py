@@ -1,7 +1,7 @@
 """Can the scores be trusted? Everything here reads records, never models.
 
 - `records`: ScoredItem, the one shape that all analyses share
-- `reading`, `grouping`: result files as items, and which rows belong to one document
+- `reading`: result files as items
 - `ratings`: human ratings, published benchmark files, other people's outputs
 - `statistics`: coefficients, levels, intervals and tests
 - `studies`: meta-evaluation, comparison, bias, calibration, jury, the human ceiling

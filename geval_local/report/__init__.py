@@ -1,11 +1,11 @@
 """Results to look at: one self-contained HTML page of a run, or of two runs side by side. Reads records, never models.
 
-- `results`: result files of ``geval-local score`` (JSONL, JSON, CSV, Parquet), or their rows, as typed records
+- `run_page`, `comparison_page`: the two pages; `write_report` and `write_comparison` are imported from them
 - `payload`: the records as the compact columns that the page's script reads
-- `people`: scores beside human ratings
-- `signatures`: what two runs do not share
+- `overview`: figures, reasons and settings that are readable without the script
+- `human_ratings`: scores beside human ratings
+- `pairing`, `signatures`: which rows of two runs belong together, and what the runs do not share
 - `page`: the skeleton, its script and style, and the policy that keeps sample text inert
-- `single`, `comparison`: the two pages
 
-`write_report` and `write_comparison` are imported from `single` and `comparison`; importing the package loads nothing.
+Importing the package loads nothing.
 """

@@ -1,5 +1,9 @@
-"""Durable runs: a directory in which every finished pack is committed, so that an interrupted run goes on.
+"""Durable runs: a directory in which every finished unit is committed, so that an interrupted run goes on.
 
-``lock`` keeps a second process out, ``manifest`` says what the run is, ``store`` holds the outcomes, ``windows`` reads
-ahead, ``run`` is the loop, ``export`` writes the files, ``cache`` remembers outcomes across runs.
+- `score_file`: the public face; `events`: what a run tells its caller; `target`, `judge_choice`: what it is asked for
+- `manifest`: what the run is; `directory`, `own_files`: its directory, and the files that it may replace or remove
+- `run`: its judges and rows; `executor`: windows of rows, read ahead and executed unit by unit
+- `store`, `database`: finished rows, in SQLite; `cache`: outcomes across runs
+- `export`, `results`, `files`: result files written and found, and the input's identity
+- `ray`: the same over a cluster
 """

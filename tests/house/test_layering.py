@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from markdown_text import marked_table
 
 import geval_local
 
@@ -166,6 +168,37 @@ def test_every_module_has_its_place():
     units = {unit_of(module) for module in SOURCES}
     assert units <= set(RANK), f"give these a row in ROWS: {sorted(units - set(RANK))}"
     assert {"__init__", "judge", "engine", "io"} <= units
+
+
+def test_contributing_shows_these_rows():
+    shown = marked_table(PACKAGE.parent / "CONTRIBUTING.md", "rows")
+    assert [set(re.findall(r"`(\w+)`", units)) for _, units, _ in shown] == ROWS
+
+
+def named_in_map(docstring: str) -> set[str]:
+    """Modules that the map of a folder names: in lists with bullets, or as the first word of a line, two spaces on."""
+    lists = [re.split(r"\n(?!  )", text)[0] for text in re.split(r"^- (?=`)", docstring, flags=re.MULTILINE)[1:]]
+    heads = [name for text in lists for part in re.split(r"; ", text) for name in _heads(part)]
+    return {*heads, *re.findall(r"^ {0,4}(\w+)  +\S", docstring, flags=re.MULTILINE)}
+
+
+def _heads(part: str) -> list[str]:
+    head = re.match(r"(?:``?\w+``?(?:, )?)+(?=:)", part)
+    return re.findall(r"\w+", head[0]) if head else []
+
+
+def test_maps_of_folders_name_modules_that_exist():
+    assert named_in_map("- `a`, `b`: x; ``c``: y `z`\n- `d`: x\n\nlast   of all\n") == {"a", "b", "c", "d", "last"}
+    wrong, seen = [], 0
+    for init in PACKAGE.glob("*/**/__init__.py"):
+        named = named_in_map(ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "")
+        there = {path.stem for path in init.parent.glob("*.py")} | {
+            path.parent.name for path in init.parent.glob("*/*.py")
+        }
+        wrong += [f"{module_name(init)}: {name}" for name in sorted(named - there)]
+        seen += len(named)
+    assert not wrong, "\n".join(wrong)
+    assert seen > 50
 
 
 def test_arrows_point_one_way():

@@ -146,7 +146,7 @@ def _confined() -> Iterator[None]:
     """Keep an own cluster on the loopback address, and start no dashboard process.
 
     Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
-    Ray that names these things otherwise is left as it is: tests/test_network.py tells.
+    Ray that names these things otherwise is left as it is: tests/house/test_network.py tells.
     """
     from ray._private import ray_constants, services
 

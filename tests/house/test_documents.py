@@ -1,0 +1,211 @@
+"""The documents say what is: their commands run, their options, paths, links and tables are those of the package.
+
+Every ``bash`` and ``python`` block runs, in the order of its page, in a directory that holds what the pages speak of.
+A block that needs what a test lacks says so in a comment before it, ``<!-- not run: reason -->``; its commands are
+still checked against the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import typer
+from cli_run import METRIC, run
+from markdown_text import Block, anchors, blocks, commands, links, marked_table
+
+import geval_local
+from geval_local.cli.app import app
+from geval_local.fields import ALIASES
+from geval_local.io.columns import FIGURES
+from geval_local.metric import Metric
+
+PACKAGE = Path(geval_local.__file__).parent
+ROOT = PACKAGE.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *PAGES,
+    *(
+        ROOT / name
+        for name in ("CHANGELOG.md", "ROADMAP.md", "training/README.md", "geval_local/judges/nano/README.md")
+    ),
+]
+BLOCKS = [block for page in PAGES for block in blocks(page) if block.language in ("bash", "python")]
+COMMANDS = [
+    (block, line[line.index("geval-local ") :])
+    for block in BLOCKS
+    if block.language == "bash"
+    for line in commands(block)
+    if re.search(r"(^|[\s/])geval-local ", line) and not line.startswith("pip ")
+]
+
+NOT_RUN = "not run: "
+#: Blocks that no test here runs, for each page; a new one is a decision.
+NOT_RUN_COUNTS = {"README.md": 1, "CONTRIBUTING.md": 2, "judges.md": 6, "runs.md": 4, "analysis.md": 1, "serving.md": 1}
+#: Blocks that `.ci/run` and tests/serve/test_documents.py run.
+RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
+
+
+def by_place(value: object) -> str | None:
+    return value.where if isinstance(value, Block) else None
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def rated_rows() -> list[dict[str, object]]:
+    """Rows with ratings: six documents, two writers."""
+    return [
+        {
+            "id": f"{document}{system}",
+            "doc": f"d{document}",
+            "system": system,
+            "source": f"The ferry {document} stops for {document + 2} days. Two boats carry passengers.",
+            "output": f"The ferry stops for {document + 2} days."
+            if system == "a"
+            else f"{document} boats, perhaps cars.",
+            "rating": 1 + (document + 2 * (system == "a")) % 5,
+        }
+        for document in range(6)
+        for system in "ab"
+    ]
+
+
+def prepare(place: Path) -> None:
+    """Make the files that the pages speak of."""
+    rows = rated_rows()
+    (place / "rated.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
+    (place / "data.csv").write_text(
+        "id,source,output\na,A ferry.,A boat.\nb,A ferry stops.,It stops.\n", encoding="utf-8"
+    )
+    own = {"doc": {"body": "A ferry stops."}, "turns": [{"role": "assistant", "content": "It stops."}]}
+    (place / "own.jsonl").write_text(json.dumps(own) + "\n", encoding="utf-8")
+    (place / "metric.yaml").write_text(METRIC, encoding="utf-8")
+    prompt = "Rate the coherence of the summary from 1 to 5.\n\n{{Document}}\n\n{{Summary}}\n\n- Coherence:"
+    (place / "coherence.txt").write_text(prompt, encoding="utf-8")
+    (place / "examples").symlink_to(ROOT / "examples")
+    for name in ("model", "chat"):
+        shutil.copytree(PACKAGE / "judges" / "nano", place / "path" / "to" / name)
+    template = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"
+    (place / "path" / "to" / "chat" / "chat_template.jinja").write_text(template, encoding="utf-8")
+    for block in BLOCKS + [block for page in PAGES for block in blocks(page) if block.language == "yaml"]:
+        if block.language == "yaml" and block.text.startswith("default: "):
+            (place / "models-of-mine.yaml").write_text(block.text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """Pinned steps and cached figures, shared by all pages."""
+    return tmp_path_factory.mktemp("home")
+
+
+RUN_BLOCKS = [block for block in BLOCKS if not block.mark.startswith((NOT_RUN, *RUN_ELSEWHERE))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page.name for page in PAGES if any(block.document == page for block in RUN_BLOCKS)])
+def test_the_commands_of_a_page_run(page, home, tmp_path, monkeypatch):
+    prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(home))
+    for block in RUN_BLOCKS:
+        if block.document.name != page:
+            continue
+        if block.language == "python":
+            exec(compile(block.text, block.where, "exec"), {"__name__": "block"})
+            continue
+        for line in commands(block):
+            words = shlex.split(line)
+            assert words[0] == "geval-local", f"{block.where}: mark the block `not run`, or leave this out: {line}"
+            done = run(*words[1:], home=home)
+            assert done.exit_code == 0, f"{block.where}: {line}\n{done.stderr}"
+
+
+def test_what_is_not_run_says_why():
+    marked = [block for block in BLOCKS if block.mark.startswith(NOT_RUN)]
+    assert Counter(block.document.name for block in marked) == NOT_RUN_COUNTS
+    for block in marked:
+        assert len(block.mark.removeprefix(NOT_RUN).split()) >= 3, f"{block.where}: say what the block needs"
+    other = [f"{block.where}: {block.mark}" for block in BLOCKS if block.mark and block not in marked]
+    assert all(place.partition(": ")[2].startswith(RUN_ELSEWHERE) for place in other), other
+
+
+@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=by_place)
+def test_every_command_names_verbs_and_options_that_exist(block, line):
+    words = shlex.split(line.split("&&")[0])[1:]
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words, f"{block.where}: {line} names no verb"
+        verb = words.pop(0)
+        assert verb in command.commands, f"{block.where}: there is no verb {verb}"
+        command = command.commands[verb]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert given <= known, f"{block.where}: {sorted(given - known)} in {line}"
+
+
+# --- links and paths --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    for target in links(document):
+        path, _, anchor = target.partition("#")
+        there = (document.parent / path).resolve() if path else document
+        assert there.exists(), f"{document.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{document.name} links to {target}; {sorted(anchors(there))}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_are_named_exist(document):
+    named = re.findall(
+        r"`((?:tests|benchmarks|geval_local|docs|examples|training)/[\w./-]*)`", document.read_text("utf-8")
+    )
+    missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
+    assert not missing, f"{document.name} names {missing}"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+NAME = re.compile(r"`([^`]+)`")
+
+
+def test_the_table_of_column_names_is_the_packages():
+    rows = marked_table(ROOT / "docs" / "data.md", "aliases")
+    assert {NAME.findall(field)[0]: tuple(NAME.findall(names)) for field, names in rows} == dict(ALIASES)
+
+
+def test_the_table_of_figures_is_the_packages():
+    rows = marked_table(ROOT / "docs" / "data.md", "figures")
+    assert [name for row in rows for name in NAME.findall(row[0])] == list(FIGURES)
+
+
+def test_the_table_of_metric_keys_is_the_packages():
+    rows = marked_table(ROOT / "docs" / "metrics.md", "keys")
+    assert {NAME.findall(row[0])[0] for row in rows} == set(Metric.model_fields)
+
+
+def test_the_way_of_a_sample_names_modules_that_exist_in_thirty_lines():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    way = text.split("## The way of a sample")[1].split("\n\n")[1].splitlines()
+    modules = [name for line in way for name in re.findall(r"[\w/]+\.py", line)]
+    assert len(way) <= 30
+    assert len(modules) > 10
+    assert not [name for name in modules if not (PACKAGE / name).is_file()]
+
+
+def test_every_folder_of_the_package_is_on_the_page_of_the_architecture():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert {name for name in folders if f"`{name}/`" not in text} == set()
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
