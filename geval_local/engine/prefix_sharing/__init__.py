@@ -7,6 +7,7 @@ forward          one stretch of the stream through the model's layers
 layout           who sees whom in a stretch: strands of tokens, blocks of keys
 attention        what the layers call; the layout handed to the kernels
 kernels          attention over keys, with the log-sum-exp by which parts merge
+linear           linear layers in float32, by the fastest product that the processor has
 flex             attention of a whole pack in one kernel, on a GPU
 key_value_store  keys and values of the path to the next token, and of metrics' prefixes
 """
