@@ -22,9 +22,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from geval_local import __version__
+from geval_local.engine.prefix_sharing.linear import by_convolution, convolution_is_faster
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.models.head import trunk_of
-from geval_local.models.linear import by_convolution, convolution_is_faster
 from geval_local.tokens.requests import Request
 
 

@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from geval_local.answer import Decision
     from geval_local.errors import GevalError, Interrupted
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
-    from geval_local.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
+    from geval_local.questions.answer import Decision
+    from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
     from geval_local.runs.events import RunEvents
     from geval_local.runs.score_file import RunResult, resume, score_file
     from geval_local.scale import Scale
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ChoiceQuestion": "geval_local.question",
-    "Decision": "geval_local.answer",
+    "ChoiceQuestion": "geval_local.questions.question",
+    "Decision": "geval_local.questions.answer",
     "Distribution": "geval_local.score",
     "Estimator": "geval_local.score",
     "GevalError": "geval_local.errors",
     "Interrupted": "geval_local.errors",
     "Judge": "geval_local.judge",
     "Metric": "geval_local.metric",
-    "PredicateQuestion": "geval_local.question",
+    "PredicateQuestion": "geval_local.questions.question",
     "RunEvents": "geval_local.runs.events",
     "RunResult": "geval_local.runs.score_file",
     "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
-    "ScoreQuestion": "geval_local.question",
-    "load_questions": "geval_local.question",
+    "ScoreQuestion": "geval_local.questions.question",
+    "load_questions": "geval_local.questions.question",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
     "resume": "geval_local.runs.score_file",

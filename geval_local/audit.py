@@ -5,7 +5,7 @@ The first half needs the tokenizer only; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.audit_examples import example_samples
 from geval_local.engine.interface import Engine
 from geval_local.errors import JudgeError, UnscorableError
 from geval_local.io.samples import Sample
@@ -24,9 +23,10 @@ from geval_local.tokens.label_forms import DroppedForm
 from geval_local.tokens.requests import Request, RequestMaker
 
 if TYPE_CHECKING:
-    from geval_local.models.load import LoadedModel
+    from geval_local.metric import Metric
+from geval_local.models.load import LoadedModel
 
-__all__ = ["JudgeAudit", "LabelForm", "PromptAudit", "audit_judge", "audit_prompt"]
+__all__ = ["JudgeAudit", "LabelForm", "PromptAudit", "audit_judge", "audit_prompt", "example_samples"]
 
 
 @dataclass(frozen=True)
@@ -249,3 +249,33 @@ def _distributions(
             if index == 0:
                 other = tuple((maker.encoder.decode_token(token), p) for token, p in readout.other_tokens)
     return [Distribution(maker.metric.scale, logprobs[index]) for index in range(len(requests))], other
+
+
+_STORY = (
+    "The town library reopened on Monday after eight months of repairs.",
+    "Builders replaced the roof, which had leaked for years, and added a reading room for children.",
+    "The work cost 1.2 million, a tenth more than planned, because the old beams had to be removed.",
+    "Around four hundred people came on the first day, and many of them joined as new members.",
+    "The librarian, Ana Keller, said that the quiet corner by the river windows was already the favourite place.",
+    "Evening opening hours start in March, when two more members of staff begin their work.",
+)
+_SHORT = "The library is open again after eight months of repairs, with a new roof and a room for children."
+#: Neutral texts for the fields that presets use; any other field gets a sentence of the story.
+EXAMPLE_TEXTS: Mapping[str, str] = {
+    "source": " ".join(_STORY),
+    "context": " ".join(_STORY[:3]),
+    "output": _SHORT,
+    "reference": _SHORT,
+    "fact": _STORY[2],
+    "question": "Why was the library closed?",
+}
+
+
+def example_samples(metric: Metric) -> list[Sample]:
+    """Make built-in samples of different lengths for a metric; the first is the example that is shown."""
+    example = {name: EXAMPLE_TEXTS.get(name, _STORY[0]) for name in metric.fields}
+    shorter = dict.fromkeys(metric.fields, _STORY[1])
+    longer = {name: " ".join([text, *_STORY]) for name, text in example.items()}
+    longest = {name: " ".join([*_STORY, text, *_STORY]) for name, text in example.items()}
+    one_word = dict.fromkeys(metric.fields, "Library")
+    return [Sample(fields, origin="the example") for fields in (example, shorter, longer, longest, one_word)]

@@ -1,7 +1,7 @@
 """Judge: the one entry point that the Python API, the command line, runs and integrations share.
 
 Here is who judges: the model, how it was loaded, and what its scores depend on. How samples become scores is in
-`geval_local.scorer`.
+`geval_local.judging.scorer`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from geval_local.engine.choose import EngineChoice, choose_engine
 from geval_local.errors import ConfigurationError
-from geval_local.identity import judge_signature, readout_identity
+from geval_local.judging.identity import judge_signature, readout_identity
+from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.models.generate import BEAMS, generate_list
 from geval_local.models.head import Head
@@ -22,7 +23,6 @@ from geval_local.models.precision import dtype_name
 from geval_local.models.registry import find_judge
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
-from geval_local.scorer import Scorer
 from geval_local.signature import Signature
 from geval_local.steps import OnSteps, pinned_steps
 from geval_local.tokens.encoder import PromptEncoder

@@ -19,10 +19,10 @@ from geval_local import __version__
 from geval_local.engine.choose import EngineReport
 from geval_local.engine.interface import Pack, Readout
 from geval_local.judge import Judge
+from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
-from geval_local.scorer import Scorer
 from geval_local.signature import Signature
 from geval_local.tokens.encoder import PromptEncoder, Style
 from geval_local.tokens.requests import Request

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.answer import Answer, ChoiceAnswer, PredicateAnswer, unanswered
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import DataError, OutputError, QuestionError
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import free_name, to_json
-from geval_local.question import Question
-from geval_local.question_form import question_forms, state_text
+from geval_local.questions.answer import Answer, ChoiceAnswer, PredicateAnswer, unanswered
+from geval_local.questions.form import question_forms, state_text
+from geval_local.questions.question import Question
 from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DecideTask:
     output : Path or None
         A ``.jsonl`` file that is not there yet.
     rotations : int
-        See `geval_local.question_form.question_forms`.
+        See `geval_local.questions.form.question_forms`.
     limit : int or None
         Most rows.
     """

@@ -178,7 +178,7 @@ def score_file(
     Interrupted
         If the run was stopped. Everything finished is kept; `resume` goes on with it.
     """
-    import geval_local.scorer
+    from geval_local.judging import scorer
 
     path = Path(file)
     target = find_target(output, formats)
@@ -198,7 +198,7 @@ def score_file(
         )
     check_chosen(columns, first, [metric.name for metric in chosen_metrics])
     settings = Settings(
-        window=window or geval_local.scorer.WINDOW,
+        window=window or scorer.WINDOW,
         limit=limit,
         estimator=asdict(estimator or Estimator()),
         threshold=threshold,

@@ -29,9 +29,9 @@ from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from geval_local import __version__
-from geval_local.batcher import Batcher
 from geval_local.errors import BusyError, GevalError
 from geval_local.judge import Judge
+from geval_local.judging.batcher import Batcher
 from geval_local.serve import openai, scores, systemone
 from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
 from geval_local.serve.counters import CONTENT_TYPE, Counters

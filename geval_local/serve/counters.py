@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from geval_local.batcher import Batcher, BatchRecord
+from geval_local.judging.batcher import Batcher, BatchRecord
 
 __all__ = ["CONTENT_TYPE", "Counters"]
 

@@ -6,9 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from geval_local.answer import ChoiceAnswer, Decision, PredicateAnswer
-from geval_local.question import MAX_OPTIONS, ChoiceQuestion, Level, Option, PredicateQuestion, Question, ScoreQuestion
-from geval_local.question_form import state_text
+from geval_local.questions.answer import ChoiceAnswer, Decision, PredicateAnswer
+from geval_local.questions.form import state_text
+from geval_local.questions.question import (
+    MAX_OPTIONS,
+    ChoiceQuestion,
+    Level,
+    Option,
+    PredicateQuestion,
+    Question,
+    ScoreQuestion,
+)
 from geval_local.serve.bodies import check_json_part
 from geval_local.serve.refusals import Refused
 
@@ -45,7 +53,7 @@ def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | No
     Returns
     -------
     state : object
-        Evidence, see `geval_local.question_form.state_text`.
+        Evidence, see `geval_local.questions.form.state_text`.
     questions : list of Question
     rotations : int or None
         This server's own extension ``rotations``.

@@ -6,9 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geval_local.answer import ChoiceAnswer, Decision, PredicateAnswer
-from geval_local.question import MAX_OPTIONS, ChoiceQuestion, Level, Option, PredicateQuestion, Question, ScoreQuestion
-from geval_local.question_form import state_text
+from geval_local.questions.answer import ChoiceAnswer, Decision, PredicateAnswer
+from geval_local.questions.form import state_text
+from geval_local.questions.question import (
+    MAX_OPTIONS,
+    ChoiceQuestion,
+    Level,
+    Option,
+    PredicateQuestion,
+    Question,
+    ScoreQuestion,
+)
 from geval_local.serve.refusals import Refused
 
 __all__ = ["read_request", "write_answer"]

@@ -9,8 +9,7 @@ from cli_run import judge_directory
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, Sample
-from geval_local.audit import audit_judge, audit_prompt
-from geval_local.audit_examples import example_samples
+from geval_local.audit import audit_judge, audit_prompt, example_samples
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Readout
 from geval_local.errors import JudgeError, UnscorableError

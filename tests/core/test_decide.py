@@ -12,7 +12,7 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.errors import QuestionError
 from geval_local.models.head import Head
 from geval_local.prompt import render_form
-from geval_local.question_form import question_forms, state_text
+from geval_local.questions.form import question_forms, state_text
 from geval_local.testing import MockEngine, MockJudge
 
 STATE = {"message": "I was charged twice, 10 times over.", "days": 3}

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_local.answer import (
+from geval_local.errors import QuestionError
+from geval_local.prompt import render_form
+from geval_local.questions.answer import (
     ChoiceAnswer,
     PredicateAnswer,
     ScoreAnswer,
@@ -19,16 +21,14 @@ from geval_local.answer import (
     score_confidence,
     unanswered,
 )
-from geval_local.errors import QuestionError
-from geval_local.prompt import render_form
-from geval_local.question import (
+from geval_local.questions.form import question_forms, state_text
+from geval_local.questions.question import (
     ChoiceQuestion,
     PredicateQuestion,
     ScoreQuestion,
     load_questions,
     parse_questions,
 )
-from geval_local.question_form import question_forms, state_text
 
 YAML = """\
 refund:

@@ -21,22 +21,20 @@ import geval_local
 PACKAGE = Path(geval_local.__file__).parent
 
 CORE = {
-    "answer",
     "fields",
     "grouping",
     "interval",
     "metric",
     "metric_file",
     "prompt",
-    "question",
-    "question_form",
+    "questions",
     "scale",
     "score",
     "signature",
     "summary",
     "yaml_text",
 }
-JUDGE = {"audit", "audit_examples", "decisions", "identity", "judge", "scorer", "steps"}
+JUDGE = {"audit", "judge", "judging", "steps"}
 
 #: From the bottom to the top. A unit is a module of the package, or a folder with all that is in it; a row is imported
 #: by itself and by the rows after it.
@@ -49,7 +47,6 @@ ROWS: list[set[str]] = [
     {"tokens"},
     {"engine"},
     JUDGE,
-    {"batcher"},
     {"runs"},
     {"analysis"},
     {"baselines"},
@@ -70,10 +67,9 @@ MAY_BE_HEAVY = {
     "baselines",
     "cli",
     "engine",
-    "identity",
-    "inference",
     "integrations",
     "judge",
+    "judging",
     "models",
     "testing",
     "tokens",

@@ -10,10 +10,10 @@ from torch import nn
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing import forward as launch
+from geval_local.engine.prefix_sharing import linear
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
-from geval_local.models import linear
+from geval_local.engine.prefix_sharing.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.models.head import Head
-from geval_local.models.linear import by_convolution, convertible, convolution_is_faster
 
 
 @pytest.fixture

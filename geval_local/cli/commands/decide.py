@@ -53,7 +53,7 @@ def decide(
     """
     from geval_local.cli.deciding import DecideTask, decide_file
     from geval_local.cli.output.decisions import show_decisions
-    from geval_local.question import load_questions
+    from geval_local.questions.question import load_questions
 
     task = DecideTask(
         file=file,

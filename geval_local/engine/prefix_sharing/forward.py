@@ -26,11 +26,11 @@ from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
+from geval_local.engine.prefix_sharing.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.engine.prefix_sharing.packs import Work
 from geval_local.engine.prefix_sharing.prompt_trie import Index
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head, input_device, to_device, trunk_of
-from geval_local.models.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import rope_reset
 from geval_local.tokens.requests import Request

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from geval_local.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
+from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 
 __all__ = [
     "Answer",

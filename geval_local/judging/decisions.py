@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from geval_local.answer import Answer, Decision, make_answer, unanswered
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.question import Question
-from geval_local.question_form import Marks, QuestionForm, question_forms, state_text
+from geval_local.questions.answer import Answer, Decision, make_answer, unanswered
+from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
+from geval_local.questions.question import Question
 from geval_local.score import Distribution, Outcome
 from geval_local.tokens.requests import Ids, Prepared, common_prefix
 

@@ -11,15 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from geval_local.answer import Decision
-from geval_local.decisions import DecisionWork
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.io.checks import check_columns, check_metric, iter_samples
 from geval_local.io.samples import Sample
+from geval_local.judging.decisions import DecisionWork
 from geval_local.metric import Metric
-from geval_local.question import Question, parse_questions
-from geval_local.question_form import Marks
+from geval_local.questions.answer import Decision
+from geval_local.questions.form import Marks
+from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
@@ -202,9 +202,9 @@ class Scorer(ABC):
         Parameters
         ----------
         state : str, mapping or sequence
-            The evidence; see `geval_local.question_form.state_text`.
+            The evidence; see `geval_local.questions.form.state_text`.
         questions : mapping of str, or sequence
-            See `geval_local.question.parse_questions`.
+            See `geval_local.questions.question.parse_questions`.
         rotations : int
             In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
             `rotations` go before it.
@@ -249,7 +249,7 @@ class Scorer(ABC):
         questions, rotations
             As in `decide`.
         marks : {"words", "letters", "numbers"}, optional
-            What questions are answered in, see `geval_local.question_form.question_forms`.
+            What questions are answered in, see `geval_local.questions.form.question_forms`.
         advance : callable
             Called with the number of prompts finished, pack by pack.
         """

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from geval_local.errors import QuestionError
 from geval_local.metric import Metric
-from geval_local.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
+from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.scale import Scale
 
 __all__ = ["Marks", "QuestionForm", "question_forms", "state_text"]

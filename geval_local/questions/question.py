@@ -1,8 +1,8 @@
 """Question: what is asked of a judge about any evidence, with which answers to choose from. YAML and JSON in. Pure.
 
 A predicate asks how likely it is that a statement holds, a choice which of several options fits, a score which of
-several ordered levels. How a question is put to a model is `geval_local.question_form`, what comes back
-`geval_local.answer`.
+several ordered levels. How a question is put to a model is `geval_local.questions.form`, what comes back
+`geval_local.questions.answer`.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from geval_local.answer import Decision
-from geval_local.decisions import DecisionWork
 from geval_local.engine.window import read_window
 from geval_local.errors import BusyError
 from geval_local.io.samples import Sample
+from geval_local.judging.decisions import DecisionWork
+from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
-from geval_local.question import Question, parse_questions
+from geval_local.questions.answer import Decision
+from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
-from geval_local.scorer import Scorer
 from geval_local.tokens.requests import Prepared
 
 __all__ = ["BatchRecord", "Batcher"]
