@@ -7,7 +7,7 @@
 - `adapter`: LoRA adapters, merged into the weights
 - `chat_template`, `prompt_ending`, `render_template`: what stands around a prompt, up to where an answer starts
 - `fingerprint`: what makes two judges the same judge
-- `head`, `linear`, `rope`, `memory`: parts of a model, and its device, as engines use them
+- `head`, `rope`, `memory`: parts of a model, and its device, as engines use them
 - `likelihood`, `generate`: the probability of a text, and evaluation steps
 
 Names are loaded on first use: `registry` alone imports neither torch nor transformers.
