@@ -9,6 +9,7 @@ attention        what the layers call; the layout handed to the kernels
 kernels          attention over keys, with the log-sum-exp by which parts merge
 linear           linear layers in float32, by the fastest product that the processor has
 flex             attention of a whole pack in one kernel, on a GPU
+linear           float32 matrix products by oneDNN where MKL is slower
 key_value_store  keys and values of the path to the next token, and of metrics' prefixes
 """
 
