@@ -1,5 +1,12 @@
 """The command line: one module per verb group, results on stdout, everything else on stderr.
 
+- `app`, `ending`, `streams`: the verbs put together, how a command ends, and output that nobody takes
+- `commands`: one module per verb; `output`: what they print; `meta_eval`: what ``meta-eval`` puts side by side
+- `options`, `loading`: options that verbs share; those of a judge
+- `scoring`, `deciding`: the work behind ``score``, ``resume`` and ``decide``; `progress`, `stopping`: what they tell
+- `gates`, `calibrated`, `standard_input`, `steps_file`: parts of ``score`` and ``steps``
+- `scored_runs`, `content_free`: result files as analyses take them; the prior of an empty form
+
 Importing this package imports neither torch nor transformers; the verbs do when they run.
 """
 
