@@ -178,6 +178,7 @@ def _form(labels: tuple[str, ...]) -> Metric:
         fields={"state": "Evidence", "question": "Question"},
         scale=Scale(labels, tuple(float(place) for place in range(len(labels)))),
         template=TEMPLATE,
+        case_variants=False,  # the form shows the labels; a small "a" is more often an article than an answer
     )
 
 
