@@ -25,7 +25,14 @@ WORKERS_LOAD = "workers load the judge"
 
 
 def follow(
-    run: Callable[[RunEvents], RunResult], file: str, gates: Gates, *, results: int, as_json: bool, command: str
+    run: Callable[[RunEvents], RunResult],
+    file: str,
+    gates: Gates,
+    *,
+    results: int,
+    judges: int,
+    as_json: bool,
+    command: str,
 ) -> None:
     """Follow a run to its end, show its figures, and exit with 1 if a gate failed.
 
@@ -37,14 +44,14 @@ def follow(
         Name of the input.
     gates : Gates
         What the figures must reach.
-    results : int
-        How many scores a row has: metrics times judges.
+    results, judges : int
+        How many scores a row has (metrics times judges), and how many judges there are.
     as_json, command
         See `show_result`.
     """
     stopper = Stopper()
     with stopper.listening(), show_progress() as progress:
-        result = run(_Shown(stopper, progress, file, results))
+        result = run(_Shown(stopper, progress, file, results, judges))
     failures = gates.failures(result.summaries)
     show_result(result, failures, as_json=as_json, command=command)
     if failures:
@@ -54,11 +61,12 @@ def follow(
 class _Shown(RunEvents):
     """Shows what a run is doing, and hands on the wish to stop it."""
 
-    def __init__(self, stopper: Stopper, progress: Progress, file: str, results: int) -> None:
+    def __init__(self, stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> None:
         self._stopper = stopper
         self._progress = progress
         self._file = file
         self._results = results
+        self._judges = judges
         self._on_workers = False
         self._is_scoring = False
 
@@ -72,7 +80,8 @@ class _Shown(RunEvents):
     def on_load(self, judge: str | None) -> None:
         self._stopper.is_working = self._is_scoring = False
         self._on_workers = judge is None
-        label = WORKERS_LOAD if judge is None else f"loading {judge}"
+        named = "the judge" if self._judges == 1 else judge
+        label = WORKERS_LOAD if judge is None else f"loading {named}"
         note(f"{label} ...", "dim")
         self._progress.begin(label)
 

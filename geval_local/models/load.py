@@ -162,6 +162,13 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
         )
     if len(tokenizer.get_vocab()) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
+    try:
+        tokenizer("x")
+    except Exception as error:  # settings of the wrong type are only found in use
+        raise TokenizerError(
+            f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
+            hint="Restore its tokenizer_config.json; fetch it with the weights.",
+        ) from error
     check_style(entry, tokenizer)
     return tokenizer
 

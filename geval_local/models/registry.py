@@ -319,6 +319,8 @@ def find_judge(
 def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
+    if wanted.startswith("~"):
+        expanded(wanted)  # says which home directory is not known
     directory = _expanded(wanted)
     if wanted not in registry.judges and directory is not None and (directory.is_dir() or is_gguf(directory)):
         return directory_entry(directory, name=wanted)

@@ -194,7 +194,7 @@ def score_file(
     first = check_input(path, chosen_metrics, limit=limit, mapping=fields or {})
     if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
         raise DataError(
-            f"{path}: no row has the field {group_by!r} to group by", hint=f"Columns: {', '.join(first[0].fields)}."
+            f"{path}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
         )
     check_chosen(columns, first, [metric.name for metric in chosen_metrics])
     settings = Settings(

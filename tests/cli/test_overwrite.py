@@ -24,7 +24,7 @@ COMMANDS = {
     "jury": (("jury", "a.jsonl", "b.jsonl", "-o"), "out.jsonl"),
     "report": (("report", "a.jsonl", "-o"), "out.html"),
     "compare": (("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--page"), "out.html"),
-    "calibrate": (("calibrate", "a.jsonl", "--human", "rating.clarity", "--resamples", "50", "-o"), "out.json"),
+    "calibrate": (("calibrate", "a.jsonl", "--human", "rating.clarity", "-o"), "out.json"),
 }
 
 
@@ -71,7 +71,7 @@ def test_a_jury_spares_a_foreign_manifest(runs, tmp_path):
 def test_kept_files_of_a_meta_evaluation_are_not_written_over(runs, tmp_path, edit):
     kept = tmp_path / "kept"
     command = ["meta-eval", runs / "data.jsonl", "-m", runs / "clarity.yaml", "--human", "rating.clarity"]
-    command += ["--judge", judge_directory(), "-o", kept, "--resamples", 0, "--no-baselines"]
+    command += ["--judge", judge_directory(), "-o", kept, "--no-baselines"]
     first = run(*command, home=tmp_path / "home")
     assert first.exit_code == 0, first.stderr
     assert run(*command, home=tmp_path / "home").exit_code == 0

@@ -224,12 +224,12 @@ def test_an_interruption_exits_with_3_and_prints_the_command(here, monkeypatch):
     assert [path.name for path in here.iterdir() if "out" in path.name] == []
     outcome, calls = Judge.outcome, []
 
-    def interrupt_the_sixth(*arguments):
+    def interrupt_the_tenth(*arguments):
         calls.append(1)
-        return interrupt() if len(calls) == 6 else outcome(*arguments)
+        return interrupt() if len(calls) == 10 else outcome(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Judge, "outcome", interrupt_the_sixth)
+        patch.setattr(Judge, "outcome", interrupt_the_tenth)
         late = score(here, "-o", "my out.jsonl", "--batch-tokens", 400)
     assert late.exit_code == 3
     assert "geval-local resume '.my out.jsonl.run'" in late.stderr

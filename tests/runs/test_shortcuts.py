@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import io
+import json
 import math
 import threading
 
@@ -77,7 +78,9 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 def test_a_line_is_the_strict_json_of_the_row(columns, earlier, figures):
     file = io.BytesIO()
     JsonlSink(file).write(ResultRow(columns, earlier, figures, False))
-    assert file.getvalue().decode() == to_json({**columns, "geval": {**earlier, **figures}}) + "\n"
+    line = file.getvalue().decode()
+    assert line.count("\n") == 1
+    assert json.loads(line) == json.loads(to_json({**columns, "geval": {**earlier, **figures}}))
 
 
 # --- input ------------------------------------------------------------------------------------------------------------
@@ -92,7 +95,7 @@ def test_a_line_is_the_strict_json_of_the_row(columns, earlier, figures):
         ('{"a": 1, "a": 2}', "is there twice"),
         ('{"a": NaN, "b": "é", "c": null, "d": true}', None),
         ('{"a": ' + "[" * 40 + "]" * 40 + "}", "nested deeper"),
-        ('\ufeff{"a": 1}', "Unexpected UTF-8 BOM"),
+        ('\ufeff{"a": 1}', "not valid JSON"),
         ('{"a": 1} x', "Extra data"),
     ],
 )

@@ -284,7 +284,7 @@ def test_a_foreign_description_is_never_overwritten(here):
     before = tree(here)
     done = score(here, "-o", "out.jsonl", "--overwrite")
     assert done.exit_code == 2
-    assert "does not describe results" in done.stderr
+    assert "is no manifest of this tool" in done.stderr
     assert tree(here) == before
 
 
@@ -542,9 +542,9 @@ def test_killed_before_the_manifest_was_whole(here):
 
 @pytest.mark.parametrize("moment", range(6))
 def test_a_disk_that_fills_up_leaves_a_run_that_goes_on_or_is_replaced(here, monkeypatch, moment):
-    from geval_local import atomic
+    from geval_local import files
 
-    write, calls = atomic.os.fsync, []
+    write, calls = files.os.fsync, []
 
     def full(descriptor):
         calls.append(1)
@@ -610,7 +610,7 @@ def test_other_names_become_short_ascii_and_stay_distinct(name):
     assert safe_file_name(name + "x") != found
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "明瞭さ" * 60])
+@pytest.mark.parametrize("name", ["n" * 200, "明瞭さ" * 60])
 def test_a_metric_of_a_long_name_is_pinned_and_scored(here, monkeypatch, name):
     (here / "clarity.yaml").write_text(METRIC.split("steps:")[0].replace("clarity", name, 1), encoding="utf-8")
     monkeypatch.setattr(Judge, "continue_text", Writing.text)
@@ -648,7 +648,6 @@ DAMAGE = {
     "another judge": "UPDATE outcomes SET judge = 9 WHERE row = 7",
     "a row too many": "INSERT INTO outcomes SELECT judge, metric, 4000, origin, logprobs, other, prompt_tokens, "
     "dropped_tokens, sample_key, error FROM outcomes WHERE row = 7",
-    "limits": "INSERT INTO limits VALUES (0, 'x', 0, 0, 0, 0, 0)",
     "no table": "DROP TABLE outcomes",
 }
 
@@ -707,7 +706,7 @@ def test_what_a_run_keeps_is_private_and_what_was_asked_for_follows_the_umask(he
 
 def test_parts_are_private_and_foreign_files_among_them_stay(file, tmp_path):
     pytest.importorskip("pyarrow")
-    from test_parts import add, part, store
+    from parts_kit import add, part, store
 
     add(store(tmp_path), part())
     (tmp_path / "parts" / "cad.step").write_text("mine")

@@ -80,7 +80,10 @@ def compare(
             hint=f"The one holds {', '.join(first.metrics)}, the other {', '.join(second.metrics)}.",
         )
     differ = _differences(first, second, names, across or [])
-    documents, grouping = documents_of(first.rows, group_by)
+    # Guessed from the columns that both have: CSV results may hold fewer.
+    common = set(second.rows[0]) if second.rows else set()
+    rows = first.rows if group_by else [{name: row[name] for name in row if name in common} for row in first.rows]
+    documents, grouping = documents_of(rows, group_by)
     wanted = level or level_for(documents)
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}

@@ -43,6 +43,7 @@ def resume(
         manifest.input.name,
         gates,
         results=len(manifest.settings.metrics) * len(manifest.judges),
+        judges=len(manifest.judges),
         as_json=as_json,
         command=str(context.find_root().obj),
     )

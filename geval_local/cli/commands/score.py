@@ -171,7 +171,7 @@ def score(
 
         results = len(chosen) * len(choices)
         command = str(context.find_root().obj)
-        follow(run, path.name, gates, results=results, as_json=as_json, command=command)
+        follow(run, path.name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
 
 
 def _check_spread(distributed: str | None, workers: int | None, address: str | None, output: str | None) -> None:
