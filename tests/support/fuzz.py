@@ -163,7 +163,10 @@ def judge_case(directory: Path, seed: int) -> Path:
         if kind == 0 and file.exists():
             file.unlink()
         elif file.suffix == ".json" and file.exists() and kind in (1, 2):
-            record = json.loads(file.read_text(encoding="utf-8"))
+            try:
+                record = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError:  # damaged in the round before
+                continue
             if isinstance(record, dict):
                 junk = rng.choice([one for one in JUNK if one != "\ud800"])
                 record[rng.choice([*record, "auto_map", "quantization_config", "adapter"])] = junk
