@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from geval_local.errors import TokenizerError
+
 __all__ = ["SharedTextEncoder", "can_cut", "cut_pieces"]
 
 _Ids = NDArray[np.int32]
@@ -132,7 +134,15 @@ class SharedTextEncoder:
         for start in range(0, len(texts), _AT_ONCE):
             batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
             found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
-        return found if self._ids is None else [self._ids[ids] for ids in found]
+        if self._ids is None:
+            return found
+        try:
+            return [self._ids[ids] for ids in found]
+        except IndexError as error:
+            raise TokenizerError(
+                "the tokenizer gives token ids that its vocabulary does not have",
+                hint="Its tokenizer.json is damaged; fetch it again with the weights.",
+            ) from error
 
 
 def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
