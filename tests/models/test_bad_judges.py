@@ -107,7 +107,7 @@ def test_a_strange_models_file_is_refused_with_its_name(tmp_path, text):
         load_registry(tmp_path / "models.yaml")
 
 
-@pytest.mark.parametrize("name", ["~nosuchuser/x", "a\0b", "a" * 5000, "a/..", "../nowhere/..", "", "loop"], ids=repr)
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000, "a/..", "../nowhere/..", "", "loop"], ids=repr)
 def test_a_strange_name_is_no_judge_and_no_adapter(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
