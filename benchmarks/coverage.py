@@ -19,7 +19,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,20 @@ class Tool:
 
         return compare_average(first, second, level, coefficient).p
 
+    def length(self, items: list[Any], level: str) -> tuple[float, float, float]:
+        """Correlation of scores and lengths with the ratings held fixed, and its interval."""
+        from geval_local.analysis.studies.length import length_bias
+
+        found = length_bias(items, level).partial["spearman"]
+        return found.value, found.low, found.high
+
+    def williams(self, first: list[Any], second: list[Any]) -> tuple[float, float]:
+        """P of Williams' test, and of the test beside it."""
+        from geval_local.analysis.statistics.significance import compare
+
+        found = compare(first, second, "pooled", "pearson")
+        return found.williams.p, found.p
+
     def gap(
         self, items: list[Any], sides: list[str], *, less_people: bool = False
     ) -> tuple[float, float, float, float]:
@@ -203,6 +217,35 @@ def agreement(tool: Tool, table: Table, world: World, repeats: range, seed: int)
             table.cover_later(f"average of {DIMENSIONS}, summary", cell, tool.average(sides[0], "summary", "spearman"))
             p = tool.compared_average(sides[0], sides[1], "summary", "spearman")
             table.reject(f"average of {DIMENSIONS}, two judges", cell, p)
+        if repeat % 4 == 0:
+            rarer(tool, table, cell, level_target=target, human=human, scores=scores, rng=rng)
+
+
+def rarer(
+    tool: Tool,
+    table: Table,
+    cell: tuple[str, int, float | None],
+    *,
+    level_target: str,
+    human: np.ndarray,
+    scores: list[np.ndarray],
+    rng: np.random.Generator,
+) -> None:
+    """Simulate pairwise accuracy, AUC for binary ratings, and the partial correlation with length."""
+    binary = (human > 3).astype(float)
+    for name, level, rated in (("accuracy", "summary", human), ("auc", "pooled", binary)):
+        first, second = (items_of(rated, own) for own in scores)
+        table.cover_later(f"{level} {name}", cell, tool.correlation(first, level, level_target, name))
+        p = tool.compared(first, second, level, level_target, name)
+        table.reject(f"{level} {name}, two judges", cell, p)
+    # Lengths that go with the documents and the systems as scores do, and with no text's quality.
+    words = np.round(60 + 15 * (0.5 * rng.normal(size=(len(human), 1)) + rng.normal(size=human.shape)))
+    items = [
+        replace(item, length=int(max(1, w))) for item, w in zip(items_of(human, scores[0]), words.flat, strict=True)
+    ]
+    for level in ("summary", "pooled"):
+        found = tool.length(items, level)
+        table.cover(f"{level} partial correlation with length", cell, 0.0, found)
 
 
 def means_and_gaps(tool: Tool, table: Table, documents: int, repeats: range, seed: int) -> None:
@@ -236,6 +279,13 @@ def means_and_gaps(tool: Tool, table: Table, documents: int, repeats: range, see
             found = tool.gap(items, ["a"] * documents + ["b"] * 3 * documents)
             table.cover("gap, unpaired", cell, 0.0, found[:3])
             table.reject("gap, unpaired", cell, found[3])
+            # Two equal judges of one text a document: the only data that Williams' test is printed for.
+            quality = draw(rng, documents)
+            human = quality + 0.5 * rng.normal(size=documents)
+            one, other = (items_of(human[:, None], (quality + rng.normal(size=documents))[:, None]) for _ in "ab")
+            by_williams, by_t = tool.williams(one, other)
+            table.reject("pooled pearson, one text a document: Williams", cell, by_williams)
+            table.reject("pooled pearson, one text a document: t", cell, by_t)
             # One side is better by .8 in people's eyes and in those of an unbiased judge.
             quality = np.concatenate([0.8 + draw(rng, documents), draw(rng, documents)])
             judged, rated = quality + 0.5 * rng.normal(size=quality.size), quality + 0.5 * rng.normal(size=quality.size)

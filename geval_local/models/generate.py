@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from geval_local.models.head import input_device
 
-__all__ = ["BEAMS", "generate_list", "repetition_start"]
+__all__ = ["BEAMS", "generate_list", "repetition_start", "without_repetition"]
 
 #: Continuations of a plain language model that are followed at a time.
 BEAMS = 4
@@ -85,7 +85,7 @@ def repetition_start(text: str) -> int | None:
     return None if loop is None else loop.end(1)
 
 
-def _without_repetition(text: str) -> str:
+def without_repetition(text: str) -> str:
     """Cut a text where it begins to repeat itself, and the number of the item that would have."""
     start = repetition_start(text)
     return text if start is None else _OPEN_ITEM.sub("", text[:start])
@@ -160,4 +160,4 @@ def generate_list(
     stops = [ends] if isinstance(ends, int) else list(ends or ())
     is_cut_off = len(new) >= max_new_tokens and int(new[-1]) not in stops and not bool(over(output[:1], output)[0])
     text = text.rpartition("\n")[0] if is_cut_off and "\n" in text.strip() else text
-    return _without_repetition(text)
+    return without_repetition(text)

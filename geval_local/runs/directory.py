@@ -20,7 +20,15 @@ from geval_local.runs.ray.parts import PARTS_NAME, PartStore
 from geval_local.runs.run import LocalRun, Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
 
-__all__ = ["STORE_NAME", "is_run_directory", "open_run", "remove_run", "side_directory"]
+__all__ = [
+    "STORE_NAME",
+    "clean_directory",
+    "is_run_directory",
+    "open_directory",
+    "open_run",
+    "remove_run",
+    "side_directory",
+]
 
 STORE_NAME = "scores.sqlite"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
@@ -82,7 +90,7 @@ def open_run(
         finally:
             if not is_run_directory(directory):
                 asked = wanted if wanted is not None else on_record
-                _clean(directory, made or (asked is not None and asked.settings.output is not None))
+                clean_directory(directory, made or (asked is not None and asked.settings.output is not None))
 
 
 @contextmanager
@@ -121,7 +129,7 @@ def _held(
         files.sweep()
     try:
         write_manifest(directory, manifest)
-        with _opened(directory, manifest, is_new=is_new) as run:
+        with open_directory(directory, manifest, is_new=is_new) as run:
             if not is_new:
                 labels = [len(metric.scale.labels) for metric in run.metrics]
                 run.store.verify(labels, [judge.complete for judge in manifest.judges], manifest.input.rows)
@@ -141,7 +149,7 @@ def _held(
 
 
 @contextmanager
-def _opened(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
+def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
     """Open the store that belongs to a run, and the run."""
     if manifest.settings.distributed is not None:
         yield DistributedRun(manifest, _parts(directory, manifest), directory)
@@ -243,7 +251,7 @@ def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Mani
 
 def _is_empty(directory: Path, manifest: Manifest) -> bool:
     """Whether no row of a run is finished."""
-    with _opened(directory, manifest, is_new=False) as run:
+    with open_directory(directory, manifest, is_new=False) as run:
         return run.store.is_empty()
 
 
@@ -267,7 +275,7 @@ def _parts(directory: Path, manifest: Manifest) -> PartStore:
     return PartStore(directory / PARTS_NAME, manifest.run, manifest.settings.window, len(manifest.settings.metrics))
 
 
-def _clean(directory: Path, made: bool) -> None:
+def clean_directory(directory: Path, made: bool) -> None:
     """Remove the lock of a directory without a run, and the directory if it was made for the run."""
     with suppress(OSError):
         for path in leftovers(directory):

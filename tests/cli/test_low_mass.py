@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geval_local.cli.output.run_summary import _low_mass_warning
+from geval_local.cli.output.run_summary import low_mass_warning
 from geval_local.score import Score
 from geval_local.summary import TOKENS_NAMED, Tally
 
@@ -22,7 +22,7 @@ def test_the_tokens_that_took_the_mass_are_named_with_their_mean_share():
     found = summary((0.2, ((" The", 0.5), (" A", 0.2))), (0.4, ((" The", 0.3),)), (1.0, ()))
     assert found.other_tokens == ((" The", pytest.approx(0.4)), (" A", pytest.approx(0.1)))
     assert found.to_dict()["label_mass"]["other_tokens"][0] == [" The", pytest.approx(0.4)]
-    told = _low_mass_warning(found, SIGNATURE.format(scale="1-5", style="chat"))
+    told = low_mass_warning(found, SIGNATURE.format(scale="1-5", style="chat"))
     assert "66.7% of the scored rows have a label mass below 0.9" in told
     assert "such as ' The' (40.0%), ' A' (10.0%)" in told
     assert "goes on as another number" not in told
@@ -34,7 +34,7 @@ def test_only_a_few_tokens_are_named():
 
 
 def test_mass_that_no_token_took_went_on_behind_the_first_token_of_a_label():
-    told = _low_mass_warning(summary((0.7, ((" A", 0.01),))), SIGNATURE.format(scale="0-1", style="chat"))
+    told = low_mass_warning(summary((0.7, ((" A", 0.01),))), SIGNATURE.format(scale="0-1", style="chat"))
     assert "the rest begins as a label does and goes on as another number or word" in told
 
 
@@ -48,6 +48,6 @@ def test_mass_that_no_token_took_went_on_behind_the_first_token_of_a_label():
     ],
 )
 def test_the_remedy_fits_the_style_and_the_scale(scale, style, remedy):
-    told = _low_mass_warning(summary((0.1, ((" The", 0.9),))), SIGNATURE.format(scale=scale, style=style))
+    told = low_mass_warning(summary((0.1, ((" The", 0.9),))), SIGNATURE.format(scale=scale, style=style))
     assert remedy in told
     assert ("--style chat" in told) is (style in ("completion", "chat-no-prefill"))

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from geval_local.errors import JudgeError, MetricError
 from geval_local.metric import Metric
-from geval_local.models.generate import _without_repetition, generate_list, repetition_start
+from geval_local.models.generate import generate_list, repetition_start, without_repetition
 from geval_local.prompt import STEPS_REQUEST, Prompt
 from geval_local.steps import parse_steps, pinned_path, pinned_steps, write_steps
 from geval_local.tokens.encoder import PromptEncoder
@@ -287,7 +287,7 @@ def test_a_damaged_file_is_named(content):
     ],
 )
 def test_a_text_is_cut_where_it_begins_to_repeat_itself(text, kept):
-    assert _without_repetition(text) == kept
+    assert without_repetition(text) == kept
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_text_is_cut_where_it_begins_to_repeat_itself(text, kept):
 )
 def test_what_is_new_is_left_alone(text):
     assert repetition_start(text) is None
-    assert _without_repetition(text) == text
+    assert without_repetition(text) == text
 
 
 # --- generation -------------------------------------------------------------------------------------------------------

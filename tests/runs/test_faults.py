@@ -20,7 +20,7 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.models.head import Head
-from geval_local.runs import database
+from geval_local.runs import database, store
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge
@@ -104,10 +104,12 @@ def test_a_failure_before_anything_is_done_leaves_nothing(file, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_under_the_store(file, expected, started):
+def test_a_full_disk_under_the_store(file, expected, started, monkeypatch):
     """SQLite's own way of running out of room: the file may not grow any further."""
+    connections = []
+    monkeypatch.setattr(store, "connect", lambda path: connections.append(database.connect(path)) or connections[-1])
     with open_run(started, None) as run:
-        connection = run.store._connection
+        (connection,) = connections
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(OutputError, match=r"the disk took no more.*full") as caught:

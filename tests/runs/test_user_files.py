@@ -503,10 +503,10 @@ def read_begun(file: Path, tmp_path: Path):
 STOPS = [
     "geval_local.runs.directory.write_manifest",
     "geval_local.runs.directory.Store",
-    "geval_local.runs.directory._opened",
+    "geval_local.runs.directory.open_directory",
     "geval_local.runs.own_files.OwnFiles.remove",
     "geval_local.runs.own_files.OwnFiles.remove_manifest",
-    "geval_local.runs.directory._clean",
+    "geval_local.runs.directory.clean_directory",
 ]
 
 
@@ -576,11 +576,10 @@ class Writing:
 @pytest.mark.parametrize("kind", ["file", "proc"])
 def test_an_unwritable_home_costs_pins_and_cache_and_one_warning(here, monkeypatch, kind):
     (here / "file").write_text("")
-    home = here / "file" / "home" if kind == "file" else Path("/proc/geval-local-home")
+    home = here / "file" / "home" if kind == "file" else Path(f"/proc/{here.name}-home")
     text = METRIC.split("steps:")[0]
     (here / "clarity.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(Judge, "continue_text", Writing.text)
-    monkeypatch.setattr("geval_local.paths._told", set())
     done = score(here, "-o", "out.jsonl", home=home)
     assert done.exit_code == 0, (done.stderr, done.exception)
     assert len(read_rows(here / "out.jsonl")) == 12

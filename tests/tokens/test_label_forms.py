@@ -157,10 +157,11 @@ def test_equal_spellings_of_one_label_are_kept_once(monkeypatch):
 
 
 def test_ordinary_prompts_share_one_trie():
-    reader = LabelReader(PromptEncoder(byte_tokenizer()), a_metric())
+    encoder, metric = PromptEncoder(byte_tokenizer()), a_metric()
+    reader = LabelReader(encoder, metric)
     for text in ("x", "Ends in a new line\n", "Ends in a colon:", "- Coherence:", "\u00e9" * 40):
-        prompt = render_form(reader._metric, {"output": text})
-        assert reader.trie_for(prompt, reader._encoder.encode([prompt])[0]) is reader.labels.trie
+        prompt = render_form(metric, {"output": text})
+        assert reader.trie_for(prompt, encoder.encode([prompt])[0]) is reader.labels.trie
 
 
 def test_a_prompt_whose_tail_merges_differently_gets_its_own_trie():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from geval_local.runs.score_file import RunResult
     from geval_local.summary import Summary
 
-__all__ = ["show_result"]
+__all__ = ["low_mass_warning", "show_result"]
 
 #: Kinds of reasons that are shown for each metric; `--json` has them all.
 REASONS_SHOWN = 8
@@ -51,14 +51,14 @@ def show_result(result: RunResult, failures: list[str], *, as_json: bool, comman
         _show_next(result, command)
     for summary, signature in zip(result.summaries, result.signatures, strict=True):
         if summary.low_mass_share > 0:
-            note(_low_mass_warning(summary, signature), "yellow")
+            note(low_mass_warning(summary, signature), "yellow")
         if summary.shortened:
             note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
     for failure in failures:
         note(f"gate failed: {failure}", "bold red")
 
 
-def _low_mass_warning(summary: Summary, signature: str) -> str:
+def low_mass_warning(summary: Summary, signature: str) -> str:
     """Say how many rows have little label mass, what took it, and what to do."""
     told = (
         f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
