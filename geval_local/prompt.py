@@ -20,7 +20,9 @@ from geval_local.scale import Scale
 __all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
-ANSWER_REQUEST = "Answer with one of these lines, and nothing else:"
+ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
+#: Edition of what a chat model is asked beside the paper's form; it stands in every signature of a chat style.
+CHAT_FORM = 3
 #: Scales of more labels are shown by their first two and their last: every line is read again for every sample.
 LABELS_SHOWN = 10
 STEPS_HEADING = "Evaluation Steps:"

@@ -10,6 +10,7 @@ import transformers
 from geval_local import __version__
 from geval_local.metric import Metric
 from geval_local.models.load import LoadedModel
+from geval_local.prompt import CHAT_FORM
 from geval_local.score import Estimator
 from geval_local.signature import Signature
 from geval_local.tokens.encoder import PromptEncoder
@@ -38,10 +39,16 @@ def judge_signature(
         metric=f"{metric.name}@{metric.hash}",
         steps=metric.steps_hash,
         scale=metric.scale.text,
-        style=encoder.style + ("+closed-thinking" if encoder.closes_thinking else ""),
+        style=_style(encoder),
         estimator=(estimator or Estimator()).text,
         **_setup(loaded),
     )
+
+
+def _style(encoder: PromptEncoder) -> str:
+    """Name the prompt style, with the edition of the form where a chat is asked for more than the paper's form."""
+    edition = f"+form{CHAT_FORM}" if encoder.style.startswith("chat") else ""
+    return encoder.style + edition + ("+closed-thinking" if encoder.closes_thinking else "")
 
 
 def readout_identity(loaded: LoadedModel, engine: str) -> str:

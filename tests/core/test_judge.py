@@ -19,6 +19,7 @@ from geval_local.judging import scorer
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
+from geval_local.prompt import CHAT_FORM
 from geval_local.score import LOW_LABEL_MASS, Estimator, Score
 
 METRIC = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=())
@@ -373,8 +374,9 @@ def test_the_signature_names_the_style_and_closed_thinking(tmp_path):
         for style in ("completion", "chat", "chat-no-prefill"):
             judge = Judge(replace(loaded, entry=loaded.entry.model_copy(update={"style": style})))
             styles.add(judge.signature(METRIC).style)
-    closed = {"chat+closed-thinking", "chat-no-prefill+closed-thinking"}
-    assert styles == {"completion", "chat", "chat-no-prefill"} | closed
+    closed = {f"chat+form{CHAT_FORM}+closed-thinking", f"chat-no-prefill+form{CHAT_FORM}+closed-thinking"}
+    opened = {f"chat+form{CHAT_FORM}", f"chat-no-prefill+form{CHAT_FORM}"}
+    assert styles == {"completion"} | opened | closed
 
 
 def test_the_signature_names_quantization(directory):

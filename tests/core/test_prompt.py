@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 
 from geval_local.errors import MetricError
 from geval_local.metric import Metric
-from geval_local.prompt import STEPS_REQUEST, metric_from_prompt_file, render_form, render_steps_prompt
+from geval_local.prompt import (
+    ANSWER_REQUEST,
+    CHAT_FORM,
+    STEPS_REQUEST,
+    metric_from_prompt_file,
+    render_form,
+    render_steps_prompt,
+)
 from geval_local.scale import Scale
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "prompts"
@@ -101,9 +109,18 @@ def test_word_scales_are_named_in_the_criteria():
 )
 def test_a_chat_is_shown_the_lines_that_it_may_answer_with(scale, lines):
     prompt = render_form(Metric(name="a", criteria="Right?", scale=scale), {"output": "x"})
-    assert prompt.request == f"Answer with one of these lines, and nothing else:\n\n{lines}"
+    assert prompt.request == f"{ANSWER_REQUEST}\n\n{lines}"
     assert prompt.question == f"{prompt.body.rstrip()}\n\n{prompt.request}"
     assert prompt.request not in prompt.text  # a completion is the paper's text
+
+
+def test_a_form_of_other_words_has_another_edition():
+    """The edition stands in signatures: whoever changes the words of the form for chats raises it, and this digest."""
+    texts = [
+        render_form(Metric(name="a", criteria="c", scale=scale, steps=("s",)), {"output": "x"}).question
+        for scale in ("1-5", "0-100", {"poor": 1, "very good": 2})
+    ]
+    assert (CHAT_FORM, hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]) == (3, "ecf18281360c")
 
 
 def test_a_prompt_used_to_the_letter_asks_for_nothing_else():
