@@ -40,7 +40,7 @@ class LabelForm:
     value : float
         Its value on the scale.
     text : str
-        What stands behind the form.
+        The token after the form.
     token_ids : tuple of int
         The tokens that it adds to the form.
     pieces : tuple of str
@@ -77,7 +77,7 @@ class PromptAudit:
     collisions : tuple of (str, str)
         Labels of which the first's tokens open the second's.
     inner_nodes : tuple of tuple of int
-        The trie's positions that are read: tokens behind the form, empty for the form's own end.
+        The trie's positions that are read: tokens after the form, empty for the form's own end.
     """
 
     text: str
@@ -142,7 +142,7 @@ class JudgeAudit:
 
 
 def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
-    """See one sample's form and the labels behind it with a tokenizer's eyes.
+    """See one sample's form and the labels after it with a tokenizer's eyes.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class Judge(Scorer):
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
     engine : {"auto", "trie", "cache", "padded"}
-        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches behind copies of the
+        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches after copies of the
         model's own cache of what they share. ``padded``: right-padded batches. ``auto``: the first of them that a probe
         shows exact for this model.
 

@@ -84,7 +84,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     Parameters
     ----------
     text : str
-        The list with its first number, as the model wrote it. Lines without a number continue the step above, behind a
+        The list with its first number, as the model wrote it. Lines without a number continue the step above, after a
         blank line only if they are indented. Two blank lines end it.
 
     Returns

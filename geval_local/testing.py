@@ -109,7 +109,7 @@ class MockEngine:
         return [Readout(self.label_logprobs(request) - nudge) for request in requests]
 
     def label_logprobs(self, request: Request) -> Any:
-        """Say how likely every label is behind a prompt; they sum up to `LABEL_MASS`."""
+        """Say how likely every label is after a prompt; they sum up to `LABEL_MASS`."""
         draw = np.frombuffer(hashlib.blake2b(request.ids.tobytes()).digest(), dtype=np.uint8)
         weights = 1.0 + np.resize(draw, request.trie.labels)
         return np.log(weights * (LABEL_MASS / weights.sum()))

@@ -244,7 +244,7 @@ def agreement_table(results: Mapping[str, Agreement]) -> Table:
 
 
 def sampling_table(costs: Sequence[SamplingCost]) -> Table:
-    """One row per number of draws, the exact expectation first; the spread over seeds behind each figure."""
+    """One row per number of draws, the exact expectation first; the spread over seeds after each figure."""
 
     def spread(value: Spread | None, exact: bool) -> str:
         if value is None:

@@ -26,7 +26,7 @@ def main() -> None:
 
     from geval_local.cli.streams import open_closed_streams
 
-    # A scheduler's polite stop is an interruption too: nothing half-written stays behind.
+    # A scheduler's polite stop is an interruption too: nothing half-written is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()

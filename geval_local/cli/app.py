@@ -64,7 +64,7 @@ def _start(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from; may stand behind the verb too.")
+        bool, typer.Option("--debug", help="Show where an error comes from; may stand after the verb too.")
     ] = False,
 ) -> None:
     show_log()

@@ -1,4 +1,4 @@
-"""The run behind ``score`` and ``resume`` on a terminal: what it tells goes to stderr, signals stop it."""
+"""A run of ``score`` or ``resume`` on a terminal: messages go to stderr, signals stop it."""
 
 from __future__ import annotations
 

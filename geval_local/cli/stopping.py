@@ -22,7 +22,7 @@ class Stopper:
 
     A signal stops at once, as everywhere else, except while `is_working`: then it is noted, and the run asks `wanted`
     after every pack. A second signal stops at once. More of them within `ENDING_SECONDS` after that are passed over:
-    they would interrupt the very cleaning up that leaves nothing half-made behind.
+    they would interrupt the very cleaning up that removes what is half-made.
     """
 
     def __init__(self) -> None:

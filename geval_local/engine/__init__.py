@@ -4,7 +4,7 @@ interface       what every engine takes and gives: requests, packs, read-outs
 choose          which engine may serve a model, on what token budget
 probe           the prompts on which an engine shows whether it is exact
 batched         right-padded batches: every architecture, the oracle of the others
-shared_cache    batches behind copies of the model's own cache: recurrent and hybrid models
+shared_cache    batches after copies of the model's own cache: recurrent and hybrid models
 prefix_sharing  every distinct prompt token once: transformers that take an attention function
 window          units of a window of rows, the loop that executes them, what becomes of the read-outs
 """

@@ -1,8 +1,8 @@
 """The baseline engine: right-padded batches without a mask, longest first, under a token budget.
 
-In a causal decoder nothing looks to its right, so padding behind a prompt cannot reach it: no mask and no position ids
-are needed, and recurrent layers are exact too. This engine serves every architecture; it is the fallback and the oracle
-of the prefix-sharing one.
+In a causal decoder no token sees those to its right, so padding after a prompt cannot reach it: neither a mask nor
+position ids are needed, and recurrent layers are exact too. This engine serves every architecture; it is the fallback
+and the oracle of the prefix-sharing one.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _compare_sharing(
 def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = model.config.get_text_config()
-    # Chunks are to recurrent layers what windows are to attention: what goes wrong behind them does not show before.
+    # Chunks are to recurrent layers what windows are to attention: an error after the first one does not show before.
     names = ("sliding_window", "attention_chunk_size", "chunk_size", "mamba_chunk_size")
     spans = [span for span in (getattr(config, name, None) for name in names) if isinstance(span, int)]
     report = _probe(model, partial(_compare_cache, model, head), max(spans, default=None))

@@ -36,7 +36,7 @@ _CACHED_PER_TOKEN = 8
 
 
 def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
-    """Batch rows behind their shared prefixes, depth first.
+    """Batch rows after their shared prefixes, depth first.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...],
     ------
     cuts : tuple of int
         Growing lengths of the prefixes within prefixes that the batch hangs on; its own is the last. Every read-out of
-        a row lies behind them, so that a prefix whose cache is held need not be computed again.
+        a row follows them, so that a prefix whose cache is held need not be computed again.
     rows : list of Row
         The batch, longest row first.
     """
@@ -111,7 +111,7 @@ class CachePack(Pack):
 
 
 class SharedCacheEngine:
-    """Right-padded batches behind copies of a shared prefix's cache.
+    """Right-padded batches after copies of a shared prefix's cache.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class SharedCacheEngine:
         return packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute packs in order; what does not fit into memory behind a cache is tried again without one."""
+        """Compute packs in order; a pack that does not fit into memory after a cache is tried again without one."""
         table = ReadoutTable(requests)
         failed: set[int] = set()
         for pack in packs:
@@ -287,7 +287,7 @@ class SharedCacheEngine:
         return pack.cuts[: len(cuts)] == cuts and common_prefix(ids, pack.prefix) == len(ids)
 
     def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
-        """Send tokens through the trunk, behind a cache if there is one; `keep` the cache that comes of it."""
+        """Send tokens through the trunk, after a cache if there is one; `keep` the cache that comes of it."""
         options = {} if cache is None else {self._keyword: cache}
         inputs = torch.from_numpy(tokens.astype(np.int64)).to(self._device)
         self._reset_rope()

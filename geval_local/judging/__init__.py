@@ -1,7 +1,7 @@
 """What `geval_local.Judge` is made of, above the engine.
 
 - `scorer`: samples through an engine, window by window, into scores; several questions about one evidence
-- `decisions`: the work behind `Judge.decide`
+- `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model
 - `identity`: what scores depend on: the signature, and the key of cached read-outs
 """

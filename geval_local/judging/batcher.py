@@ -313,7 +313,7 @@ class Batcher:
                     with contextlib.suppress(InvalidStateError):
                         job.future.set_exception(error)
             with self._changed:
-                # Whoever had a turn and is not through goes behind those who had none.
+                # A request that had a turn and is not finished goes after those that had none.
                 done = {id(job) for job, _ in batch}
                 turned = [job for job in self._jobs if id(job) in done and not job.is_over]
                 self._jobs = deque(itertools.chain((job for job in self._jobs if id(job) not in done), turned))

@@ -32,7 +32,7 @@ _SENTENCE = re.compile(r"(?!\s)(?!\**\d+\**[.)])[^.!?\n]+(?:[.!?]+|\n)")
 _WORD = re.compile(r"[^\W\d]+")
 _LOOP = re.compile(r"(.{12,}?)\1\1\Z", re.DOTALL)
 _OPEN_ITEM = re.compile(r"\n\s*\**\d+\**[.)]\**\s*\Z|\s+\Z")
-#: A blank line and behind it something that is neither another item, bold or not, nor an indented line; or two of them.
+#: A blank line followed by something that is neither another item, bold or not, nor an indented line; or two of them.
 _END_OF_LIST = re.compile(r"\n[^\S\n]*\n(?:[^\s\d*]|[^\S\n]*\n)")
 
 

@@ -42,7 +42,7 @@ __all__ = [
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device; on a GPU the copy is queued behind the work that is there already."""
+    """Copy an array to a device; on a GPU the copy is queued after the work that is queued already."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.to(device)

@@ -1,4 +1,4 @@
-"""Likelihood: how probable a model finds a text behind its context, token by token; for GPTScore.
+"""Likelihood: how probable a model finds a text after its context, token by token; for GPTScore.
 
 Right-padded batches without a mask, as in `engine.batched`, because every position of the text is read and not only
 its end. The head runs in float32, over the full vocabulary.
@@ -24,7 +24,7 @@ __all__ = ["Continuation", "mean_logprobs"]
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text behind its context, tokenized together.
+    """A text after its context, tokenized together.
 
     Attributes
     ----------

@@ -158,7 +158,7 @@ def _places(labels: Sequence[str]) -> tuple[int, ...]:
 def _listed(
     blocks: list[str], lines: Sequence[str], shown: tuple[int, ...], marks: Marks, request: str
 ) -> QuestionForm:
-    """List the outcomes behind letters or numbers, which belong to the places of the list."""
+    """List the outcomes, each after a letter or number that belongs to its place in the list."""
     letters = marks == "letters" and len(lines) <= len(LETTERS)
     labels = tuple(LETTERS[: len(lines)]) if letters else tuple(str(place) for place in range(1, len(lines) + 1))
     listed = "\n".join(f"{label}. {line}" for label, line in zip(labels, lines, strict=True))

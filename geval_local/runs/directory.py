@@ -53,7 +53,7 @@ def open_run(
     Parameters
     ----------
     directory : Path or None
-        The run directory; made if it is not there. None: a run that leaves nothing behind.
+        The run directory; made if it is not there. None: a run that keeps nothing.
     wanted : Manifest, optional
         The configuration asked for, as by `Manifest.new`. Absent: the one on record.
     retry_errors : bool

@@ -51,7 +51,7 @@ class Window:
 
     @property
     def stop(self) -> int:
-        """Index of the row behind its last."""
+        """Index of the row after its last."""
         return self.first + len(self.samples)
 
 

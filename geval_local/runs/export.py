@@ -41,7 +41,7 @@ class Exporter:
     Raises
     ------
     OutputError
-        If a file cannot be written. Nothing half-written stays behind.
+        If a file cannot be written. Nothing half-written is left.
     """
 
     def __init__(self, run: Run) -> None:

@@ -96,7 +96,7 @@ class Run(ABC):
     store : OutcomeStore
         What it has done.
     directory : Path or None
-        Where the manifest is kept; None for a run that leaves nothing behind.
+        Where the manifest is kept; None for a run that keeps nothing.
     """
 
     def __init__(self, manifest: Manifest, store: OutcomeStore, directory: Path | None) -> None:
@@ -138,7 +138,7 @@ class Run(ABC):
         advance : callable
             Called with the number of (row, metric) pairs finished.
         should_stop : callable
-            Asked behind every pack, in a distributed run behind every shard.
+            Asked after every pack, in a distributed run after every shard.
         on_judge : callable
             Called when it is known what a judge is, before it is put to work.
         on_steps : callable

@@ -1,4 +1,4 @@
-"""Surface forms: how each label may be written behind a form, found by tokenizing form and label together."""
+"""Surface forms: how each label may be written after a form, found by tokenizing form and label together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DroppedForm:
     label : str
         The label.
     text : str
-        The text tried behind the form.
+        The text tried after the form.
     reason : str
         What the tokenizer made of it.
     """
@@ -42,7 +42,7 @@ class DroppedForm:
 
 @dataclass(frozen=True)
 class FormLabels:
-    """The labels of a scale as tokens behind one form.
+    """The labels of a scale as tokens after one form.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def label_variants(label: str, *, case_variants: bool) -> list[str]:
 
 
 def _titled(label: str) -> str:
-    """Capitalise every word, and nothing behind an apostrophe, as `str.title` would."""
+    """Capitalise every word, and no letter after an apostrophe, as `str.title` would."""
     return " ".join(word[:1].upper() + word[1:].lower() for word in label.split(" "))
 
 
@@ -91,7 +91,7 @@ def spellings(metric: Metric) -> list[tuple[int, str]]:
 
 
 def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple[LabelTrie, tuple[DroppedForm, ...]]:
-    """Find every usable surface form of a metric's labels behind a prompt.
+    """Find every usable surface form of a metric's labels after a prompt.
 
     A surface form is usable if the tokens of *form + surface form* begin with the form's own tokens, unchanged.
 
@@ -116,7 +116,7 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
     without = [label for i, label in enumerate(metric.scale.labels) if not any(form.label == i for form in forms)]
     if without:
         raise TokenizerError(
-            f"metric {metric.name}: no way to write {', '.join(map(repr, without))} behind {prompt.cue!r} leaves the "
+            f"metric {metric.name}: no way to write {', '.join(map(repr, without))} after {prompt.cue!r} leaves the "
             "form's own tokens unchanged",
             hint="End the form's last line in a character that the tokenizer keeps apart, such as ':'.",
         )
@@ -134,7 +134,7 @@ def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
 class LabelReader:
     """Gives the label trie for each prompt of a metric, and checks that it holds for that very prompt.
 
-    The trie is found once, on a form with short fields. It is valid behind every prompt that ends in the same tokens
+    The trie is found once, on a form with short fields. It is valid after every prompt that ends in the same tokens
     as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
     line) gets a trie of its own.
     """
@@ -149,7 +149,7 @@ class LabelReader:
         self._tail = self.labels.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
 
     def trie_for(self, prompt: Prompt, ids: TokenIds) -> LabelTrie:
-        """Return the trie that holds behind this prompt.
+        """Return the trie that holds after this prompt.
 
         Parameters
         ----------

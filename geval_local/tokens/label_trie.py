@@ -29,14 +29,14 @@ __all__ = ["InnerNode", "LabelTrie", "SurfaceForm"]
 
 @dataclass(frozen=True)
 class SurfaceForm:
-    """One way of writing a label behind the form.
+    """One way of writing a label after the form.
 
     Attributes
     ----------
     label : int
         Index of the label in its scale.
     text : str
-        The text as it stands behind the form's last character.
+        The text as it stands after the form's last character.
     token_ids : tuple of int
         The tokens that the text adds to the form.
     """
@@ -147,7 +147,7 @@ class LabelTrie:
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens that are appended behind a prompt to reach every inner node: one per inner node but the root."""
+        """Tokens that are appended to a prompt to reach every inner node: one per inner node but the root."""
         return len(self.inner_nodes) - 1
 
     @property

@@ -101,7 +101,7 @@ def test_a_form_that_changes_the_prompt_is_dropped_and_the_other_stays():
 
 def test_labels_without_any_form_are_named():
     encoder = PromptEncoder(byte_tokenizer(merges=[(":", " "), (":", "2"), (":", "3")]))
-    with pytest.raises(TokenizerError, match="no way to write '2', '3' behind '- Coherence:'") as caught:
+    with pytest.raises(TokenizerError, match="no way to write '2', '3' after '- Coherence:'") as caught:
         LabelReader(encoder, a_metric("1-3"))
     assert "'1'" not in caught.value.message
     assert caught.value.hint

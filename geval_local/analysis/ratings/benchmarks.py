@@ -182,7 +182,7 @@ def benchmark_items(
     predicted : sequence of float
         One score per row, in order; NaN for unscored.
     probabilities : sequence of mapping, optional
-        Label distributions behind the scores.
+        Label distributions that the scores come from.
     errors : sequence of str or None, optional
         Why rows are unscored.
 

@@ -1,4 +1,4 @@
-"""Rows that people rated: a published benchmark file, or a user's own, behind one face."""
+"""Rows that people rated: a published benchmark file, or a user's own, with one interface."""
 
 from __future__ import annotations
 

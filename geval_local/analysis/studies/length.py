@@ -36,7 +36,7 @@ class LengthBias:
         empty without ratings. Above 0 where the judge rewards length beyond its worth to people. Random error in the
         ratings pulls it towards the plain correlation.
     n : int
-        Items behind all of them.
+        Items that all of them are computed from.
     """
 
     score: Correlation

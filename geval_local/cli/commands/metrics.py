@@ -16,7 +16,7 @@ __all__ = ["app", "list_metrics", "new", "show", "validate"]
 app = typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics.")
 
 TEMPLATE = """\
-# A metric for geval-local. Everything behind a # is a comment; lines that begin with one are optional.
+# A metric for geval-local. Everything after a # is a comment; lines that begin with one are optional.
 name: {name}
 
 # Opens the prompt. Absent: a neutral sentence.

@@ -1,4 +1,4 @@
-"""``geval-local serve``: local judges behind HTTP."""
+"""``geval-local serve``: local judges over HTTP."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ def show_labels(audit: PromptAudit) -> None:
     print_table(table)
     console = result_console()
     extra = len(audit.inner_nodes) - 1
-    console.print(f"positions read: {len(audit.inner_nodes)} ({extra} tokens behind the form)", markup=False)
+    console.print(f"positions read: {len(audit.inner_nodes)} ({extra} tokens after the form)", markup=False)
     for path in audit.inner_nodes[1 : 1 + TOKENS_SHOWN]:
-        console.print(f"  behind the tokens {' '.join(map(str, path))}", markup=False)
+        console.print(f"  after the tokens {' '.join(map(str, path))}", markup=False)
     if extra > TOKENS_SHOWN:
         console.print(f"  ... {extra - TOKENS_SHOWN} more ...", markup=False)
     pairs = ", ".join(f"{short} opens {long}" for short, long in audit.collisions[:TOKENS_SHOWN])

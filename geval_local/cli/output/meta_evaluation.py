@@ -1,4 +1,4 @@
-"""What ``meta-eval`` prints: the paper's table, then everything behind it."""
+"""What ``meta-eval`` prints: the paper's table, then all that it rests on."""
 
 from __future__ import annotations
 

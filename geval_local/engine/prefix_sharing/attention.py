@@ -145,7 +145,7 @@ class PackAttention:
         return out[:, : query.shape[1]].transpose(0, 1)
 
     def _rounded(self, parts: list[torch.Tensor], length: int) -> torch.Tensor:
-        """Lay tensors of shape (heads, tokens, size) end to end, and zeros up to a length behind them."""
+        """Lay tensors of shape (heads, tokens, size) end to end, and pad with zeros up to a length."""
         heads, _, size = parts[0].shape
         missing = length - sum(part.shape[1] for part in parts)
         if missing:

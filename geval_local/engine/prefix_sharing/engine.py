@@ -193,7 +193,7 @@ class PrefixSharingEngine:
         reads: list[PendingPositions],
         toward: int | None = None,
     ) -> int | None:
-        """Compute a stretch behind the path that is held, in as many passes as memory asks for.
+        """Compute a stretch that follows the held path, in as many passes as memory allows.
 
         What is held then is the root path of `toward`, of `stop` when absent. Returns the first token that could not be
         computed, None if all were.
@@ -219,7 +219,7 @@ class PrefixSharingEngine:
 
     @torch.inference_mode()
     def _accept(self, launched: Launched) -> bool:
-        """Go on from behind a stretch; False, with nothing changed, if memory does not suffice for its path."""
+        """Go on after a stretch; False, with nothing changed, if memory does not suffice for its path."""
         try:
             self._store.commit(launched.keep_from, launched.path, launched.added)
         except (RuntimeError, MemoryError) as error:

@@ -221,7 +221,7 @@ class FlexKernel:
 
 
 def _listed(tiles: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Count the tiles of every row, and list them, the others behind."""
+    """Count the tiles of every row, and list them, the others last."""
     return tiles.sum(1, dtype=np.int32), np.argsort(~tiles, axis=1, kind="stable").astype(np.int32)
 
 

@@ -122,7 +122,7 @@ class Launched:
     tokens : int
         How many it has.
     path : int
-        Length of the root path to be held behind it.
+        Length of the root path to hold afterwards.
     keep_from : int
         Positions of that path before this one were there before.
     added : list of (Tensor, Tensor)

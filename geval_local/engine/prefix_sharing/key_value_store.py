@@ -82,7 +82,7 @@ def _grown(held: torch.Tensor | None, like: torch.Tensor, length: int) -> torch.
 class PrefixStore:
     """Root paths by their tokens, the latest used ones, kept from one plan to the next.
 
-    What is kept was computed by itself, whatever the prompts behind it, so figures are the same to the last bit whether
+    What is kept was computed by itself, whatever prompts follow it, so figures are the same to the last bit whether
     a plan is a run's first or its hundredth.
     """
 

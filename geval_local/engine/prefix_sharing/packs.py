@@ -32,7 +32,7 @@ _ALLOWANCE = 1 / 16
 #: parts of one document of more full packs than the first; a group of more than the second is split at any cost.
 _SOME_PACKS, _MOST_PACKS = 4, 16
 
-#: Tokens behind a prompt, and the inner nodes that are read along them: (depth, node).
+#: Tokens after a prompt, and the inner nodes that are read along them: (depth, node).
 _Path = tuple[Ids, list[tuple[int, int]]]
 #: A stretch of the stream, and whether a unit ends with it; else it is what several units share.
 _Stretch = tuple[int, int, bool]
@@ -123,7 +123,7 @@ def plan_packs(members: Sequence[int], requests: Sequence[Request], budget: int)
 
 
 def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Work:
-    """Build the stream of some requests: their prompts, and behind them the paths to their label tries' inner nodes."""
+    """Build the stream of some requests: their prompts, and after them the paths to their label tries' inner nodes."""
     sequences: list[NDArray[np.int32]] = []
     places: list[list[int]] = []
     reads: list[Position] = []
@@ -160,13 +160,13 @@ def _common_prefix(work: Work, prefixes: Sequence[Ids | None]) -> Ids:
         return none
     if not all(other is prefix or np.array_equal(other, prefix) for other in prefixes if other is not None):
         return none
-    # The first sequence begins the stream; the others have the prefix if they leave the ones before behind it.
+    # The first sequence begins the stream; the others have the prefix if they part from the ones before after it.
     is_shared = bool((stream.chain_depths[1:] >= len(prefix)).all())
     return prefix if is_shared and np.array_equal(stream.tokens[: len(prefix)], prefix) else none
 
 
 def _stretches(work: Work, prefix: int, budget: int) -> list[_Stretch]:
-    """Cut the stream, behind a prefix that stands by itself, into what several units share and their own tokens."""
+    """Cut the stream after a prefix that is kept by itself into what several units share and their own tokens."""
     stream = work.stream
     depths = stream.chain_depths
     # A unit may begin with a chain on whose root path nothing is read: no prompt before it is still open there.

@@ -1,6 +1,6 @@
 """A trie of token sequences, laid out as one stream.
 
-Pure numpy; nothing here knows a model. Sorted sequences are laid out one behind the other, each without the prefix that
+Pure numpy; nothing here knows a model. Sorted sequences are laid out one after the other, each without the prefix that
 it shares with the one before::
 
     [a b c d]        stream     a b c d e x y f
@@ -58,7 +58,7 @@ class Stream:
         return len(self.tokens)
 
     def visible_until(self, token: int) -> int:
-        """Find the first place behind `token` in the stream that does not see it."""
+        """Find the first place after `token` in the stream that does not see it."""
         return int(self.segment_ends[np.searchsorted(self.segment_starts, token, "right") - 1])
 
     def root_path(self, token: int) -> Index:
