@@ -17,7 +17,14 @@ from geval_local.files import check_is_file
 from geval_local.metric import Metric
 from geval_local.scale import Scale
 
-__all__ = ["Prompt", "form_filler", "metric_from_prompt_file", "render_form", "render_steps_prompt"]
+__all__ = [
+    "Prompt",
+    "form_filler",
+    "metric_from_prompt_file",
+    "render_form",
+    "render_reason_prompt",
+    "render_steps_prompt",
+]
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
@@ -30,6 +37,12 @@ STEPS_REQUEST = (
     "How would a careful reader rate this by these criteria? Write instructions for this reader: a short numbered list "
     "of steps, one per line, from reading to giving the score. Do not rate anything yourself, and give no examples."
 )
+
+REASON_REQUEST = (
+    "Why does it get this score? Answer in one to three sentences, and quote the words that decided it in quotation "
+    "marks, exactly as they stand above."
+)
+REASON_CUE = "Reason:"
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,26 @@ def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
     """
     blocks = _instructions(metric.with_steps(()))
     return Prompt("\n\n".join([*blocks, *([STEPS_REQUEST] if instruct else []), STEPS_HEADING, ""]), "1.")
+
+
+def render_reason_prompt(metric: Metric, fields: Mapping[str, str], label: str) -> Prompt:
+    """Compose the prompt of a reason: the form, filled with a label, and the question why.
+
+    The score has been read from the form before; nothing in this prompt can change it.
+
+    Parameters
+    ----------
+    metric, fields
+        See `form_filler`.
+    label : str
+        The label that the judge gave the most probability.
+
+    Returns
+    -------
+    Prompt
+        The cue opens the reason in every prompt style.
+    """
+    return Prompt(f"{render_form(metric, fields).text} {label}\n\n{REASON_REQUEST}\n\n", REASON_CUE)
 
 
 def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str | None = None) -> Metric:

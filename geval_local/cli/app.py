@@ -16,6 +16,7 @@ from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
+from geval_local.cli.commands.reasons import reasons
 from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume
 from geval_local.cli.commands.score import score
@@ -39,6 +40,7 @@ app.command()(score)
 app.command()(decide)
 app.command()(resume)
 app.command()(steps)
+app.command()(reasons)
 app.command()(report)
 app.command("meta-eval")(meta_eval)
 app.command()(compare)

@@ -3,5 +3,6 @@
 - `scorer`: samples through an engine, window by window, into scores; several questions about one evidence
 - `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model
+- `reasons`: the second pass, in which a judge writes why a text got its label
 - `identity`: what scores depend on: the signature, and the key of cached read-outs
 """

@@ -1,4 +1,4 @@
-"""Generation, for the one thing that is written rather than read: evaluation steps.
+"""Generation, for what is written rather than read: evaluation steps, and reasons on request.
 
 Never sampled: the same judge writes the same steps. A plain language model writes by beam search, which is far less
 likely to run into a clause that it cannot end well; a chat model greedily, which takes a third of the time and reads no
@@ -8,7 +8,8 @@ worse. docs/steps.md shows what was compared. What repeats itself is stopped and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from geval_local.models.head import input_device
 
-__all__ = ["BEAMS", "generate_list", "repetition_start", "without_repetition"]
+__all__ = ["BEAMS", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
 
 #: Continuations of a plain language model that are followed at a time.
 BEAMS = 4
@@ -57,6 +58,22 @@ class _EndOfList(StoppingCriteria):
             for text in texts
         ]
         return torch.tensor(done, device=input_ids.device)  # type: ignore[return-value]
+
+
+class _EndOfParagraph(StoppingCriteria):
+    """Stop a text at its first blank line, or where it repeats itself."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int) -> None:
+        self._tokenizer = tokenizer
+        self._start = start
+
+    def is_over(self, text: str) -> bool:
+        """Whether the paragraph has ended."""
+        return "\n\n" in text.lstrip() or repetition_start(text) is not None
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
+        texts = (str(self._tokenizer.decode(ids)) for ids in input_ids[:, self._start :])
+        return torch.tensor([self.is_over(text) for text in texts], device=input_ids.device)  # type: ignore[return-value]
 
 
 def repetition_start(text: str) -> int | None:
@@ -137,17 +154,8 @@ def generate_list(
         what repeats itself up to there.
     """
     prompt = torch.from_numpy(ids.astype(np.int64))[None].to(input_device(model))
-    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    config = GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False,
-        # A state that is not kept token by token cannot follow several texts.
-        num_beams=1 if getattr(model, "_is_stateful", False) else beams,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=ends,
-        pad_token_id=ends[0] if isinstance(ends, list) else ends,
-        bos_token_id=tokenizer.bos_token_id,
-    )
+    # A state that is not kept token by token cannot follow several texts.
+    config = _settings(model, tokenizer, max_new_tokens, 1 if getattr(model, "_is_stateful", False) else beams)
     over = _EndOfList(tokenizer, prompt.shape[1])
     output = model.generate(  # type: ignore[operator]
         prompt,
@@ -157,7 +165,84 @@ def generate_list(
     )
     new = output[0, prompt.shape[1] :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    stops = [ends] if isinstance(ends, int) else list(ends or ())
-    is_cut_off = len(new) >= max_new_tokens and int(new[-1]) not in stops and not bool(over(output[:1], output)[0])
-    text = text.rpartition("\n")[0] if is_cut_off and "\n" in text.strip() else text
+    is_ended = int(new[-1]) in _end_tokens(model, tokenizer) or bool(over(output[:1], output)[0])
+    if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
+        text = text.rpartition("\n")[0]
     return without_repetition(text)
+
+
+@torch.inference_mode()
+def generate_paragraphs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[NDArray[np.int32]],
+    *,
+    max_new_tokens: int,
+) -> list[tuple[str, bool]]:
+    """Continue several prompts greedily, in one batch, each by one paragraph.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM. One that keeps a state instead of a cache by token is asked prompt by prompt, since it would read
+        the padding.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    prompts : sequence of ndarray of int32, shape (tokens,)
+        At least one.
+    max_new_tokens : int
+        Most tokens to write for each.
+
+    Returns
+    -------
+    list of (str, bool)
+        Per prompt: the paragraph, without special tokens and without what repeats itself, and whether it came to an
+        end of its own. What the limit has cut off is returned as it is.
+    """
+    if getattr(model, "_is_stateful", False) and len(prompts) > 1:
+        alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
+        return [text for texts in alone for text in texts]
+    width = max(len(ids) for ids in prompts)
+    ids = np.zeros((len(prompts), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    device = input_device(model)
+    over = _EndOfParagraph(tokenizer, width)
+    output = model.generate(  # type: ignore[operator]
+        torch.from_numpy(ids).to(device),
+        attention_mask=torch.from_numpy(mask).to(device),
+        generation_config=_settings(model, tokenizer, max_new_tokens, 1),
+        stopping_criteria=[over],
+    )
+    ends = _end_tokens(model, tokenizer)
+    written = []
+    for new in output[:, width:]:
+        text = str(tokenizer.decode(new, skip_special_tokens=True))
+        is_ended = over.is_over(text) or not ends.isdisjoint(new.tolist())
+        paragraph = without_repetition(text.lstrip()).split("\n\n")[0].strip()
+        written.append((paragraph, is_ended))
+    return written
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of the tokens that end a text."""
+    ends: Any = model.generation_config.eos_token_id if model.generation_config is not None else None
+    ends = tokenizer.eos_token_id if ends is None else ends
+    return set(ends) if isinstance(ends, list) else set() if ends is None else {int(ends)}
+
+
+def _settings(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int
+) -> GenerationConfig:
+    """Say how to generate: never sampled."""
+    ends = sorted(_end_tokens(model, tokenizer))
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=False,
+        num_beams=beams,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=ends or None,
+        pad_token_id=ends[0] if ends else 0,
+        bos_token_id=tokenizer.bos_token_id,
+    )

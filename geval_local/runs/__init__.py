@@ -5,5 +5,6 @@
 - `run`: its judges and rows; `executor`: windows of rows, read ahead and executed unit by unit
 - `store`, `database`: finished rows, in SQLite; `cache`: outcomes across runs
 - `export`, `results`, `files`: result files written and found, and the input's identity
+- `reasons`: reasons of a finished run's rows, in a file of their own
 - `ray`: the same over a cluster
 """

@@ -1,6 +1,7 @@
 """One module per verb; each checks its options and hands over to the room that does the work.
 
 - `score`, `resume`, `decide`, `serve`: scores and decisions
+- `reasons`: why chosen rows got their scores
 - `steps`, `metrics`, `judges`, `cache`: what scores are made with
 - `meta_eval`, `compare`, `bias`, `calibrate`, `jury`, `report`: what scores are worth
 """

@@ -1,6 +1,6 @@
 """What the command line prints.
 
 - `console`: stdout for results, stderr for messages; `tables`: tables of the analyses, and their JSON
-- `run_summary`, `decisions`, `meta_evaluation`: the end of ``score``, ``decide`` and ``meta-eval``
+- `run_summary`, `decisions`, `reasons`, `meta_evaluation`: the end of ``score``, ``decide``, ``reasons``, ``meta-eval``
 - `audits`, `forms`: tokens and label tries for ``judges check`` and ``score --dry-run``
 """

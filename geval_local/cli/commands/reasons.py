@@ -1,0 +1,89 @@
+"""``geval-local reasons``: after the scores, a judge writes why chosen rows got them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import Loading, takes_loading
+from geval_local.errors import ConfigurationError, OutputError
+
+__all__ = ["reasons"]
+
+
+@takes_loading()
+def reasons(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
+    metric: Annotated[
+        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the run has several.")
+    ] = None,
+    lowest: Annotated[int | None, typer.Option(metavar="N", min=1, help="The rows with the N lowest scores.")] = None,
+    entropy: Annotated[
+        float | None,
+        typer.Option(metavar="NATS", min=0.0, help="The rows whose probabilities have at least this entropy."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All scored rows.")] = False,
+    tokens: Annotated[int, typer.Option(metavar="N", min=8, help="Most tokens of a reason.")] = 160,
+    judge: options.JudgeName = None,
+    models: options.ModelsFile = None,
+    field: options.Fields = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Let the judge of a run write why rows got their scores, citing the text; no score changes.
+
+    The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
+    they do is recorded. An interrupted command goes on where it was when it is given again.
+    """
+    from geval_local.analysis.reading import figures_of
+    from geval_local.cli.output.console import note, print_json
+    from geval_local.cli.output.reasons import show_reasons
+    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
+    from geval_local.io.result_manifest import file_sha256
+    from geval_local.io.results import numbered
+    from geval_local.io.samples import Sample
+    from geval_local.runs.reasons import ReasonTask, ScoredRow, chosen_rows, write_reason_file
+    from geval_local.signature import judge_name, signature_differences, signature_parts
+
+    scored = ScoredRun(run, read_mapping(field or []))
+    if output.suffix.lower() != ".jsonl":
+        raise OutputError(f"cannot write {output}: reasons are JSON lines", hint="Give it a name that ends in .jsonl.")
+    if output.resolve() == scored.path.resolve():
+        raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    check_replaceable(output, is_own=False, overwrite=overwrite)
+    name = scored.one_metric(metric)
+    origin = scored.origin(name)
+    rows = [
+        ScoredRow(Sample(row, row=number, origin=scored.path.name, mapping=scored.mapping), figures)
+        for (number, row), figures in zip(
+            numbered(scored.rows), figures_of(scored.rows, name, scored.path), strict=True
+        )
+    ]
+    chosen = chosen_rows(rows, lowest=lowest, entropy=entropy, everything=everything)
+    scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
+    loaded = load_shown(loading.of(judge or scorer, models))
+    differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
+    if "judge" in differ:
+        if judge is None:
+            raise ConfigurationError(
+                f"the judge {scorer!r} of {scored.path} is another one now",
+                hint="Name with --judge who is to write the reasons.",
+            )
+        note(f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}", "yellow")
+    task = ReasonTask(origin.definition, chosen, file_sha256(scored.path), tokens)
+    with show_progress("writing reasons", len(chosen), unit="reasons") as progress:
+        records = write_reason_file(output, task, loaded, on_reason=progress.reach)
+    if as_json:
+        print_json({"metric": name, "output": str(output), "reasons": records})
+    else:
+        show_reasons(records, name)
+    note(f"{len(records)} reasons are in {output}")

@@ -1,0 +1,135 @@
+"""``reasons``: which rows, what is kept, and that nothing of the scores changes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_run import METRIC, good_rows, judge_directory, run, write_rows
+
+from geval_local.judging import reasons
+
+ROWS = 12
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    rows = [*good_rows(ROWS), {"id": "bad", "source": "s", "output": None}]
+    write_rows(tmp_path / "data.jsonl", rows)
+    done = run(
+        "score", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "s.jsonl", home=tmp_path / "home"
+    )
+    assert done.exit_code == 0, done.stderr
+    return tmp_path
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Let the judge write quickly; the batches are counted."""
+    batches = []
+
+    def write(model, tokenizer, prompts, **_):
+        batches.append(len(prompts))
+        return [(f'It says "it ends at", batch {len(batches)}.', True) for _ in prompts]
+
+    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    return batches
+
+
+def give(here, *arguments):
+    return run("reasons", "s.jsonl", *arguments, home=here / "home")
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def scores(here):
+    rows = records(here / "s.jsonl")
+    return {number: row["geval"]["clarity"] for number, row in enumerate(rows, start=1)}
+
+
+def test_the_lowest_rows_are_explained_and_no_score_changes(here, written):
+    before = (here / "s.jsonl").read_bytes()
+    done = give(here, "--lowest", 3, "-o", "r.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert (here / "s.jsonl").read_bytes() == before
+    known = scores(here)
+    lowest = sorted((row for row in known if known[row].get("error") is None), key=lambda row: known[row]["score"])[:3]
+    found = records(here / "r.jsonl")
+    assert [record["row"] for record in found] == sorted(lowest)
+    for record in found:
+        figures = known[record["row"]]
+        assert record["score"] == figures["score"]
+        assert record["label"] == figures["mode"]
+        assert record["cites_text"]
+        assert len(record["prompt_sha256"]) == 64
+    assert not [path.name for path in here.iterdir() if "reasons" in path.name]
+
+
+def test_rows_by_entropy_and_all_rows(here, written):
+    known = scores(here)
+    middle = sorted(figures["entropy"] for figures in known.values() if figures.get("error") is None)[ROWS // 2]
+    assert give(here, "--entropy", middle, "-o", "r.jsonl").exit_code == 0
+    assert {record["row"] for record in records(here / "r.jsonl")} == {
+        row for row, figures in known.items() if figures.get("error") is None and figures["entropy"] >= middle
+    }
+    assert give(here, "--all", "-o", "all.jsonl").exit_code == 0
+    assert len(records(here / "all.jsonl")) == ROWS  # the bad row has no score to explain
+
+
+def test_an_interrupted_command_goes_on(here, written, monkeypatch):
+    counted = []
+    write = reasons.generate_paragraphs
+
+    def stops(model, tokenizer, prompts, **given):
+        if len(counted) == 1:
+            counted.append(0)
+            raise KeyboardInterrupt
+        counted.append(len(prompts))
+        return write(model, tokenizer, prompts, **given)
+
+    monkeypatch.setattr(reasons, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(reasons, "generate_paragraphs", stops)
+    assert give(here, "--all", "-o", "r.jsonl").exit_code == 3
+    assert not (here / "r.jsonl").exists()
+    (partial,) = [path for path in here.iterdir() if ".reasons-" in path.name and path.suffix == ".tmp"]
+    with partial.open("ab") as file:
+        file.write(b'{"row": 3, "rea')  # a kill in the middle of a line
+    assert give(here, "--all", "-o", "r.jsonl").exit_code == 0
+    assert sum(counted) == ROWS
+    assert [record["row"] for record in records(here / "r.jsonl")] == list(range(1, ROWS + 1))
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-o", "r.jsonl"), "--lowest N"),
+        (("--all", "--lowest", 2, "-o", "r.jsonl"), "--lowest N"),
+        (("--entropy", 99, "-o", "r.jsonl"), "no row to give a reason for"),
+        (("--all", "-o", "s.jsonl"), "it is the run"),
+        (("--all", "-o", "r.csv"), ".jsonl"),
+        (("--all", "-o", "mine.jsonl"), "--overwrite"),
+        (("--all", "-o", "r.jsonl", "-m", "other"), "no scores of 'other'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_a_judge_is_loaded(here, written, arguments, told):
+    (here / "mine.jsonl").write_text("my own\n")
+    done = give(here, *arguments)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "loading the judge" not in done.stderr
+    assert (here / "mine.jsonl").read_text() == "my own\n"
+
+
+def test_a_reason_without_a_citation_is_told(here, monkeypatch):
+    monkeypatch.setattr(
+        reasons, "generate_paragraphs", lambda model, tokenizer, prompts, **_: [("It is fine.", True)] * len(prompts)
+    )
+    done = give(here, "--lowest", 2, "-o", "r.jsonl", "--json")
+    assert "2 of 2 reasons cite nothing" not in done.stderr  # the object has it
+    assert [record["cites_text"] for record in json.loads(done.stdout)["reasons"]] == [False, False]
+    assert "2 of 2 reasons cite nothing" in give(here, "--lowest", 2, "-o", "r2.jsonl").stderr

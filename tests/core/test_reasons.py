@@ -1,0 +1,106 @@
+"""Reasons: their prompt, their batches, and whether they cite the text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cli_run import judge_directory
+from tiny import byte_tokenizer, tiny_model
+
+from geval_local.io.samples import Sample
+from geval_local.judge import Judge
+from geval_local.judging import reasons
+from geval_local.judging.reasons import cited, write_reasons
+from geval_local.metric import Metric
+from geval_local.models.generate import generate_paragraphs
+from geval_local.prompt import render_form, render_reason_prompt
+from geval_local.tokens.encoder import PromptEncoder
+
+METRIC = Metric(name="x/clarity", criteria="How clear it is.", scale="1-5", steps=("Read.",))
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge.load(judge_directory())
+
+
+def test_the_prompt_is_the_form_with_its_label_and_then_the_question():
+    fields = {"output": "It ends well."}
+    prompt = render_reason_prompt(METRIC, fields, "4")
+    assert prompt.text.startswith(f"{render_form(METRIC, fields).text} 4\n\nWhy ")
+    assert prompt.text.endswith("\n\nReason:")
+
+
+@pytest.mark.parametrize("style", ["completion", "chat", "chat-no-prefill"])
+def test_every_style_asks_why_and_opens_the_reason(style):
+    encoder = PromptEncoder(byte_tokenizer(), style=style)
+    text = encoder.readable_text(render_reason_prompt(METRIC, {"output": "x"}, "4"))
+    assert text.index("- Clarity: 4") < text.index("Why does it get this score?") < text.index("Reason:")
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_cited"),
+    [
+        ('It says "the cat sat", which is clear.', True),
+        ("It says \u201cThe cat, sat\u201d.", True),
+        ("The words the cat sat on decide.", True),
+        ('It says "the dog sat".', False),
+        ("It is clear and well written.", False),
+        ('"."', False),
+        ("", False),
+    ],
+)
+def test_a_citation_is_found_in_the_text(reason, is_cited):
+    assert cited(reason, ["a source", "There the cat sat on a mat."]) is is_cited
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
+def test_a_batch_writes_what_each_prompt_alone_writes(kind):
+    tokenizer = byte_tokenizer(chat=False)
+    model = tiny_model(kind, len(tokenizer), dtype=torch.float64)
+    prompts = PromptEncoder(tokenizer).encode(
+        [render_reason_prompt(METRIC, {"output": "w " * count}, "2") for count in (1, 9, 4)]
+    )
+    together = generate_paragraphs(model, tokenizer, prompts, max_new_tokens=12)
+    alone = [generate_paragraphs(model, tokenizer, [ids], max_new_tokens=12)[0] for ids in prompts]
+    assert together == alone
+    assert len(together) == 3
+
+
+def test_every_sample_gets_a_reason_or_an_error(judge, monkeypatch):
+    answers = iter([('It says "brave new". It is', False), ("", True)])
+    monkeypatch.setattr(
+        reasons, "generate_paragraphs", lambda model, tokenizer, prompts, **_: [next(answers) for _ in prompts]
+    )
+    samples = [
+        Sample({"output": "a brave, new text"}),
+        Sample({"output": None}),
+        Sample({"output": "another one, which is longer"}),
+    ]
+    found = dict(write_reasons(judge, METRIC, samples, ["1", "2", "3"]))
+    assert sorted(found) == [0, 1, 2]
+    assert (found[0].cites, found[0].is_complete, found[0].error) == (True, False, None)
+    assert "output" in found[1].error
+    assert found[2].error == "the judge wrote nothing"
+    assert found[0].prompt_sha256 != found[2].prompt_sha256
+
+
+def test_a_prompt_without_room_for_a_reason_is_an_error(judge):
+    ((_, reason),) = write_reasons(judge, METRIC, [Sample({"output": "word " * 300})], ["1"], max_new_tokens=10_000)
+    assert "the reason up to 10000" in reason.error
+    assert reason.text == ""
+
+
+def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
+    sizes = []
+
+    def scarce(model, tokenizer, prompts, **_):
+        sizes.append(len(prompts))
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [("a reason", True)] * len(prompts)
+
+    monkeypatch.setattr(reasons, "generate_paragraphs", scarce)
+    samples = [Sample({"output": f"text {number}"}) for number in range(5)]
+    assert len(list(write_reasons(judge, METRIC, samples, ["1"] * 5))) == 5
+    assert sizes == [5, 2, 2, 1]
