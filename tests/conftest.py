@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+import geval_local
+
+ROOT = Path(__file__).resolve().parents[1]
+if Path(geval_local.__file__).resolve().parents[1] != ROOT:
+    # The plugin of this package is loaded with pytest, from where the package is installed.
+    pytest.exit(f"the tests of {ROOT} would run with {geval_local.__file__}: pip install -e '.[test]'", returncode=4)
 
 # Several test processes share the cores; each would take all of them for itself, before torch is first imported.
 if "PYTEST_XDIST_WORKER" in os.environ:

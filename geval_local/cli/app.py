@@ -14,6 +14,7 @@ from geval_local.cli.commands.cache import cache
 from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
+from geval_local.cli.commands.export import export
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
 from geval_local.cli.commands.reasons import reasons
@@ -42,6 +43,7 @@ app.command()(resume)
 app.command()(steps)
 app.command()(reasons)
 app.command()(report)
+app.command()(export)
 app.command("meta-eval")(meta_eval)
 app.command()(compare)
 app.command()(bias)

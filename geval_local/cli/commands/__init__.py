@@ -4,4 +4,5 @@
 - `reasons`: why chosen rows got their scores
 - `steps`, `metrics`, `judges`, `cache`: what scores are made with
 - `meta_eval`, `compare`, `bias`, `calibrate`, `jury`, `report`: what scores are worth
+- `export`: a run handed over to another tool
 """

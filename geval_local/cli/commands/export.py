@@ -1,0 +1,73 @@
+"""``geval-local export``: a finished run handed over to another tool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.output.console import note
+from geval_local.errors import ConfigurationError
+
+__all__ = ["export"]
+
+REPORT_NAME = "report.html"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Write it as an MLflow run (needs mlflow), the report among its artifacts.")
+    ] = False,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Where MLflow keeps runs: sqlite:///mlflow.db. Absent: as MLflow is set up."),
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="MLflow's experiment. Absent: as MLflow is set up.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The MLflow run's name. Absent: the run's own.")
+    ] = None,
+    field: options.Fields = None,
+) -> None:
+    """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
+    from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.fields import read_mapping
+    from geval_local.report.run_page import write_report
+
+    if not mlflow:
+        raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")
+    scored = ScoredRun(run, read_mapping(field or []))
+    metrics, signatures, facts = notes_of(scored), signatures_of(scored), facts_of(scored)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        from geval_local.integrations.mlflow import log_results
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"mlflow cannot be imported: {error}", hint="Install it: pip install 'geval-local[mlflow]'"
+        ) from error
+    with TemporaryDirectory() as directory:
+        page = write_report(
+            scored.path,
+            Path(directory) / REPORT_NAME,
+            metrics=metrics,
+            signature=signatures,
+            manifest=facts,
+            title=scored.name,
+            fields=scored.mapping,
+        )
+        number = log_results(
+            scored.path,
+            fields=scored.mapping,
+            artifacts=[page],
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            name=name or scored.name,
+        )
+    note(f"wrote the MLflow run {number}")
