@@ -27,6 +27,9 @@ NAMES = {
     "last logits": "left-padded, last logits only",
     "continuous batching": "transformers continuous batching",
     "lm-eval": "lm-evaluation-harness",
+    "vLLM": "vLLM, prefix caching",
+    "SGLang": "SGLang, radix cache",
+    "llama.cpp": "llama.cpp, prefix reuse",
 }
 MODELS = {
     "llama-26m": "26 M, 8 k vocabulary",
@@ -34,6 +37,8 @@ MODELS = {
     "llama-26m-32k": "26 M, 32 k vocabulary",
     "qwen2.5-0.5b": "Qwen2.5-0.5B shape",
     "llama-8b": "8 B Llama shape",
+    "qwen3.5-30m": "30 M, hybrid as Qwen3.5",
+    "smollm2": "SmolLM2-135M-Instruct",
     "nano": "embedded judge",
 }
 WORKLOADS = {

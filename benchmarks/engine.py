@@ -3,6 +3,7 @@
     python benchmarks/engine.py --quick            # the small model and the embedded judge, a few minutes
     python benchmarks/engine.py                    # all models that the machine holds, SummEval and synthetic prompts
     python benchmarks/engine.py --device cuda      # on a GPU: the 8 B shape in bfloat16 too
+    python benchmarks/engine.py --models smollm2   # a real judge from a GGUF file, beside llama.cpp
     python benchmarks/engine.py --growth           # how cost grows with candidates, documents, lengths and scales
 
 Prints a table for people; the last line is one JSON object. The table and the raw figures, a JSON object per line, go
@@ -27,13 +28,14 @@ import numpy as np
 import torch
 from engine_arms import ARMS, Bench, run_engine
 from engine_table import show, summarize
-from machine import busy_share, matmul_rate, operations, processor_time, save, share_of_others, synchronize
+from machine import busy_share, nominal_rate, processor_time, save, share_of_others
 from rich.console import Console
 from workloads import (
     SHAPES,
     SUMMEVAL,
     prompt_tokens,
     random_model,
+    smollm2_file,
     summeval_for_judge,
     summeval_in_tokens_of,
     synthetic,
@@ -43,9 +45,19 @@ from workloads import (
 )
 
 from geval_local import Judge
+from geval_local.engine.throughput import linear_share, matmul_rate, operations, synchronize
 from geval_local.errors import GevalError
 from geval_local.tokens.requests import Request
 
+#: What somebody with a GPU is asked to run and send back, with the files that are written. None needs other data.
+COMMANDS = (
+    "geval-local judges check nano --device cuda --json > check-nano.json",
+    "geval-local judges check NAME --device cuda --json > check-NAME.json   # a judge whose weights are there",
+    "python benchmarks/engine.py --device cuda --models llama-8b --workloads synthetic whole",
+    "python benchmarks/engine.py --device cuda --models llama-26m-32k qwen2.5-0.5b qwen3.5-30m --workloads synthetic",
+)
+#: Models that are not of random weights.
+JUDGES = ("nano", "smollm2")
 #: Arms that are timed in every round; see `--slow-rounds`.
 FAST = ("trie", "padded")
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -55,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small model and embedded judge on few prompts")
     parser.add_argument("--growth", action="store_true", help="measure how cost grows instead")
-    parser.add_argument("--models", nargs="*", choices=[*SHAPES, "nano"], help="default: all that suit the device")
+    parser.add_argument("--models", nargs="*", choices=[*SHAPES, *JUDGES], help="default: all that suit the device")
     parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
     parser.add_argument(
         "--workloads",
@@ -72,6 +84,8 @@ def arguments() -> argparse.Namespace:
         "--output", type=Path, help="results file, a .txt comes beside it (benchmarks/results/engine-DATE.json)"
     )
     chosen = parser.parse_args()
+    if chosen.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.exit(2, f"PyTorch {torch.__version__} finds no CUDA device here. Where there is one:\n{commands()}\n")
     chosen.rounds = chosen.rounds or (2 if chosen.quick else 3)
     chosen.slow_rounds = chosen.slow_rounds or chosen.rounds
     chosen.documents = chosen.documents or (2 if chosen.quick else 8)
@@ -88,17 +102,26 @@ def arguments() -> argparse.Namespace:
     return chosen
 
 
+def commands() -> str:
+    """List what to run on a GPU, and what to send back."""
+    listed = "\n".join(f"    {command}" for command in COMMANDS)
+    return f"{listed}\nand send back the two check-*.json and what the last two write to benchmarks/results/."
+
+
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[Request]]]:
     """Go through model name, workload name, model and prompts; one model is in memory at a time."""
     dtype = getattr(torch, options.dtype)
     real = SUMMEVAL.exists() and "summeval" in options.workloads
     for name in options.models:
-        tokenizer = None if name == "nano" else tokenizer_for(int(SHAPES[name].sizes["vocab_size"]))
-        judge = embedded_judge(options) if real and tokenizer is None else None
-        if name == "nano":
+        if name in JUDGES:
+            file = smollm2_file() if name == "smollm2" else None
+            judge = load_judge(options, file) if real else None
             if judge is not None:
-                yield name, "summeval", Bench(judge.loaded.model, 16), summeval_for_judge(judge, options.documents)
+                bench = Bench(judge.loaded.model, 16, file)
+                yield name, "summeval", bench, summeval_for_judge(judge, options.documents)
             continue
+        tokenizer = tokenizer_for(int(SHAPES[name].sizes["vocab_size"]))
+        judge = load_judge(options) if real and tokenizer is None else None
         bench = Bench(random_model(name, options.device, dtype), SHAPES[name].batch_rows)
         vocabulary = bench.model.config.vocab_size
         # Random weights read any tokens that their vocabulary holds.
@@ -114,12 +137,12 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[R
         gc.collect()
 
 
-def embedded_judge(options: argparse.Namespace) -> Judge | None:
-    """Load the embedded judge; None, with a word about it, where it is not there."""
+def load_judge(options: argparse.Namespace, file: Path | None = None) -> Judge | None:
+    """Load a judge's file, the embedded judge when absent; None, with a word about it, where it is not there."""
     try:
-        return Judge.load(device=options.device, dtype=options.dtype, engine="trie")
+        return Judge.load(file, device=options.device, dtype=options.dtype)
     except GevalError as error:
-        print(f"the embedded judge is left out: {error.message}", file=sys.stderr)
+        print(f"{file or 'the embedded judge'} is left out: {error.message}", file=sys.stderr)
         return None
 
 
@@ -187,6 +210,16 @@ def turns(names: Sequence[str], rounds: int, slow_rounds: int) -> Iterator[tuple
                 yield number, name
 
 
+def speed(bench: Bench, requests: Sequence[Request], seconds: float) -> dict[str, Any]:
+    """Give the FLOP/s of the trie's tokens, and those that the device reaches on the model's matrices and on paper."""
+    if linear_share(bench.model) < 0.9:  # recurrent layers, experts: their work is not counted
+        return {}
+    rate, flops = matmul_rate(bench.model, bench.trie.batch_tokens), operations(bench.model, requests) / seconds
+    nominal = nominal_rate(bench.model.device, bench.model.dtype)
+    found = {"matmul_flops": rate, "flops": flops, "utilization": flops / rate, "nominal_flops": nominal}
+    return found | ({} if nominal is None else {"nominal_utilization": flops / nominal})
+
+
 def expected_score(logprobs: np.ndarray) -> np.ndarray:
     """Scores on 1-5 from label log-probabilities."""
     weights = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
@@ -207,10 +240,10 @@ def main() -> None:
             arms = [arm for arm in options.arms if workload != "whole" or arm == "trie"]
             record |= measure(bench, requests, arms, options.rounds, options.slow_rounds)
             record |= {"prompt_tokens": prompt_tokens(requests), "trie_tokens": trie_tokens(requests)}
+            record |= {"engine": bench.trie.name, "engine_report": bench.engine_report.text}
+            bench.close()
             if "trie" in record["seconds"]:
-                rate = matmul_rate(bench.model, bench.trie.batch_tokens)
-                flops = operations(bench.model, requests) / statistics.median(record["seconds"]["trie"])
-                record |= {"matmul_flops": rate, "flops": flops, "utilization": flops / rate}
+                record |= speed(bench, requests, statistics.median(record["seconds"]["trie"]))
                 record |= {"gpu_busy": busy_share(partial(run_engine, bench.trie, requests), bench.model.device)}
                 show(console, record)
             records.append(record)
@@ -218,6 +251,8 @@ def main() -> None:
                 break
         summary = summarize(records)
     save(console, options.output or RESULTS / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.json", records)
+    if options.device.startswith("cuda"):
+        print(f"What to run on a GPU, where this has not been done yet:\n{commands()}")
     print(json.dumps(summary))
 
 

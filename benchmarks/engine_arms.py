@@ -7,10 +7,13 @@ None where it has no way of giving them.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import engine_peers
 import numpy as np
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
@@ -35,28 +38,58 @@ class Bench:
     ----------
     rows : int
         Rows of a batch, for engines that take rows.
-    trie, padded, alone : Engine
-        This project's.
+    gguf : Path, optional
+        The file that the model is from, for a program that reads no other.
+    trie : Engine
+        This project's, as it chooses it for the model: the shared cache for a hybrid one.
+    padded, alone : Engine
+        This project's right-padded batches, and one prompt at a time.
     computed : dict
         Tokens that went through the model in the latest call of an arm, where it says so.
     """
 
     model: PreTrainedModel
     rows: int
+    gguf: Path | None = None
     trie: Engine = field(init=False)
     engine_report: EngineReport = field(init=False)
-    padded: PaddedEngine = field(init=False)
+    padded: Engine = field(init=False)
     alone: PaddedEngine = field(init=False)
     computed: dict[str, int] = field(default_factory=dict)
     _harness: Any = None
+    _peers: dict[str, Any] = field(default_factory=dict)
+    _files: tempfile.TemporaryDirectory[str] | None = None
 
     def __post_init__(self) -> None:
         head = Head(self.model)
-        cuda = self.model.device.type == "cuda"
         self.alone = PaddedEngine(self.model, head, batch_tokens=1)
-        self.padded = PaddedEngine(self.model, head, batch_tokens=32_768 if cuda else 4_096)
-        # With the kernels that the gate finds exact and running on this device.
-        self.trie, self.engine_report = choose_engine(self.model, head, "trie")
+        # As a judge's engine is chosen: with the kernels and the budget that are found to serve on this device.
+        self.padded, _ = choose_engine(self.model, head, "padded")
+        self.trie, self.engine_report = choose_engine(self.model, head)
+
+    def peer(self, name: str, start: Callable[[], Any]) -> Any:
+        """Give another program that serves the model, started when it is first asked for."""
+        if name not in self._peers:
+            self._peers[name] = start()
+        return self._peers[name]
+
+    def files(self) -> Path:
+        """Write the model's files where another program can read them."""
+        if self._files is None:
+            self._files = tempfile.TemporaryDirectory(prefix="geval-local-bench-")
+            self.model.save_pretrained(self._files.name)
+        return Path(self._files.name)
+
+    def close(self) -> None:
+        """End the other programs, and remove the model's files."""
+        for peer in self._peers.values():
+            for name in ("shutdown", "close"):
+                if hasattr(peer, name):
+                    getattr(peer, name)()
+                    break
+        self._peers.clear()
+        if self._files is not None:
+            self._files.cleanup()
 
     @property
     def harness(self) -> Any:
@@ -95,9 +128,12 @@ def run_engine(engine: Engine, requests: Sequence[Request]) -> LogProbs:
 
 
 def trie(bench: Bench, requests: Sequence[Request]) -> LogProbs:
-    before = bench.trie.computed_tokens
-    result = run_engine(bench.trie, requests)
-    bench.computed["trie"] = bench.trie.computed_tokens - before
+    engine: Any = bench.trie
+    before = getattr(engine, "computed_tokens", None)
+    result = run_engine(engine, requests)
+    planned = sum(pack.tokens for pack in engine.plan(requests))
+    # A prefix that is held from the run before is not computed again, and is counted all the same.
+    bench.computed["trie"] = planned if before is None else max(planned, engine.computed_tokens - before)
     return result
 
 
@@ -197,4 +233,7 @@ ARMS: dict[str, Arm] = {
     "last logits": last_logits,
     "continuous batching": continuous_batching,
     "lm-eval": lm_eval,
+    "vLLM": engine_peers.vllm,
+    "SGLang": engine_peers.sglang,
+    "llama.cpp": engine_peers.llama_cpp,
 }

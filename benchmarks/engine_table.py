@@ -15,7 +15,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 def show(console: Console, record: dict[str, Any]) -> None:
-    table = Table(title=f"{record['model']} {record['dtype']}, {record['workload']}: {record['prompts']} prompts")
+    table = Table(
+        title=f"{record['model']} {record['dtype']}, {record['workload']}: {record['prompts']} prompts; "
+        f"trie is the engine {record['engine']!r}"
+    )
     columns = ("engine", "runs", "seconds", "times the trie's", "processor time", "tokens computed", "score difference")
     for column in columns:
         table.add_column(column, justify="left" if column == "engine" else "right")
@@ -37,11 +40,16 @@ def show(console: Console, record: dict[str, Any]) -> None:
         table.add_row(name, "-", "", reason)
     console.print(table)
     seconds = statistics.median(record["seconds"]["trie"])
+    computed = record["computed"]["trie"]
     console.print(
-        f"prompts {record['prompt_tokens']:,} tokens, trie {record['trie_tokens']:,}; trie "
-        f"{record['prompts'] / seconds:.1f} prompts/s, {record['flops'] / 1e9:,.0f} GFLOP/s: "
-        f"{100 * record['utilization']:.0f} % of the measured matmul rate of {record['matmul_flops'] / 1e9:,.0f}"
+        f"prompts {record['prompt_tokens']:,} tokens, distinct {record['trie_tokens']:,}; trie computed {computed:,} "
+        f"({computed / record['trie_tokens']:.3f} of the distinct), {record['prompts'] / seconds:.1f} prompts/s"
     )
+    if "flops" in record:
+        console.print(
+            f"trie {record['flops'] / 1e9:,.0f} GFLOP/s: {100 * record['utilization']:.0f} % of the measured rate "
+            f"({record['matmul_flops'] / 1e9:,.0f}, this device on the model's own matrices); " + nominal_text(record)
+        )
     if record["gpu_busy"] is not None:
         console.print(f"GPU busy {100 * record['gpu_busy']:.0f} % of the trie's time")
     meanwhile = [share for shares in record["processors_of_others"].values() for share in shares if share is not None]
@@ -50,6 +58,16 @@ def show(console: Console, record: dict[str, Any]) -> None:
             f"other programs meanwhile: {statistics.mean(meanwhile):.2f} processors, at most {max(meanwhile):.2f}"
         )
     console.print()
+
+
+def nominal_text(record: dict[str, Any]) -> str:
+    """Say which share of the nominal rate that is."""
+    if record["nominal_flops"] is None:
+        return "no nominal rate is known of this device and dtype"
+    return (
+        f"{100 * record['nominal_utilization']:.0f} % of the nominal rate "
+        f"({record['nominal_flops'] / 1e9:,.0f}, dense, by the maker's data sheet)"
+    )
 
 
 def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,20 +17,36 @@ from typing import Any
 import torch
 import transformers
 from rich.console import Console
-from torch import nn
-from transformers import PreTrainedModel
 
 from geval_local import __version__
-from geval_local.engine.prefix_sharing.linear import by_convolution, convolution_is_faster
-from geval_local.engine.prefix_sharing.packs import lay_requests_out
-from geval_local.models.head import trunk_of
-from geval_local.tokens.requests import Request
+
+#: Dense half-precision rates of GPUs by their makers' data sheets, TFLOP/s with sums in float32, the longer name first.
+NOMINAL = {
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "B200": 2_250.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L4": 121.0,
+    "RTX 4090": 165.0,
+    "V100": 125.0,
+    "T4": 65.0,
+    "MI300X": 1_307.0,
+}
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait for a GPU to finish; nothing on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def nominal_rate(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Nominal FLOP/s of a GPU in half precision; None where it is not known, and for other dtypes and devices."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return None
+    name = torch.cuda.get_device_name(device)
+    words = name.split()
+    known = next((rate for key, rate in NOMINAL.items() if all(word in words for word in key.split())), None)
+    if known is None:  # the form factor is part of a word: A100-SXM4-80GB
+        known = next((rate for key, rate in NOMINAL.items() if key in name and key not in ("L4", "T4")), None)
+    return None if known is None else known * 1e12
 
 
 def machine() -> dict[str, Any]:
@@ -50,6 +65,9 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "lm_eval": version_of("lm_eval"),
+        "vllm": version_of("vllm"),
+        "sglang": version_of("sglang"),
+        "llama_cpp_python": version_of("llama_cpp_python"),
         "geval_local": __version__,
     }
 
@@ -126,46 +144,3 @@ def _processor() -> str:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def matmul_rate(model: PreTrainedModel, tokens: int, seconds: float = 2.0) -> float:
-    """Measure the FLOP/s of the trunk's own linear layers, one after the other, on `tokens` tokens at a time.
-
-    The median over passes through all of them; the better of PyTorch's usual product and the one that the engine takes
-    on this processor, in turns.
-    """
-    layers = linear_layers(model)
-    device = layers[0].weight.device
-    inputs = {
-        layer.in_features: torch.randn(1, tokens, layer.in_features, dtype=layer.weight.dtype, device=device)
-        for layer in layers
-    }
-    operations = sum(2 * tokens * layer.weight.numel() for layer in layers)
-    products: list[Sequence[nn.Linear]] = [(), layers] if convolution_is_faster() else [()]
-    times: list[list[float]] = [[] for _ in products]
-    begin = time.perf_counter()
-    while len(times[-1]) < 3 or time.perf_counter() - begin < seconds * len(products):
-        for exchanged, taken in zip(products, times, strict=True):
-            synchronize(device)
-            start = time.perf_counter()
-            with torch.inference_mode(), by_convolution(exchanged):
-                for layer in layers:
-                    layer(inputs[layer.in_features])
-            synchronize(device)
-            taken.append(time.perf_counter() - start)
-    return operations / min(statistics.median(taken) for taken in times)
-
-
-def linear_layers(model: PreTrainedModel) -> list[nn.Linear]:
-    """Linear layers of the trunk, without the head."""
-    return [module for module in trunk_of(model).modules() if isinstance(module, nn.Linear)]
-
-
-def operations(model: PreTrainedModel, requests: Sequence[Request]) -> float:
-    """Floating-point operations that the trie of `requests` needs: linear layers, and attention to what is visible."""
-    config = model.config.get_text_config()
-    stream = lay_requests_out(range(len(requests)), requests).stream
-    linear = sum(2 * layer.weight.numel() for layer in linear_layers(model)) * len(stream)
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    seen = int((stream.positions + 1).sum())
-    return float(linear + 4 * seen * config.num_attention_heads * size * config.num_hidden_layers)

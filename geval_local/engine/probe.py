@@ -25,7 +25,9 @@ __all__ = [
     "PROBE_OPERATIONS_ELSEWHERE",
     "SHORT_PROBE",
     "TOLERANCE",
+    "distance",
     "distance_from_alone",
+    "label_logprobs",
     "probe_length",
     "probe_requests",
     "widened",
@@ -100,17 +102,31 @@ def distance_from_alone(
         If a prompt cannot be read.
     """
     alone = PaddedEngine(model, head, batch_tokens=1)
-    differences = [
-        np.abs(found - expected)
-        for found, expected in zip(_label_logprobs(engine, requests), _label_logprobs(alone, requests), strict=True)
-    ]
-    if model.dtype in HALF:
+    found, expected = label_logprobs(engine, requests), label_logprobs(alone, requests)
+    return distance(found, expected, model.dtype), TOLERANCE[model.dtype]
+
+
+def distance(
+    found: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.float64]], dtype: torch.dtype
+) -> float:
+    """Say how far two engines' label log-probabilities are apart, in nats, by the measure of `TOLERANCE`."""
+    differences = [np.abs(one - other) for one, other in zip(found, expected, strict=True)]
+    if dtype in HALF:
         # A single prompt may differ by much: rounding sends a token to another expert, say.
-        return float(np.median([difference.mean() for difference in differences])), TOLERANCE[model.dtype]
-    return float(np.max([difference.max() for difference in differences])), TOLERANCE[model.dtype]
+        return float(np.median([difference.mean() for difference in differences]))
+    return float(np.max([difference.max() for difference in differences]))
 
 
-def _label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
+def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
+    """Plan and execute requests; the label log-probabilities in their order.
+
+    Raises
+    ------
+    MemoryError
+        If memory did not suffice for one.
+    UnsupportedModelError
+        If one cannot be read.
+    """
     found: dict[int, NDArray[np.float64]] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
         for index, readout in zip(pack.requests, readouts, strict=True):

@@ -25,17 +25,20 @@ from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import length_groups, rope_reset
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
-__all__ = ["CachePack", "SharedCacheEngine", "batches"]
+__all__ = ["PASS_TOKENS", "PASS_TOKENS_ELSEWHERE", "CachePack", "SharedCacheEngine", "batches"]
 
-#: A prefix shorter than this beyond the one before is not worth a forward pass of its own.
-LEAST_SHARED = 16
+#: What a forward pass costs beside its tokens, in tokens. A processor loses little with short passes; a GPU computes
+#: some hundred tokens in the time that it takes to launch a pass.
+PASS_TOKENS, PASS_TOKENS_ELSEWHERE = {"cpu": 16}, 128
+#: Fewest tokens beyond the prefix before, where a pass is cheap, that are worth one of their own.
+LEAST_SHARED = 8
 #: Prefixes within prefixes: a cache is held for each.
 _DEEPEST = 8
 #: Positions of the repeated cache per token that goes through the layers: keys and values are all there is of them.
 _CACHED_PER_TOKEN = 8
 
 
-def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
+def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
     """Batch rows after their shared prefixes, depth first.
 
     Parameters
@@ -44,6 +47,8 @@ def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...],
         Sorted by their tokens, each distinct.
     budget : int
         Most tokens of a batch, padding included and the prefix not; a single longer row still comes alone.
+    pass_tokens : int
+        What a pass costs, see `PASS_TOKENS`: padding up to that much is cheaper than another batch.
 
     Yields
     ------
@@ -56,9 +61,10 @@ def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...],
     arrays = [np.array(row.tokens, dtype=np.int32) for row in rows]
     shared = [common_prefix(one, other) for one, other in itertools.pairwise(arrays)]
     firsts = [min(place for place, _ in row.reads) for row in rows]
+    worth = max(LEAST_SHARED, pass_tokens // 8)
 
     def walk(members: Sequence[int], cuts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
-        least = (cuts[-1] if cuts else 0) + LEAST_SHARED
+        least = (cuts[-1] if cuts else 0) + worth
         far = [number for number in members if firsts[number] >= least and len(cuts) < _DEEPEST]
         blocks: list[list[int]] = []
         for number in far:
@@ -69,7 +75,7 @@ def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...],
         blocks = [block for block in blocks if len(block) > 1]
         inside = {number for block in blocks for number in block}
         lone = [rows[number] for number in members if number not in inside]
-        yield from ((cuts, batch) for batch in _padded(lone, cuts[-1] if cuts else 0, budget))
+        yield from ((cuts, batch) for batch in _padded(lone, cuts[-1] if cuts else 0, budget, pass_tokens))
         for block in blocks:
             end = min(*shared[block[0] : block[-1]], *(firsts[number] for number in block))
             yield from walk(block, (*cuts, end))
@@ -77,15 +83,17 @@ def batches(rows: Sequence[Row], budget: int) -> Iterator[tuple[tuple[int, ...],
     yield from walk(range(len(rows)), ())
 
 
-def _padded(rows: Sequence[Row], start: int, budget: int) -> Iterator[list[Row]]:
+def _padded(rows: Sequence[Row], start: int, budget: int, pass_tokens: int) -> Iterator[list[Row]]:
     """Batch rows of similar length, longest first, of which the tokens from `start` on are computed."""
     batch: list[Row] = []
+    padding = 0
     for row in sorted(rows, key=lambda row: -len(row.tokens)):
         width = len((batch or [row])[0].tokens)
+        padding += width - len(row.tokens)
         full = (len(batch) + 1) * (width - start) > budget or (len(batch) + 1) * width > _CACHED_PER_TOKEN * budget
-        if batch and full:
+        if batch and (full or padding > pass_tokens):
             yield batch
-            batch = []
+            batch, padding = [], 0
         batch.append(row)
     if batch:
         yield batch
@@ -146,6 +154,7 @@ class SharedCacheEngine:
             raise UnsupportedModelError(f"{type(model).__name__} takes no cache")
         self._keyword = keyword
         self._device = input_device(model)
+        self._pass_tokens = PASS_TOKENS.get(self._device.type, PASS_TOKENS_ELSEWHERE)
         self._group = length_groups(model.config)
         self._reset_rope = rope_reset(self._trunk)
         self._head = head
@@ -173,7 +182,7 @@ class SharedCacheEngine:
         before = np.zeros(0, dtype=np.int32)
         opened: set[int] = set()
         unit = 0
-        for cuts, rows in batches(ordered, self.batch_tokens):
+        for cuts, rows in batches(ordered, self.batch_tokens, self._pass_tokens):
             prefix = np.array(rows[0].tokens[: cuts[-1] if cuts else 0], dtype=np.int32)
             kept = max((cut for cut in cuts if cut <= common_prefix(before, prefix)), default=0)
             finished = []

@@ -122,3 +122,25 @@ def test_a_directory_has_nothing_to_fetch(tmp_path):
     done = run("judges", "fetch", judge_directory(), home=tmp_path)
     assert done.exit_code == 2
     assert "nothing to fetch" in done.stderr
+
+
+def test_check_checks_the_device_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("geval_local.engine.self_check.matmul_rate", lambda model, tokens, seconds: 1e9)
+    command = ("judges", "check", judge_directory())
+    done = run(*command, home=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     out of memory"):
+        assert part in done.stdout
+    monkeypatch.setattr("geval_local.engine.prefix_sharing.forward.is_out_of_memory", lambda error: False)
+    monkeypatch.setattr("geval_local.engine.self_check.distance", lambda found, expected, dtype: float("nan"))
+    broken = run(*command, "--json", home=tmp_path)
+    assert broken.exit_code == 1
+    assert "failed: packed against one at a time, out of memory" in broken.stderr
+    record = json.loads(broken.stdout)["self_check"]
+    assert record["passed"] is False
+    checks = {check["name"]: check for check in record["checks"]}
+    assert checks["attention"]["passed"] is True
+    assert "OutOfMemoryError" in checks["out of memory"]["text"]
+    assert checks["packed against one at a time"]["figures"]["difference"] is None
+    assert record["device"]["probe"]["tokens"] > 0
+    assert record["device"]["torch"]

@@ -13,6 +13,7 @@ from prompts import (
     DEEP,
     FLAT,
     VOCAB,
+    distinct_tokens,
     documents,
     largest_difference,
     logprobs,
@@ -26,9 +27,9 @@ from transformers import AutoModelForCausalLM
 
 from geval_local.engine import choose as gate
 from geval_local.engine import probe
-from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.batched import PaddedEngine, rows_of
 from geval_local.engine.choose import choose_engine
-from geval_local.engine.shared_cache import SharedCacheEngine
+from geval_local.engine.shared_cache import PASS_TOKENS, PASS_TOKENS_ELSEWHERE, SharedCacheEngine, batches
 from geval_local.engine.window import plan_units
 from geval_local.errors import UnsupportedModelError
 from geval_local.models.head import Head
@@ -130,7 +131,7 @@ def test_a_state_that_is_lost_is_noticed(monkeypatch):
 
 def test_a_prefix_too_short_to_be_shared_is_no_proof():
     model = tiny_model("bloom", VOCAB, seq_length=4096)
-    model.config.max_position_embeddings = 18
+    model.config.max_position_embeddings = 10
     report = choose_engine(model, Head(model))[1]
     assert report.engine == "padded"
     assert "too short to share a prefix" in report.reason
@@ -184,6 +185,37 @@ def test_what_is_shared_is_computed_once():
     assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20 + 500 + 8 * 20
     readouts(engine, requests[-8:])
     assert engine.computed_tokens == 200 + 4 * 300 + 4 * 8 * 20 + 500 + 2 * 8 * 20
+
+
+def summaries(documents=4, candidates=16):
+    """Lengths as in SummEval: candidates of 30 to 130 tokens, some of which begin alike."""
+    random = np.random.default_rng(3)
+    prefix = random.integers(0, VOCAB, 210)
+    made = []
+    for _ in range(documents):
+        source = random.integers(0, VOCAB, random.integers(350, 590))
+        openings = [random.integers(0, VOCAB, size) for size in (0, 0, 9, 15, 40)]
+        for number in range(candidates):
+            candidate = [*openings[number % 5], *random.integers(0, VOCAB, random.integers(30, 90))]
+            made.append(request([*prefix, *source, *candidate, 1, 2, 3]))
+    return made
+
+
+def test_a_processor_computes_few_tokens_twice_or_for_nothing():
+    """Within a twentieth of the distinct ones, padding included."""
+    requests = summaries()
+    engine = engines(tiny_model("falcon_h1", VOCAB, torch.float32))[1]
+    assert sum(pack.tokens for pack in engine.plan(requests)) <= 1.05 * distinct_tokens(requests)
+
+
+def test_where_a_pass_is_dear_there_are_fewer_of_them():
+    rows = sorted((rows_of(number, one)[0] for number, one in enumerate(summaries())), key=lambda row: row.tokens)
+    cheap, dear = (list(batches(rows, 4096, cost)) for cost in (PASS_TOKENS["cpu"], PASS_TOKENS_ELSEWHERE))
+    assert len(cheap) > 2 * len(dear)
+    for found in (cheap, dear):
+        assert sorted(row.tokens for _, batch in found for row in batch) == [row.tokens for row in rows]
+        for cuts, batch in found:
+            assert len({row.tokens[: cuts[-1] if cuts else 0] for row in batch}) == 1
 
 
 @pytest.mark.parametrize("kind", ["llama", "falcon_h1", "bloom"])

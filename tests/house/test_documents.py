@@ -46,7 +46,15 @@ COMMANDS = [
 
 NOT_RUN = "not run: "
 #: Blocks that no test here runs, for each page; a new one is a decision.
-NOT_RUN_COUNTS = {"README.md": 1, "CONTRIBUTING.md": 2, "judges.md": 6, "runs.md": 4, "analysis.md": 1, "serving.md": 1}
+NOT_RUN_COUNTS = {
+    "README.md": 1,
+    "CONTRIBUTING.md": 2,
+    "judges.md": 6,
+    "runs.md": 4,
+    "gpu.md": 1,
+    "analysis.md": 1,
+    "serving.md": 1,
+}
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
 

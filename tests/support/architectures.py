@@ -32,6 +32,18 @@ STRANGE = {
             "shared_expert_intermediate_size": 16,
         },
     ),
+    "qwen3_5": (
+        "Qwen3_5TextConfig",
+        SMALL
+        | {
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+    ),
     "jamba": (
         "JambaConfig",
         SMALL

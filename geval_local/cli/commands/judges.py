@@ -120,10 +120,17 @@ def check(
     *,
     loading: Loading,
 ) -> None:
-    """Audit a judge on one metric: labels as tokens, the prompt's end, an example's score, batch invariance, size."""
+    """Audit a judge on one metric, and check whether it computes on this device what it should.
+
+    Labels as tokens, the prompt's end, an example's score, batch invariance, size; then the device: attention, packs
+    against one prompt at a time, memory that runs out, speed. Exit code 1 if a check fails.
+    """
     from geval_local.audit import audit_judge
-    from geval_local.cli.progress import load_shown
+    from geval_local.cli.gates import EXIT_GATE
+    from geval_local.cli.output.audits import self_check_record, show_self_check
+    from geval_local.cli.progress import load_shown, show_progress
     from geval_local.engine.batched import PaddedEngine
+    from geval_local.engine.self_check import check_engine
     from geval_local.metric import Metric
     from geval_local.models.head import Head
     from geval_local.steps import with_pinned_steps
@@ -138,11 +145,24 @@ def check(
     alone = PaddedEngine(model, Head(model), batch_tokens=1)
     audit = audit_judge(judge.loaded, judge.engine, alone, RequestMaker(judge.encoder, chosen, judge.context))
     engine_text = judge.engine_report.text
+    if not as_json:
+        _show(audit, judge.name, chosen, judge.encoder.style, engine_text)
+    note("checking the device ...", "dim")
+    with show_progress("checking the device", unit=""):
+        checked = check_engine(model, judge.engine, judge.engine_report)
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **_record(audit)}
-        print_json(record | {"engine_report": engine_text})
+        print_json(record | {"engine_report": engine_text, "self_check": self_check_record(checked)})
     else:
-        _show(audit, judge.name, chosen, judge.encoder.style, engine_text)
+        show_self_check(checked)
+    if checked.failed:
+        note(
+            f"failed: {', '.join(dict.fromkeys(checked.failed))}. Do not trust scores from this device. "
+            "--engine padded shares nothing between prompts and may serve meanwhile. Please report it with the output "
+            "of --json.",
+            "red",
+        )
+        raise typer.Exit(EXIT_GATE)
 
 
 @app.command()

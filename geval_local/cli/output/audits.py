@@ -1,15 +1,18 @@
-"""Tables of an audit: tokens of a form, surface forms of the labels, what was dropped."""
+"""Tables of an audit: tokens of a form, surface forms of the labels, what was dropped; what a device does."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.console import print_table, result_console
 
 if TYPE_CHECKING:
     from geval_local.audit import PromptAudit
+    from geval_local.engine.self_check import SelfCheck
 
-__all__ = ["label_record", "show_labels", "show_tokens"]
+__all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens"]
 
 #: Tokens shown from either end of a long form.
 TOKENS_SHOWN = 24
@@ -85,3 +88,54 @@ def label_record(audit: PromptAudit) -> dict[str, Any]:
         "collisions": [list(pair) for pair in audit.collisions],
         "inner_nodes": [list(path) for path in audit.inner_nodes],
     }
+
+
+def show_self_check(checked: SelfCheck) -> None:
+    """Print what computes, and how, and a line for every check."""
+    console = result_console()
+    console.rule("this device", align="left")
+
+    def line(what: str, value: str) -> None:
+        console.print(f"{what:<24} {value}", markup=False, soft_wrap=True)
+
+    device = checked.device
+    for one in device["devices"]:
+        memory = f", {one['memory_bytes'] / 1e9:.0f} GB" if "memory_bytes" in one else ""
+        line("device", f"{one['device']}: {one['name']}{memory}")
+    names = {"torch": "torch", "cuda": "CUDA", "hip": "HIP", "triton": "Triton", "transformers": "transformers"}
+    versions = ", ".join(f"{name} {device[key]}" for key, name in names.items() if device[key])
+    line("versions", f"{versions}; float32 products: {device['float32_products']}")
+    line("attention", device["attention"])
+    line("token budget", f"{device['batch_tokens']}, {device['look_ahead']} packs launched ahead")
+    line("probe at loading", _probe_text(device["probe"]))
+    for finding in checked.findings:
+        mark = {True: "ok", False: "FAILED", None: "-"}[finding.passed]
+        line(f"{mark:<6} {finding.name}", finding.text)
+
+
+def _probe_text(probe: dict[str, Any] | None) -> str:
+    if probe is None:
+        return "none: the engine was asked for, or shares nothing"
+    left_out = [f"window of {probe['window_not_reached']} not reached"] if probe["window_not_reached"] else []
+    left_out += [probe["left_out"]] if probe["left_out"] else []
+    done = f"{probe['difference']:.1e} nats on {probe['tokens']} tokens ({probe['tolerance']:g} allowed)"
+    return "; ".join([done, *left_out])
+
+
+def self_check_record(checked: SelfCheck) -> dict[str, Any]:
+    """Give what a device was found to do as plain JSON values."""
+    return {
+        "passed": not checked.failed,
+        "device": _finite(checked.device),
+        "checks": [
+            {"name": one.name, "passed": one.passed, "text": one.text, "figures": _finite(one.figures)}
+            for one in checked.findings
+        ],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Write figures that are not numbers as null: JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

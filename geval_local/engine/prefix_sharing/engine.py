@@ -57,6 +57,8 @@ class PrefixSharingEngine:
 
     Attributes
     ----------
+    kernel : FlexKernel or None
+        As given.
     computed_tokens : int
         Tokens that went through the model so far.
     spans : tuple of (int or None)
@@ -77,6 +79,7 @@ class PrefixSharingEngine:
         look_ahead: int | None = None,
     ) -> None:
         self._launcher = Launcher(model, head, kernel=kernel)
+        self.kernel = kernel
         self._group = length_groups(model.config)
         self._padded = padded
         self._work: Work | None = None

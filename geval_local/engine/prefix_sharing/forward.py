@@ -11,7 +11,7 @@ tokens x tokens is ever built, and who sees whom is in the pack's layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -152,14 +152,24 @@ class Launcher:
         Its read-out head.
     kernel : FlexKernel, optional
         Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
+    attention : callable
+        Makes a pack's attention; for who wants to watch it.
     """
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, kernel: FlexKernel | None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        *,
+        kernel: FlexKernel | None,
+        attention: Callable[..., PackAttention] = PackAttention,
+    ) -> None:
         self.trunk = trunk_of(model)
         self.device = input_device(model)
         self._config = model.config
         self._head = head
         self._kernel = kernel
+        self._attention = attention
         self._linear = convertible(self.trunk) if convolution_is_faster() else ()
         self._reset_rope = rope_reset(self.trunk)
 
@@ -195,7 +205,7 @@ class Launcher:
     ) -> Launched:
         stream = work.stream
         layout = lay_out(stream, start, stop, path)
-        attention = PackAttention(layout, store, kernel=self._kernel)
+        attention = self._attention(layout, store, kernel=self._kernel)
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
         positions = to_device(stream.positions[start:stop], self.device)
         self._reset_rope()

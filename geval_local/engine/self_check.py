@@ -1,0 +1,567 @@
+"""Whether a judge computes on its device what it should: checks of the loaded engine that need no data.
+
+Loading probes an engine with a few short prompts. This asks more, and of the very engine that will score: attention
+against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none, memory
+that runs out, and what is computed twice; and it measures speed and memory. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from geval_local.engine.attention_check import attention_errors
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import (
+    MEMORY_SHARE,
+    EngineReport,
+    bytes_per_token,
+    expected_spans,
+    longest_span,
+)
+from geval_local.engine.interface import Engine
+from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
+from geval_local.engine.prefix_sharing.flex import why_no_kernel
+from geval_local.engine.prefix_sharing.packs import lay_requests_out
+from geval_local.engine.probe import (
+    HALF,
+    PROBE_OPERATIONS,
+    PROBE_OPERATIONS_ELSEWHERE,
+    SHORT_PROBE,
+    TOLERANCE,
+    distance,
+    label_logprobs,
+)
+from geval_local.engine.throughput import linear_share, matmul_rate, operations, synchronize
+from geval_local.errors import first_line
+from geval_local.models.head import Head, gpus_of, input_device, trunk_of
+from geval_local.models.memory import PeakMemory, free_memory
+from geval_local.models.precision import dtype_name
+from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
+from geval_local.tokens.requests import Request
+
+__all__ = ["Finding", "SelfCheck", "check_engine", "synthetic_requests"]
+
+#: A check may cost so many times what the probe at loading may.
+_TIMES_THE_PROBE = 5
+#: Tokens of a prompt where no window asks for more: some tiles of a kernel's.
+_LENGTH = 192
+#: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, their trie six times.
+_COST = 40
+#: Into how many packs, at least, the synthetic prompts are cut.
+_CUTS = (3, 5, 8)
+#: Error of a layer's attention that is rounding, as a share of the largest value that it averages.
+_ATTENTION = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 6e-3}
+#: A document and a candidate of the workload that speed is measured on, in tokens, after a metric's prefix.
+_PREFIX, _DOCUMENT, _CANDIDATE, _CANDIDATES = 210, 470, 75, 16
+_GIB = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check came to.
+
+    Attributes
+    ----------
+    name : str
+        What was checked.
+    passed : bool or None
+        None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
+    text : str
+        One line for people.
+    figures : mapping
+        The same for programs: plain JSON values.
+    """
+
+    name: str
+    passed: bool | None
+    text: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """All that was found out about a judge on its device.
+
+    Attributes
+    ----------
+    device : mapping
+        What computes, and how: plain JSON values.
+    findings : tuple of Finding
+        In the order of the checks.
+    """
+
+    device: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return tuple(finding.name for finding in self.findings if finding.passed is False)
+
+
+def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -> SelfCheck:
+    """Check the engine that serves a model, on the device that it is on.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal LM in evaluation mode.
+    engine : Engine
+        The one that scores with it; its budget is changed for the checks and put back.
+    report : EngineReport
+        Why it is that one.
+
+    Returns
+    -------
+    SelfCheck
+        A check that raises has failed; its finding says how.
+    """
+    subject = _Subject(model, engine)
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "attention": partial(_attention, subject),
+        "packed against one at a time": partial(_packed, subject),
+        "computed ahead": partial(_ahead, subject),
+        "out of memory": partial(_out_of_memory, subject),
+        "shared tokens": partial(_shared, subject),
+        "memory": partial(_memory, subject),
+        "speed": partial(_speed, subject),
+    }
+    findings: list[Finding] = []
+    for name, check in checks.items():
+        try:
+            findings += check()
+        except Exception as error:  # whatever a broken device or driver raises is what the check is for
+            findings.append(Finding(name, False, f"{type(error).__name__}: {first_line(error)}"))
+    return SelfCheck(_described(model, engine, report), tuple(findings))
+
+
+def synthetic_requests(
+    vocabulary: int,
+    *,
+    prefix: int,
+    document: int,
+    candidate: int,
+    documents: int = 3,
+    candidates: int = 4,
+    seed: int = 1,
+) -> list[Request]:
+    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Token ids are below half of it: the upper half is where stand-ins for images and the like are found.
+    prefix, document, candidate : int
+        Lengths in tokens, each at least 1.
+    documents, candidates : int
+        How many documents, and candidates of each.
+    seed : int
+        Of the token ids.
+
+    Returns
+    -------
+    list of Request
+        Every second one is read on a scale of one token per label, 1-5, the others on 0-100 in digits.
+    """
+    generator = np.random.default_rng(seed)
+    high = max(16, vocabulary // 2)
+
+    def text(length: int) -> NDArray[np.int32]:
+        return generator.integers(0, high, length, dtype=np.int32)
+
+    tokens = generator.permutation(high)[:15].tolist()
+    digits, labels = tokens[:10], tokens[10:]
+    flat = LabelTrie([SurfaceForm(number, str(number), (token,)) for number, token in enumerate(labels)], len(labels))
+    spelled = LabelTrie(
+        [SurfaceForm(value, str(value), tuple(digits[int(digit)] for digit in str(value))) for value in range(101)], 101
+    )
+    head = text(prefix)
+    made = []
+    for _ in range(documents):
+        source = text(document)
+        made += [
+            Request(np.concatenate([head, source, text(candidate)]), spelled if number % 2 else flat, head)
+            for number in range(candidates)
+        ]
+    return made
+
+
+class _Subject:
+    """A model, its engine, and synthetic prompts for them, as long as the device can afford.
+
+    Attributes
+    ----------
+    span : int or None
+        What the prompts are to reach beyond: a sliding window, or a chunk of recurrent layers.
+    length : int
+        Tokens of a prompt.
+    one_row : bool
+        Whether the engine computes one prompt at a time anyway.
+    """
+
+    def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
+        self.model, self.engine = model, engine
+        config: Any = model.config.get_text_config()
+        self.vocabulary = int(config.vocab_size)
+        self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - 4
+        device = input_device(model).type
+        allowed = _TIMES_THE_PROBE * PROBE_OPERATIONS.get(device, PROBE_OPERATIONS_ELSEWHERE)
+        self.affordable = int(allowed / (2 * max(model.num_parameters(), 1)))
+        spans = [span for span in expected_spans(config) if span is not None]
+        self.span = min(spans, default=None) if engine.name == "trie" else longest_span(config)
+        self.one_row = engine.name == "padded" and engine.batch_tokens == 1
+        wanted = max(_LENGTH, 0 if self.span is None else self.span + self.span // 2 + SHORT_PROBE)
+        if _COST * wanted > self.affordable:
+            wanted = max(SHORT_PROBE, min(_LENGTH, self.affordable // _COST))
+        self.length = max(8, min(wanted, self.limit))
+
+    @cached_property
+    def requests(self) -> list[Request]:
+        """Twelve prompts of three documents."""
+        prefix, document = self.length // 4, self.length // 2
+        return synthetic_requests(
+            self.vocabulary, prefix=prefix, document=document, candidate=self.length - prefix - document
+        )
+
+    @cached_property
+    def alone(self) -> list[NDArray[np.float64]]:
+        """Label log-probabilities of the prompts, one at a time."""
+        return label_logprobs(PaddedEngine(self.model, Head(self.model), batch_tokens=1), self.requests)
+
+    @cached_property
+    def budgets(self) -> list[int]:
+        """Token budgets under which the prompts are at least so many packs as `_CUTS` says."""
+        with self.set_to(1 << 40):
+            total = sum(pack.tokens for pack in self.engine.plan(self.requests))
+        return [max(1, total // cuts) for cuts in _CUTS]
+
+    @contextmanager
+    def set_to(self, batch_tokens: int, look_ahead: int | None = None) -> Iterator[None]:
+        """Give the engine another token budget for a while."""
+        engine: Any = self.engine
+        before = engine.batch_tokens, engine.limit, getattr(engine, "look_ahead", None)
+        engine.batch_tokens = engine.limit = batch_tokens
+        if look_ahead is not None:
+            engine.look_ahead = look_ahead
+        try:
+            yield
+        finally:
+            engine.batch_tokens, engine.limit = before[:2]
+            if look_ahead is not None:
+                engine.look_ahead = before[2]
+
+    def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool | None = None) -> float:
+        """Say how far label log-probabilities are from those of one prompt at a time; of one scale, or of both."""
+        chosen = [
+            number
+            for number, request in enumerate(self.requests)
+            if digits is None or (request.trie.labels > 5) == digits
+        ]
+        return distance([found[number] for number in chosen], [self.alone[number] for number in chosen], self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's."""
+        return self.model.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """What `apart` may be."""
+        return TOLERANCE[self.dtype]
+
+    def compared(self, difference: float) -> str:
+        """Write a difference beside what is allowed."""
+        of = "a typical prompt's, " if self.dtype in HALF else ""
+        return f"{difference:.1e} nats ({of}{self.tolerance:g} allowed)"
+
+
+def _attention(subject: _Subject) -> Iterator[Finding]:
+    """Compare what layers make of a real pack with the definition of attention, in float64 on the CPU."""
+    name, engine = "attention", subject.engine
+    if not isinstance(engine, PrefixSharingEngine):
+        yield Finding(name, None, "the model's own: this engine leaves it alone")
+        return
+    errors = attention_errors(subject.model, engine, subject.requests)
+    allowed = _ATTENTION[subject.dtype]
+    kinds = ", ".join(
+        f"{'full' if span is None else f'window of {span}'}: {error:.1e}" for span, error in errors.items()
+    )
+    passed = bool(errors) and all(error <= allowed for error in errors.values())
+    figures = {"allowed": allowed, "errors": {str(span): error for span, error in errors.items()}}
+    yield Finding(
+        name, passed, f"against its definition, relative error of layers with {kinds} ({allowed:g} allowed)", figures
+    )
+
+
+def _packed(subject: _Subject) -> Iterator[Finding]:
+    """Compare packs of three sizes with one prompt at a time, on both scales."""
+    name = "packed against one at a time"
+    if subject.one_row:
+        yield Finding(name, None, "prompts go one at a time")
+        return
+    worst = 0.0
+    for budget in subject.budgets:
+        with subject.set_to(budget):
+            packs = len(subject.engine.plan(subject.requests))
+            found = label_logprobs(subject.engine, subject.requests)
+        flat, spelled = (subject.apart(found, digits=digits) for digits in (False, True))
+        worst = float(np.max([worst, flat, spelled]))  # a NaN stays one
+        yield Finding(
+            name,
+            packs >= _CUTS[0] and flat <= subject.tolerance and spelled <= subject.tolerance,
+            f"{packs} packs of at most {budget} tokens: 1-5 differs by {flat:.1e}, 0-100 in digits by "
+            + subject.compared(spelled),
+            {
+                "packs": packs,
+                "batch_tokens": budget,
+                "difference": flat,
+                "difference_digits": spelled,
+                "tolerance": subject.tolerance,
+            },
+        )
+    if subject.span is None:
+        return
+    figures = {"span": subject.span, "prompt_tokens": subject.length}
+    if subject.length <= subject.span:
+        why = "by the model's positions" if subject.length >= subject.limit else "in the time that a check may take"
+        text = f"{subject.span} tokens not reached: prompts of {subject.length} are the longest {why}"
+        yield Finding("beyond the window", None, text, figures)
+    else:
+        text = f"prompts of {subject.length} tokens, window or chunk of {subject.span}: " + subject.compared(worst)
+        yield Finding("beyond the window", worst <= subject.tolerance, text, figures | {"difference": worst})
+
+
+def _ahead(subject: _Subject) -> Iterator[Finding]:
+    """Compare packs launched before the figures of earlier ones are waited for with packs that wait, bit for bit."""
+    name, engine = "computed ahead", subject.engine
+    if not isinstance(engine, PrefixSharingEngine):
+        yield Finding(name, None, "this engine waits for every pack")
+        return
+    depth, budget = max(2, engine.look_ahead), subject.budgets[-1]
+    found = []
+    for look_ahead in (0, depth):
+        with subject.set_to(budget, look_ahead):
+            found.append(label_logprobs(engine, subject.requests))
+    different = sum(not np.array_equal(one, other) for one, other in zip(*found, strict=True))
+    text = f"{depth} packs launched ahead against none: " + (
+        "the same bits" if not different else f"{different} of {len(subject.requests)} prompts differ"
+    )
+    yield Finding(name, not different, text, {"look_ahead": depth, "different": different})
+
+
+def _out_of_memory(subject: _Subject) -> Iterator[Finding]:
+    """Let memory run out once: the pack must be halved, and every prompt scored."""
+    name, engine, budget = "out of memory", subject.engine, subject.budgets[0]
+    if subject.one_row:
+        yield Finding(name, None, "prompts go one at a time: there is nothing to halve")
+        return
+    device = input_device(subject.model)
+    forced: list[int] = []
+
+    def run_out(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        ids: Any = named.get("input_ids", given[0] if given else None)
+        large = ids is not None and ids.numel() > FLOOR and (engine.name == "trie" or len(ids) > 1)
+        if large and not forced:
+            forced.append(int(ids.numel()))
+            _ask_for_too_much(device)
+
+    hook = trunk_of(subject.model).register_forward_pre_hook(run_out, with_kwargs=True)
+    try:
+        with subject.set_to(budget):
+            found = label_logprobs(engine, subject.requests)
+            limit = engine.limit
+    finally:
+        hook.remove()
+    if not forced:
+        yield Finding(name, None, f"not tried: no pass has more than {FLOOR} tokens")
+        return
+    difference = subject.apart(found)
+    yield Finding(
+        name,
+        limit < budget and difference <= subject.tolerance,
+        f"forced at a pass of {forced[0]} tokens: budget {budget} to {limit}, every prompt scored, differs by "
+        + subject.compared(difference),
+        {"pass_tokens": forced[0], "batch_tokens": budget, "limit": limit, "difference": difference},
+    )
+
+
+def _ask_for_too_much(device: torch.device) -> None:
+    """Make a GPU's allocator fail in earnest; a CPU's would rather end the process."""
+    if device.type == "cuda":
+        torch.empty(4 * torch.cuda.mem_get_info(device)[1], dtype=torch.uint8, device=device)
+    raise torch.OutOfMemoryError("forced by the check")
+
+
+def _shared(subject: _Subject) -> Iterator[Finding]:
+    """Count the tokens that were computed against the distinct ones."""
+    name, engine = "shared tokens", subject.engine
+    before = getattr(engine, "computed_tokens", None)
+    if before is None:
+        yield Finding(name, None, "this engine shares none")
+        return
+    label_logprobs(engine, subject.requests)
+    computed = int(getattr(engine, "computed_tokens", 0)) - before
+    distinct = len(lay_requests_out(range(len(subject.requests)), subject.requests).stream)
+    prompts = sum(len(request.ids) for request in subject.requests)
+    yield Finding(
+        name,
+        computed <= distinct if engine.name == "trie" else None,
+        f"{computed:,} computed, {distinct:,} distinct, {prompts:,} in all prompts",
+        {"computed": computed, "distinct": distinct, "prompts": prompts},
+    )
+
+
+def _workload(subject: _Subject) -> list[Request]:
+    """Prompts of three full packs, or of as many tokens as the device can afford."""
+    shrink = min(1.0, subject.limit / (_PREFIX + _DOCUMENT + _CANDIDATE))
+    prefix, document, candidate = (max(1, int(shrink * size)) for size in (_PREFIX, _DOCUMENT, _CANDIDATE))
+    tokens = min(3 * subject.engine.batch_tokens, subject.affordable) - prefix
+    if subject.engine.name == "padded":  # every prompt is computed whole, and once for every path of digits
+        tokens = tokens * (document + candidate) // ((prefix + document + candidate) * _CANDIDATES)
+    candidates = max(1, min(_CANDIDATES, (tokens - document) // candidate))
+    return synthetic_requests(
+        subject.vocabulary,
+        prefix=prefix,
+        document=document,
+        candidate=candidate,
+        documents=max(1, round(tokens / (document + candidates * candidate))),
+        candidates=candidates,
+        seed=2,
+    )
+
+
+def _memory(subject: _Subject) -> Iterator[Finding]:
+    """Compare the peak of full packs with what their size was planned by."""
+    name, engine, model = "memory", subject.engine, subject.model
+    if not gpus_of(model):
+        yield Finding(name, None, f"not measured on this device ({input_device(model).type})")
+        return
+    if not isinstance(engine, PrefixSharingEngine):
+        yield Finding(name, None, "this engine's budget is not planned from memory")
+        return
+    costs = bytes_per_token(model, engine)
+    requests = _workload(subject)
+    packs = engine.plan(requests)
+    free = {device: free_memory(device) for device in costs}
+    peak = PeakMemory(list(costs))
+    for _ in engine.execute(requests, packs):
+        pass
+    largest = max(pack.tokens for pack in packs)
+    figures = {
+        str(device): {
+            "peak_bytes": peak.added(device),
+            "forecast_bytes": round(cost * largest),
+            "free_bytes": free[device],
+        }
+        for device, cost in costs.items()
+    }
+    text = "; ".join(
+        f"{device}: peak {one['peak_bytes'] / _GIB:.2f} GiB, forecast {one['forecast_bytes'] / _GIB:.2f}, "
+        f"free {one['free_bytes'] / _GIB:.1f}"
+        for device, one in figures.items()
+    )
+    # A budget is planned to take this share of what is free: beyond its inverse there is no room left.
+    passed = all(one["peak_bytes"] * MEMORY_SHARE <= one["forecast_bytes"] for one in figures.values())
+    yield Finding(name, passed, f"{text} (packs of {largest} tokens)", {"pack_tokens": largest, "devices": figures})
+
+
+def _speed(subject: _Subject) -> Iterator[Finding]:
+    """Measure tokens per second, and the share of the rate that the device reaches on the model's own matrices."""
+    engine, model = subject.engine, subject.model
+    device, requests = input_device(model), _workload(subject)
+    if device.type != "cpu":  # kernels are compiled and tuned at their first use
+        label_logprobs(engine, requests)
+    synchronize(device)
+    start = time.perf_counter()
+    packs = engine.plan(requests)
+    for _ in engine.execute(requests, packs):
+        pass
+    synchronize(device)
+    seconds = time.perf_counter() - start
+    tokens = sum(pack.tokens for pack in packs)
+    figures: dict[str, Any] = {"tokens": tokens, "packs": len(packs), "seconds": seconds, "rate": tokens / seconds}
+    text = f"{tokens / seconds:,.0f} tokens/s ({tokens:,} tokens, {len(packs)} packs)"
+    if linear_share(model) >= 0.9:
+        rate = matmul_rate(model, min(engine.batch_tokens, tokens), 0.5)
+        flops = operations(model, requests) / seconds
+        figures |= {"flops": flops, "matmul_flops": rate, "share": flops / rate}
+        text += (
+            f", {flops / 1e9:,.0f} GFLOP/s: {100 * flops / rate:.0f} % of the {rate / 1e9:,.0f} measured on the "
+            "model's own matrices"
+        )
+    else:
+        text += "; no share of a matmul rate, since not all of its weights are plain linear layers"
+    yield Finding("speed", None, text, figures)
+
+
+def _described(model: PreTrainedModel, engine: Engine, report: EngineReport) -> dict[str, Any]:
+    """Say what computes, and how."""
+    device = input_device(model)
+    devices = [_device_record(one) for one in gpus_of(model)] or [_device_record(device)]
+    kernel = getattr(engine, "kernel", None)
+    if kernel is not None:
+        attention = "FlexAttention, one kernel"
+    elif engine.name == "trie":
+        missing = why_no_kernel(device) or (report.note if device.type == "cuda" else None)
+        attention = "in pieces" + (f": {missing}" if missing else "")
+    else:
+        attention = "the model's own"
+    return {
+        "devices": devices,
+        "attention": attention,
+        "engine": report.text,
+        "batch_tokens": engine.batch_tokens,
+        "look_ahead": getattr(engine, "look_ahead", 0),
+        "dtype": dtype_name(model.dtype),
+        "probe": None
+        if report.difference is None
+        else {
+            "difference": report.difference,
+            "tolerance": report.tolerance,
+            "tokens": report.probe_tokens,
+            "window_not_reached": report.window,
+            "left_out": report.note,
+        },
+        "float32_products": torch.get_float32_matmul_precision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "triton": _triton_version(),
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _device_record(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"device": str(device), "name": platform.processor() or platform.machine()}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(device),
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "free_bytes": free_memory(device),
+    }
+
+
+def _triton_version() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
