@@ -132,7 +132,8 @@ class Tool:
         self, items: list[Any], sides: list[str], *, less_people: bool = False
     ) -> tuple[float, float, float, float]:
         """Gap of two sides, its interval and p."""
-        from geval_local.analysis.studies.bias import against_people, gap
+        from geval_local.analysis.studies.bias import against_people
+        from geval_local.analysis.studies.sides import gap
 
         found = gap(against_people(items) if less_people else items, sides, "a", "b")
         return found.difference.value, found.difference.low, found.difference.high, found.p

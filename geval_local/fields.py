@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -19,6 +19,7 @@ from geval_local.errors import ConfigurationError, FieldError, UnscorableError
 
 __all__ = [
     "ALIASES",
+    "EVERY",
     "MAX_CHARACTERS",
     "PLACEHOLDER",
     "SYSTEM_FIELDS",
@@ -57,6 +58,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 #: Columns that name the writer of an output, best first.
 SYSTEM_FIELDS = ("system_id", "system")
+#: In a path: every item of a list, every value of an object.
+EVERY = "*"
 #: A field of a sample in a published prompt, such as ``{{Document}}``.
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w ]*?)\s*\}\}")
 #: Aliases that published prompts use; others stay what they are, because a prompt may well have two of them.
@@ -111,7 +114,8 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """Find a value by a column's name, or by a dotted path into one: ``scores.coherence``, ``turns.0.content``.
 
     A column of exactly that name comes first. A number counts the items of a list, from 0, and from its end if it is
-    negative. Objects and lists that stand in a CSV cell as JSON are looked into.
+    negative. ``*`` stands for every item of a list and every value of an object, and gives one flat list of what is
+    found in them: ``annotators.*.coherence``. Objects and lists that stand in a CSV cell as JSON are looked into.
 
     Parameters
     ----------
@@ -122,13 +126,21 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     default : object
         What to return where there is nothing.
     """
-    if path in row:
-        return row[path]
-    value: Any = row
-    for part in path.split("."):
+    return row[path] if path in row else _walk(row, path.split("."), default)
+
+
+def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
+    for place, part in enumerate(parts):
         value = _decoded(value)
         if isinstance(value, Mapping) and part in value:
             value = value[part]
+        elif part == EVERY and isinstance(value, Mapping | list | tuple):
+            rest = parts[place + 1 :]
+            children = list(value.values() if isinstance(value, Mapping) else value)
+            found = [one for child in children if (one := _walk(child, rest, _ABSENT)) is not _ABSENT]
+            if EVERY in rest:
+                found = list(chain.from_iterable(found))
+            return found or default
         elif isinstance(value, list | tuple) and part.removeprefix("-").isdecimal() and len(part) < 10:
             index = int(part)
             if not -len(value) <= index < len(value):

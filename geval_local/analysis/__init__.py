@@ -5,7 +5,7 @@
 - `ratings`: human ratings, published benchmark files, other people's outputs
 - `statistics`: coefficients, levels, intervals and tests
 - `studies`: meta-evaluation, comparison, bias, calibration, jury, the human ceiling
-- `tables`: results as headers and rows
+- `tables`, `system_tables`, `text_table`: results as headers and rows of text
 
 Names are imported from these modules; importing the package itself loads nothing.
 """

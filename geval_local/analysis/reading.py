@@ -11,12 +11,13 @@ from typing import Any
 
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup, nearest, output_text
+from geval_local.fields import EVERY, SYSTEM_FIELDS, lookup, nearest, output_text
 from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number
 from geval_local.runs.results import result_file
 
 __all__ = [
     "check_ratings",
+    "each_place",
     "figures_of",
     "missing_field",
     "number_at",
@@ -67,6 +68,21 @@ def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
             hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
         )
     return number
+
+
+def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+    """Spell out the last ``*`` of a path: ``ratings.*`` is ``ratings.0``, ``ratings.1``, ... as far as any row goes."""
+    before, star, after = path.rpartition(f".{EVERY}")
+    if not star:
+        return [path]
+    keys: dict[str, None] = {}
+    for row in rows:
+        held = decoded(lookup(row, before))
+        if isinstance(held, Mapping):
+            keys |= dict.fromkeys(map(str, held))
+        elif isinstance(held, list | tuple):
+            keys |= dict.fromkeys(map(str, range(len(held))))
+    return [f"{before}.{key}{after}" for key in keys] or [path]
 
 
 def _number(value: Any) -> float:

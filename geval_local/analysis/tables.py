@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from geval_local.analysis.ratings.published import PublishedTable
 from geval_local.analysis.ratings.responses import ParsedResponses
@@ -12,7 +11,6 @@ from geval_local.analysis.statistics.agreement import Agreement
 from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.statistics.significance import Comparison
-from geval_local.analysis.studies.bias import Gap, SideMean
 from geval_local.analysis.studies.calibration import Calibration, Figures
 from geval_local.analysis.studies.ceiling import Ceiling
 from geval_local.analysis.studies.comparison import Difference
@@ -20,6 +18,8 @@ from geval_local.analysis.studies.jury import Jury
 from geval_local.analysis.studies.length import LengthBias
 from geval_local.analysis.studies.prior import PriorEffect
 from geval_local.analysis.studies.sampling import SamplingCost, Spread
+from geval_local.analysis.studies.sides import Gap, SideMean
+from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
 from geval_local.interval import Interval
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "disagreement_table",
     "gap_table",
     "interval",
+    "interval_warnings",
     "largest_table",
     "length_table",
     "number",
@@ -46,42 +47,6 @@ __all__ = [
     "side_table",
     "weight_table",
 ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Headers, rows of cells, and what belongs under the table.
-
-    Attributes
-    ----------
-    headers : tuple of str
-        One per column; the first names the rows, the others are to be aligned to the right.
-    rows : tuple of tuple of str
-        As many cells as headers.
-    notes : tuple of str
-        One line each.
-    """
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-
-def number(value: float, digits: int = 3) -> str:
-    """Write a figure; a dash where it is undefined."""
-    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
-
-
-def p_value(p: float) -> str:
-    """Write a p-value, never as 0."""
-    return "-" if not math.isfinite(p) else "< .0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
-
-
-def interval(value: Interval, digits: int = 3) -> str:
-    """Write a figure with its interval, where it has one."""
-    if not (math.isfinite(value.value) and math.isfinite(value.low)):
-        return number(value.value, digits)
-    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
 def correlation_table(
@@ -121,23 +86,14 @@ def correlation_table(
         notes.append("accuracy: pairs ordered, or tied, as people do, with calibrated ties (Deutsch et al., 2023)")
     if len({result.points for result in results.values() if result.level == "summary"}) > 1:
         notes.append("rows with different points are about different documents: only a test on common ones compares")
-    notes += _warnings({name: getattr(result, wanted[0]) for name, result in results.items()})
+    notes += interval_warnings({name: getattr(result, wanted[0]) for name, result in results.items()})
     return Table(headers, tuple(rows), tuple(dict.fromkeys(notes)))
-
-
-def _warnings(intervals: Mapping[str, Interval]) -> list[str]:
-    """Say which intervals are not to be relied upon."""
-    found: dict[str, list[str]] = {}
-    for name, one in intervals.items():
-        if one.warning:
-            found.setdefault(one.warning, []).append(name)
-    return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
 
 
 def average_table(averages: Mapping[str, Interval], what: str, *, digits: int = 3) -> Table:
     """Averages over a benchmark's dimensions, one row per contender."""
     rows = tuple((name, interval(one, digits)) for name, one in averages.items())
-    return Table(("", what), rows, tuple(_warnings(averages)))
+    return Table(("", what), rows, tuple(interval_warnings(averages)))
 
 
 def ceiling_table(ceiling: Ceiling) -> Table:
@@ -153,11 +109,15 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p")
-    return Table(headers, tuple(rows), (*notes, *_warnings({"people": ceiling.people})))
+    return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
 
 
 def benchmark_table(
-    own: Mapping[str, Mapping[str, Correlation]], published: PublishedTable, *, digits: int = 3
+    own: Mapping[str, Mapping[str, Correlation]],
+    published: PublishedTable,
+    columns_of: Mapping[str, str] | None = None,
+    *,
+    digits: int = 3,
 ) -> Table:
     """Own rows above the published ones, on the published table's coefficient and columns.
 
@@ -165,16 +125,19 @@ def benchmark_table(
     ----------
     own : mapping of str to mapping of str to Correlation
         Name of a judge or metric -> dimension -> result. The average is over the table's dimensions, and only where all
-        of them are defined. A benchmark of one dimension fills the column of the file that it is (``xsum`` for QAGS).
+        of them are defined.
     published : PublishedTable
         The paper's.
+    columns_of : mapping of str to str, optional
+        Dimension -> its column, where that has another name: the half of QAGS that the file is.
     """
     columns = published.columns
     rows = []
     for name, results in own.items():
-        values = {key: getattr(result, published.coefficient).value for key, result in results.items()}
-        if published.benchmark == "qags":
-            values = {"xsum": values.get("consistency", math.nan)}
+        values = {
+            (columns_of or {}).get(key, key): getattr(result, published.coefficient).value
+            for key, result in results.items()
+        }
         dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
         values["average"] = sum(dimensions) / len(dimensions)
         rows.append((name, *(number(values.get(column, math.nan), digits) for column in columns), "measured"))
@@ -210,7 +173,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         *(result.why for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
         "detectable: smallest true difference found with 80 % probability; p (Holm): for all tests of this table",
-        *_warnings({name: result.difference for name, result in results.items()}),
+        *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table(headers, rows, tuple(dict.fromkeys(notes)))
 
@@ -266,7 +229,7 @@ def sampling_table(costs: Sequence[SamplingCost]) -> Table:
 def side_table(means: Sequence[SideMean]) -> Table:
     """One row per side."""
     rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
-    notes = ("every document weighs the same", *_warnings({m.side: m.mean for m in means}))
+    notes = ("every document weighs the same", *interval_warnings({m.side: m.mean for m in means}))
     return Table(("", "mean score", "mean human", "n", "unscored"), rows, notes)
 
 
@@ -288,7 +251,7 @@ def gap_table(gaps: Mapping[str, Gap]) -> Table:
         for name, g in gaps.items()
     )
     headers = (*("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "test", "documents", "left out"),)
-    return Table(headers, rows, tuple(_warnings({name: g.difference for name, g in gaps.items()})))
+    return Table(headers, rows, tuple(interval_warnings({name: g.difference for name, g in gaps.items()})))
 
 
 def calibration_table(calibration: Calibration) -> Table:
@@ -311,7 +274,7 @@ def calibration_table(calibration: Calibration) -> Table:
         f"gain in {unit} over raw scores {interval(held.gain)}, over rescaling {interval(held.over_rescaled)}, "
         f"over the constant {interval(held.over_constant)}",
         f"verdict: {held.verdict}",
-        *_warnings({"": held.gain}),
+        *interval_warnings({"": held.gain}),
     )
     return Table(("", "RMSE" if held.loss == "squared" else "MAE", *COEFFICIENTS), rows, notes)
 
@@ -350,13 +313,20 @@ def prior_table(effect: PriorEffect) -> Table:
         (name, number(mean), *("-" if result is None else interval(getattr(result, c)) for c in COEFFICIENTS))
         for name, mean, result in sides
     )
-    notes: tuple[str, ...] = ()
+    notes = [f"removing the prior {effect.verdict}"]
+    if effect.gain is not None:
+        notes.append(
+            f"gain in mean squared error on held-out documents, after a straight line: {interval(effect.gain)}"
+        )
+    if effect.agreement is not None:
+        test = effect.agreement
+        notes.append(f"gain in {test.level} {test.coefficient}: {interval(test.difference)}, p {p_value(test.p)}")
     if effect.before is not None:
-        notes = (
+        notes += [
             f"{effect.before.level}-level agreement with the human ratings",
             f"95 % intervals hold for {effect.before.holds_for}",
-        )
-    return Table(("", "mean score", *COEFFICIENTS), rows, notes)
+        ]
+    return Table(("", "mean score", *COEFFICIENTS), rows, tuple(notes))
 
 
 def weight_table(jury: Jury) -> Table:
@@ -386,7 +356,11 @@ def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], co
         )
         for index in order
     )
-    return Table(("item", "disagreement", "jury", *judges), rows, ("disagreement: Jensen-Shannon divergence, nats",))
+    return Table(
+        ("item", "disagreement", "jury", *judges),
+        rows,
+        ("disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale",),
+    )
 
 
 def difference_table(differences: Mapping[str, Difference]) -> Table:

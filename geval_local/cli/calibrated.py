@@ -29,12 +29,13 @@ def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[
     Raises
     ------
     ConfigurationError
-        If a file is none, belongs to a metric that is not scored, or two belong to one metric.
+        If a file is none, does not help on held-out documents, belongs to a metric that is not scored, or two belong to
+        one metric.
     """
     found: dict[Path, tuple[str, ScoreCalibrator]] = {}
     names = [metric.name for metric in metrics]
     for path in paths:
-        calibration = load_calibration(path)
+        calibration = _helpful(path)
         if calibration.metric not in names:
             raise ConfigurationError(
                 f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
@@ -48,8 +49,29 @@ def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[
 
 def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
     """Read the calibration of a run that is resumed: its metric, and what applies it."""
-    calibration = load_calibration(path)
+    calibration = _helpful(path)
     return calibration.metric, ScoreCalibrator(calibration)
+
+
+def _helpful(path: Path) -> Calibration:
+    """Read a calibration that brings scores nearer to the ratings of documents that it was not fitted on.
+
+    Raises
+    ------
+    ConfigurationError
+        If it does not, by its own figures.
+    """
+    calibration = load_calibration(path)
+    held = calibration.held_out
+    if not held.helps:
+        gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
+        raise ConfigurationError(
+            f"{path} is not applied: the calibration {held.verdict} (gain in mean {held.loss} error {gained}, "
+            f"{held.groups} documents)",
+            hint="Fit it on more rated documents or by another --method, or leave it out: the scores as they are do "
+            "better, or as well.",
+        )
+    return calibration
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from geval_local.score import Estimator
 
 __all__ = [
     "Adapter",
@@ -21,6 +25,7 @@ __all__ = [
     "Distributed",
     "Dtype",
     "Engine",
+    "Estimators",
     "FailUnder",
     "Fields",
     "GroupBy",
@@ -37,6 +42,7 @@ __all__ = [
     "Style",
     "TrustRemoteCode",
     "Workers",
+    "read_estimators",
 ]
 
 _LOADING = "Loading"
@@ -138,6 +144,15 @@ New = Annotated[
 Constant = Annotated[
     ConstantName, typer.Option(help="Documents with constant scores: left out, or counted as no agreement (0).")
 ]
+Estimators = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--estimator",
+        metavar="NAME",
+        help="Another estimate from the stored distributions beside the scores: mode, median, quantile:Q, risk:LAMBDA, "
+        "sample:N, exact; may be repeated.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 Adapter = Annotated[
@@ -207,3 +222,17 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code", help="Let Python files of the model's directory run.", rich_help_panel=_LOADING
     ),
 ]
+
+
+def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estimator, ...]:
+    """Read ``--estimator``, after the usual ones where these are asked for too; each of them once.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is none.
+    """
+    from geval_local.analysis.studies.ablation import ABLATIONS
+    from geval_local.score import Estimator
+
+    return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))

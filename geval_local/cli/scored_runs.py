@@ -11,12 +11,15 @@ from typing import Any
 from geval_local.analysis.reading import figures_of, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.levels import Level
+from geval_local.analysis.studies.ablation import estimated_items
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import check_mapping, output_text
 from geval_local.io.checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.samples import Sample
 from geval_local.runs.results import result_file
+from geval_local.score import Estimator
+from geval_local.signature import signature_parts
 
 __all__ = ["ScoredRun", "level_for"]
 
@@ -36,6 +39,8 @@ class ScoredRun:
         The file; it may be given as the run directory that holds it.
     fields : mapping of str to str
         Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
+    estimator : Estimator or None
+        Estimates the scores anew from the stored label distributions; None takes them as they are.
     name : str
         The file's name without its extension, or that of the directory.
 
@@ -47,6 +52,7 @@ class ScoredRun:
 
     path: Path
     fields: Mapping[str, str] = field(default_factory=dict)
+    estimator: Estimator | None = None
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,9 +119,12 @@ class ScoredRun:
     ) -> list[ScoredItem]:
         """Read the scores of a metric, with ratings and groups where they are named."""
         figures = figures_of(self.rows, metric, self.path)
-        return rated_items(
+        items = rated_items(
             self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
         )
+        if self.estimator is None:
+            return items
+        return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
 
     def is_described(self, metric: str) -> bool:
         """Whether a manifest says what the scores of a metric are."""
@@ -135,6 +144,20 @@ class ScoredRun:
                 hint=f"`geval-local score` writes {manifest_path(self.path).name} beside its output; carry it along.",
             )
         return self.manifest.metrics[metric]
+
+    def signature(self, metric: str) -> str:
+        """Signature of a metric's scores, with the estimator that is in use here.
+
+        Raises
+        ------
+        ConfigurationError
+            As `origin`.
+        """
+        written = self.origin(metric).signature
+        if self.estimator is None:
+            return written
+        parts = {**signature_parts(written), "estimator": self.estimator.text}
+        return "|".join(f"{key}:{value}" for key, value in parts.items())
 
     def outputs(self) -> list[str | None]:
         """Text of every row's output, None where there is none."""

@@ -1,6 +1,7 @@
 """Rows in, results out.
 
 - ``rows``, ``csv_rows``: the rows of a file, as columns; ``samples``: rows to be scored, and the texts of their fields
+- ``nested``: records that hold several outputs, made one row for each
 - ``checks``: arguments and columns, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``
 - ``results``: result files read back; ``result_manifest``: the manifest beside a result file

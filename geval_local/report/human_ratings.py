@@ -51,7 +51,12 @@ def human_field(human: HumanFields | None, metric: str) -> str | None:
 
 
 def scored_items(
-    results: Results, keys: Sequence[str], metric: str, field: str | None, group_by: str | None
+    results: Results,
+    keys: Sequence[str],
+    metric: str,
+    field: str | None,
+    group_by: str | None,
+    system: str | None = None,
 ) -> list[ScoredItem]:
     """Bring the rows of one metric into the shape of the analyses.
 
@@ -67,14 +72,17 @@ def scored_items(
         Where the human rating is; single rows may lack it.
     group_by : str or None
         Field of the document; without it every item is a group of its own.
+    system : str, optional
+        Field that names the system; by default the usual ones.
 
     Raises
     ------
     DataError
-        If no row has a rating, a rating is not a number, or a row lacks the group; with the row's number.
+        If no row has a rating, a rating is not a number, or a row lacks the group or the system that was named; with
+        the row's number.
     """
     items = [
-        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by, results.fields)
+        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by, system, results.fields)
         for record, key in zip(results.records, keys, strict=True)
     ]
     if field is not None and all(math.isnan(item.human) for item in items):
@@ -90,16 +98,21 @@ def _item(
     metric: str,
     field: str | None,
     group_by: str | None,
+    system: str | None,
     mapping: Mapping[str, str],
 ) -> ScoredItem:
     score, columns = record.scores[metric], record.columns
     group = key if group_by is None else lookup(columns, group_by)
     if group is None:
         raise DataError(f"{where}: the field {group_by!r} to group by is missing")
+    writers = (system,) if system is not None else SYSTEM_FIELDS
+    writer = next((str(found) for name in writers if (found := lookup(columns, name)) is not None), "")
+    if system is not None and not writer:
+        raise DataError(f"{where}: the field {system!r} of the system is missing")
     output = output_text(columns, mapping)
     return ScoredItem(
         group=str(group),
-        system=next((str(columns[name]) for name in SYSTEM_FIELDS if columns.get(name) is not None), ""),
+        system=writer,
         human=math.nan if field is None else number_at(columns, field, where),
         predicted=score.value,
         probabilities=score.probabilities,

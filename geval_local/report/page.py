@@ -48,12 +48,12 @@ def render(template: str, data: Any, **context: Any) -> str:
     ----------
     template : str
         Its file name.
-    data : object
-        What the script reads, as plain JSON values.
+    data : object or None
+        What the script reads, as plain JSON values; a page without data has no script.
     **context : object
         What the skeleton shows; all of it is escaped.
     """
-    script, style = _script(), _asset("style.css")
+    script, style = "" if data is None else _script(), _asset("style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         _environment()

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.tables import Table, correlation_table
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.tables import correlation_table
+from geval_local.analysis.text_table import Table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
@@ -32,12 +34,15 @@ from geval_local.report.overview import (
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, signatures_by_metric
+from geval_local.report.system_section import system_section
 from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
 
 #: Groups that the page lists by name; the histogram has all of them.
 GROUPS_LISTED = 200
+#: Columns of correlations that most often say the same in all rows.
+FOLDED = ("n", "groups skipped", "items left out")
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,11 @@ def write_report(
     title: str | None = None,
     low_mass: float = LOW_LABEL_MASS,
     fields: Mapping[str, str] | None = None,
+    system: str | None = None,
+    baseline: str | None = None,
+    tie: float = 0.0,
+    seed: int = 0,
+    up: str = "",
 ) -> Path:
     """Write a run as one self-contained HTML page.
 
@@ -110,6 +120,13 @@ def write_report(
         Label mass below which an item counts as low, 0-1.
     fields : mapping of str to str, optional
         Field of a metric -> the column that it was read from; by default as the manifest beside the results says.
+    system : str, optional
+        Field that names the system; by default ``system_id`` or ``system`` where the rows have one. Two or more systems
+        are compared.
+    baseline, tie, seed
+        As in `geval_local.analysis.studies.systems.rank_systems`.
+    up : str
+        Relative address of the page that leads to this one, where there is one.
 
     Returns
     -------
@@ -130,7 +147,15 @@ def write_report(
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)
     documents = documents_of((record.columns for record in run.records), group_by)[0]
-    people = _people(run, human, documents)
+    items = {
+        metric: scored_items(run, run.row_keys(), metric, human_field(human, metric), documents, system)
+        for metric in run.metrics
+    }
+    people = _people(run, items, human, grouped=documents is not None)
+    compared = [
+        system_section(metric, own, named=system is not None, baseline=baseline, tie=tie, seed=seed)
+        for metric, own in items.items()
+    ]
     overall = summaries(run, low_mass=low_mass, group_by=group_by)
     page = render(
         "report.html.j2",
@@ -142,6 +167,8 @@ def write_report(
         overview=overview_table(overall),
         summaries=overall,
         people=people,
+        systems=[one for one in compared if one is not None],
+        up=up,
         ablation=() if ablation is None else (ablation,) if isinstance(ablation, Table) else tuple(ablation),
         texts=texts,
         facts=facts(manifest),
@@ -149,13 +176,15 @@ def write_report(
     return write_page(target, page)
 
 
-def _people(run: Results, human: HumanFields | None, group_by: str | None) -> list[People]:
+def _people(
+    run: Results, scored: Mapping[str, Sequence[ScoredItem]], human: HumanFields | None, *, grouped: bool
+) -> list[People]:
     found = []
     for index, metric in enumerate(run.metrics):
         field = human_field(human, metric)
         if field is None:
             continue
-        items = scored_items(run, run.row_keys(), metric, field, group_by)
+        items = scored[metric]
         levels = agreement(items)
         found.append(
             People(
@@ -163,8 +192,8 @@ def _people(run: Results, human: HumanFields | None, group_by: str | None) -> li
                 field,
                 index,
                 tuple(item.human for item in items),
-                _without_level(correlation_table(levels)) if levels else None,
-                tuple(group_correlations(items)) if group_by is not None else (),
+                folded(_without_level(correlation_table(levels)), FOLDED) if levels else None,
+                tuple(group_correlations(items)) if grouped else (),
             )
         )
     return found

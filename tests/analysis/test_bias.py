@@ -7,9 +7,10 @@ from scipy import stats
 
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.resampling import sign_flip, welch_permuted
-from geval_local.analysis.studies.bias import against_people, gap, gaps_by_preference, preferences, side_means
+from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
 from geval_local.analysis.studies.length import length_bias
 from geval_local.analysis.studies.prior import correct_prior, divide_prior, prior_effect
+from geval_local.analysis.studies.sides import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
@@ -256,6 +257,15 @@ def test_the_prior_effect_shows_in_scores_and_agreement():
     assert effect.after.spearman.value == pytest.approx(1.0)
     assert effect.before.spearman.value < 0.95
     assert effect.prior_score == pytest.approx(2.89)
+    assert effect.helps
+    assert effect.gain.low > 0
+    assert effect.agreement.difference.value == pytest.approx(1 - effect.before.spearman.value)
+    # The other way round the fair scores are spoilt.
+    spoilt = prior_effect(correct_prior(items, prior, SCALE), prior, SCALE, "pooled")
+    assert spoilt.verdict.startswith("does harm")
+    assert spoilt.gain.high < 0
+    unrated = prior_effect([replace(item, human=math.nan) for item in items], prior, SCALE, "pooled")
+    assert unrated.verdict.startswith("cannot be told")
     assert effect.mean_after == pytest.approx(np.mean([item.human for item in items]))
     assert correct_prior([lost], prior, SCALE) == [lost]
     with pytest.raises(DataError, match="not for 1-3"):

@@ -121,7 +121,8 @@ def test_a_gain_that_is_mere_rescaling_is_called_that():
     held = calibrate(items, None, "isotonic", level="pooled").held_out
     assert held.gain.low > 0
     assert held.over_constant.low > 0
-    assert not held.helps
+    assert held.helps
+    assert not held.beats_rescaling
     assert "rescaling" in held.verdict
     assert held.rescaled.error == pytest.approx(10, rel=0.1)
 
@@ -135,6 +136,7 @@ def test_what_a_line_cannot_do_is_called_help():
         items.append(ScoredItem(f"d{index // 5}", "", rating, score, key=str(index)))
     held = calibrate(items, None, "isotonic", level="pooled").held_out
     assert held.helps
+    assert held.beats_rescaling
     assert "beyond" in held.verdict
 
 

@@ -3,11 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import jensenshannon
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, wasserstein_distance
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.jury import against_judges, convene, jensen_shannon
+from geval_local.analysis.studies.jury import against_judges, convene, distances
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
@@ -35,14 +34,30 @@ def judge(seed, skill, n=60):
     return items
 
 
-def test_divergence_is_the_library_s():
+def test_disagreement_is_the_distance_along_the_scale():
     rng = np.random.default_rng(1)
-    p = rng.dirichlet([1, 1, 1], size=(2, 10))
-    expected = [jensenshannon(p[0, i], p[1, i]) ** 2 for i in range(10)]
-    np.testing.assert_allclose(jensen_shannon(p, np.array([0.5, 0.5])), expected, atol=1e-12)
-    apart = np.array([[[1.0, 0, 0]], [[0, 1.0, 0]]])
-    assert jensen_shannon(apart, np.array([0.5, 0.5]))[0] == pytest.approx(math.log(2))
-    assert jensen_shannon(np.concatenate([p[:1], p[:1]]), np.array([0.5, 0.5])).max() < 1e-12
+    p = rng.dirichlet([1, 1, 1], size=(3, 10))
+    values, equal = [1, 2, 3], np.full(3, 1 / 3)
+    pairs = ((0, 1), (0, 2), (1, 2))
+    expected = [np.mean([wasserstein_distance(values, values, p[a, i], p[b, i]) for a, b in pairs]) for i in range(10)]
+    np.testing.assert_allclose(distances(p, equal, SCALE), expected, atol=1e-12)
+    # A judge without weight does not count.
+    alone = [wasserstein_distance(values, values, p[0, i], p[1, i]) for i in range(10)]
+    np.testing.assert_allclose(distances(p, np.array([0.5, 0.5, 0.0]), SCALE), alone, atol=1e-12)
+    assert distances(p, np.array([1.0, 0.0, 0.0]), SCALE).max() == 0
+
+
+def test_judges_at_the_ends_disagree_more_than_neighbours():
+    scale = Scale.parse("1-5")
+    one, two, five = np.eye(5)[[0, 1, 4]]
+    half = np.array([0.5, 0.5])
+    assert distances(np.stack([one, two])[:, None], half, scale)[0] == pytest.approx(1)
+    assert distances(np.stack([one, five])[:, None], half, scale)[0] == pytest.approx(4)
+    # The values count, and not the order of the labels.
+    words = Scale.parse({"good": 10, "poor": 0, "fair": 4})
+    good, poor, fair = np.eye(3)
+    assert distances(np.stack([poor, good])[:, None], half, words)[0] == pytest.approx(10)
+    assert distances(np.stack([poor, fair])[:, None], half, words)[0] == pytest.approx(4)
 
 
 def test_equal_weights_give_the_mean_distribution():

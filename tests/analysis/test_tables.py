@@ -10,11 +10,11 @@ from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.agreement import agree
 from geval_local.analysis.statistics.correlation import average_interval, correlate
 from geval_local.analysis.statistics.significance import compare
-from geval_local.analysis.studies.bias import gap, side_means
 from geval_local.analysis.studies.calibration import calibrate
 from geval_local.analysis.studies.ceiling import human_ceiling
 from geval_local.analysis.studies.length import length_bias
 from geval_local.analysis.studies.sampling import sampling_cost
+from geval_local.analysis.studies.sides import gap, side_means
 from geval_local.scale import Scale
 
 SCALE = Scale.parse("1-3")
@@ -76,10 +76,11 @@ def test_published_rows_are_marked_and_own_averages_need_all_dimensions(items):
 
 
 def test_qags_fills_the_column_of_its_file(items):
-    table = tables.benchmark_table({"own": {"consistency": correlate(items, "pooled")}}, published_table("qags"))
-    assert table.rows[0][1] == "-"
-    assert table.rows[0][2] != "-"
-    assert table.rows[0][3] == "-"
+    own = {"own": {"consistency": correlate(items, "pooled")}}
+    for half, place in (("cnn", 1), ("xsum", 2)):
+        table = tables.benchmark_table(own, published_table("qags"), {"consistency": half})
+        assert table.headers[place] == half
+        assert [cell != "-" for cell in table.rows[0][1:4]] == [place == 1, place == 2, False]
 
 
 def test_reasons_and_ties_are_shown(items):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_run import judge_directory, read_rows, run
-from rated_runs import other_judge, prepare, score
+from cli_run import judge_directory, read_rows, run, write_rows
+from rated_runs import other_judge, prepare, rated_rows, score
 
 from geval_local import Judge, Metric
 from geval_local.analysis.studies.calibration import load_calibration
@@ -28,20 +28,31 @@ def calibrate(here, *arguments: object):
     )
 
 
+@pytest.fixture
+def helpful(here):
+    """A calibration of ratings that follow the scores on another scale, on documents enough for that to be seen."""
+    write_rows(here / "data.jsonl", rated_rows(20))
+    score(here, "a.jsonl")
+    rated = read_rows(here / "a.jsonl")
+    for row in rated:
+        row["stars"] = 10 * row["geval"]["clarity"]["score"]
+    write_rows(here / "a.jsonl", rated)
+    done = calibrate(here, "--human", "stars", "--method", "isotonic", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "next: geval-local score" in done.stderr
+    return json.loads(done.stdout)
+
+
 def bias(here, *arguments: object):
     named = () if "--document" in arguments else ("--document", "doc")
     return run("bias", "a.jsonl", "--group-by", "side", *named, *arguments, home=here / "home")
 
 
-def test_a_calibration_is_applied_to_what_it_was_fitted_on(here):
-    done = calibrate(here, "--json")
-    assert done.exit_code == 0, done.stderr
-    held = json.loads(done.stdout)["held_out"]
-    assert (held["n"], held["groups"], held["folds"]) == (12, 6, 5)
-    errors = [row["geval"]["clarity"]["score"] - row["rating"]["clarity"] for row in read_rows(here / "a.jsonl")]
-    assert held["before"]["error"] == pytest.approx((sum(error**2 for error in errors) / 12) ** 0.5)
-    absolute = json.loads(calibrate(here, "--json", "--loss", "absolute").stdout)["held_out"]
-    assert absolute["before"]["error"] == pytest.approx(sum(map(abs, errors)) / 12)
+def test_a_calibration_is_applied_to_what_it_was_fitted_on(here, helpful):
+    held = helpful["held_out"]
+    assert (held["n"], held["groups"], held["folds"]) == (40, 20, 5)
+    errors = [row["geval"]["clarity"]["score"] - row["stars"] for row in read_rows(here / "a.jsonl")]
+    assert held["before"]["error"] == pytest.approx((sum(error**2 for error in errors) / 40) ** 0.5)
     score(here, "b.jsonl", "--calibration", "cal.json")
     fitted = load_calibration("cal.json")
     for row, raw in zip(read_rows(here / "b.jsonl"), read_rows(here / "a.jsonl"), strict=True):
@@ -49,7 +60,28 @@ def test_a_calibration_is_applied_to_what_it_was_fitted_on(here):
         assert figures.pop("calibrated") == fitted.apply(figures["score"], figures["probabilities"])[0]
         assert figures == raw["geval"]["clarity"]
     manifest = json.loads((here / "b.jsonl.meta.json").read_text())
-    assert manifest["metrics"]["clarity"]["calibration"]["human"] == "rating.clarity"
+    assert manifest["metrics"]["clarity"]["calibration"]["human"] == "stars"
+    absolute = calibrate(here, "--human", "stars", "--method", "isotonic", "--loss", "absolute", "--json")
+    assert json.loads(absolute.stdout)["held_out"]["before"]["error"] == pytest.approx(sum(map(abs, errors)) / 40)
+
+
+def test_a_calibration_that_does_not_help_is_not_applied(here):
+    done = calibrate(here)
+    assert done.exit_code == 0, done.stderr
+    held = load_calibration("cal.json").held_out
+    assert not held.helps
+    assert "`score --calibration` refuses it" in done.stderr
+    assert "next: geval-local score" not in done.stderr
+    before = {path.name for path in here.iterdir()}
+    refused = run(
+        *("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory(), "--calibration", "cal.json"),
+        *("-o", "out.jsonl"),
+        home=here / "home",
+    )
+    assert refused.exit_code == 2
+    assert held.verdict in " ".join(refused.stderr.split())
+    assert "6 documents" in refused.stderr
+    assert {path.name for path in here.iterdir()} == before
 
 
 def test_no_in_sample_figure_is_shown(here):
@@ -78,8 +110,8 @@ def test_no_in_sample_figure_is_shown(here):
         ([], other_judge, "judge:"),
     ],
 )
+@pytest.mark.usefixtures("helpful")
 def test_scores_of_another_kind_are_refused(here, arguments, judge, told):
-    calibrate(here)
     before = {path.name for path in here.iterdir()}
     done = run(
         *("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge() if judge else judge_directory(), *arguments),
@@ -91,8 +123,8 @@ def test_scores_of_another_kind_are_refused(here, arguments, judge, told):
     assert {path.name for path in here.iterdir()} == before
 
 
+@pytest.mark.usefixtures("helpful")
 def test_a_calibration_without_an_origin_or_for_another_metric_is_refused(here):
-    calibrate(here)
     done = run(
         *("score", "data.jsonl", "-m", "summarization/coherence", "--judge", judge_directory()),
         *("--calibration", "cal.json"),
@@ -141,6 +173,14 @@ def test_the_prior_is_the_judges_answer_to_nothing(here):
     assert prior["prior"] == pytest.approx({label: sum(p[label] for p in answers) / 3 for label in "12345"}, abs=1e-5)
     assert prior["mean_before"] != prior["mean_after"]
     assert prior["after"]["n"] == 12
+    assert prior["gain"]["low"] < prior["gain"]["value"] < prior["gain"]["high"]
+    assert prior["agreement"]["groups"] > 0
+    shown = bias(here, "-j", judge_directory(), "--prior-correction", "--human", "rating.clarity")
+    assert f"removing the prior {prior['verdict']}" in " ".join(shown.stderr.split())
+    assert "gain in mean squared error on held-out documents" in shown.stdout
+    blind = bias(here, "-j", judge_directory(), "--prior-correction")
+    assert blind.exit_code == 2
+    assert "without ratings nothing says whether removing the prior helps" in " ".join(blind.stderr.split())
     refused = bias(here, "-j", other_judge())
     assert refused.exit_code == 2
     assert "the judge and the form that scored a.jsonl: judge:" in refused.stderr

@@ -12,8 +12,8 @@ from rated_runs import other_judge, prepare, score
 from scipy import stats
 
 import geval_local.judge
+from geval_local.analysis.studies.ablation import ABLATIONS, estimate_name
 from geval_local.baselines import overlap as baselines
-from geval_local.cli.meta_eval.participants import DRAWS
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
@@ -137,7 +137,11 @@ def test_kept_scores_of_other_rows_or_of_unknown_origin_are_refused(here):
 def test_ablations_are_other_estimates_of_the_same_judge(here):
     record = own(here, "-j", judge_directory(), "--ablations", "-o", "kept", "--no-baselines")
     name = Path(judge_directory()).name
-    assert set(record["contenders"]) == {name, f"{name} - probs", f"{name} n = {DRAWS}", f"{name} - steps"}
+    others = {estimate_name(name, one) for one in ABLATIONS}
+    assert {f"{name} - probs", f"{name} n = 20", f"{name} median"} < others
+    assert set(record["contenders"]) == {name, f"{name} - steps", *others}
+    steps = record["comparisons"][f"clarity: {name} / {name} - steps"]["difference"]
+    assert steps["low"] < steps["value"] < steps["high"]
     full = read_rows(next(path for path in Path("kept").glob("*.jsonl") if "no-steps" not in path.name))
     bare = read_rows(next(Path("kept").glob("*no-steps*.jsonl")))
     human = [row["rating"]["clarity"] for row in full]
@@ -154,7 +158,7 @@ def test_ablations_are_other_estimates_of_the_same_judge(here):
     assert costs[0]["error"]["mean"] == 0
     assert costs[1]["error"]["mean"] > costs[4]["error"]["mean"] > 0
     pairs = set(record["comparisons"])
-    assert pairs == {f"clarity: {name} / {other}" for other in (f"{name} - probs", f"{name} n = 20", f"{name} - steps")}
+    assert pairs == {f"clarity: {name} / {other}" for other in (*others, f"{name} - steps")}
 
 
 def test_two_judges_are_compared_with_each_other_and_with_people(here):

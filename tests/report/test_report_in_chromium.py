@@ -8,8 +8,15 @@ import pytest
 from chromium import browser, console, missing, requests, set_view
 from report_data import HOSTILE, many, rescored, rows
 
+from geval_local.analysis.statistics.significance import corrected
+from geval_local.analysis.studies.ablation import against_exact
+from geval_local.analysis.tables import comparison_table
+from geval_local.analysis.text_table import folded
+from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
+from geval_local.report.human_ratings import scored_items
 from geval_local.report.run_page import write_report
+from geval_local.scale import Scale
 
 if reason := missing():
     pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)
@@ -392,3 +399,68 @@ def test_ten_thousand_items_open_in_time(driver, tmp_path):
     )
     assert took < PATIENCE
     assert find(driver, "#status").text == "Items 9,976 to 10,000 of 10,000"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A page with long names, systems, ratings and an ablation: everything that could be cut."""
+    names = ("summarization/coherence", "factuality/summary_consistency")
+    given = rows(80, metrics=names, per_group=8, unscored=(5,))
+    run = load_results(given)
+    tests = {}
+    for name in names:
+        items = scored_items(run, run.row_keys(), name, f"scores.{name}", "doc_id")
+        found = against_exact(items, Scale.parse("1-5"), "score", level="summary")
+        tests |= {f"{name}: {pair}": one for pair, one in found.items()}
+    return write_report(
+        given,
+        tmp_path_factory.mktemp("wide") / "wide.html",
+        human={name: f"scores.{name}" for name in names},
+        group_by="doc_id",
+        ablation=folded(comparison_table(corrected(tests)), ("on", "Williams", "items / documents", "kept by each")),
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light")])
+def test_no_table_is_cut_and_the_picture_of_systems_fits(driver, wide, width, scheme):
+    load(driver, wide)
+    set_view(driver, width, 900, scheme=scheme)
+    driver.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    cut = driver.execute_script(
+        "return [...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)"
+        ".map((one) => one.getAttribute('aria-label'))"
+    )
+    if width == 1400:
+        assert cut == []
+    assert driver.execute_script("return document.querySelectorAll('#systems .whisker').length") == 16
+    outside = driver.execute_script(
+        """const box = (node) => node.getBoundingClientRect();
+        return [...document.querySelectorAll('.intervals svg')].flatMap((image) => [...image.querySelectorAll('text')]
+          .filter((one) => box(one).left < box(image).left - 1 || box(one).right > box(image).right + 1)
+          .map((one) => one.textContent));"""
+    )
+    assert outside == []
+    seen, poor = driver.execute_script(CONTRAST)
+    assert seen > 100
+    assert poor == []
+
+
+def test_the_number_of_a_row_stands_once(driver, tmp_path):
+    made = rows(12)
+    load(driver, write_report([{key: row[key] for key in row if key != "id"} for row in made], tmp_path / "r.html"))
+    heads = driver.execute_script(
+        "return [...document.querySelectorAll('#item-table th')].map((one) => one.dataset.name)"
+    )
+    assert "place" not in heads
+    assert driver.execute_script("return [...document.querySelectorAll('.key')].map((one) => one.textContent)") == [
+        str(number) for number in range(1, 13)
+    ]
+    click(driver, "[data-item='4']")
+    assert find(driver, "#item-title").text == "Row 5"
+    assert "row" not in driver.execute_script(
+        "return [...document.querySelectorAll('#item .texts dt')].map((one) => one.textContent)"
+    )
+    with_ids = write_report(made, tmp_path / "ids.html")
+    load(driver, with_ids)
+    assert column(driver, "place")[:2] == ["1", "2"]

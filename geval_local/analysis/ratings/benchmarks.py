@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ class Benchmark:
         The paper's table has these columns, in this order.
     fields : dict of str to str
         Field of a metric -> field of the file.
+    published : dict of str to str
+        Dimension -> its column in the paper's table, where that has another name.
     """
 
     name: str
@@ -43,6 +46,23 @@ class Benchmark:
     level: Level
     columns: tuple[str, ...]
     fields: Mapping[str, str]
+    published: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The two halves of QAGS, which the paper's table has as columns: `qags` tells by the file which one it is.
+QAGS_HALVES = ("cnn", "xsum")
+
+
+def _qags(half: str | None) -> Benchmark:
+    return Benchmark(
+        name="qags",
+        dimensions={"consistency": "factuality/summary_consistency"},
+        group_field=None,
+        level="pooled",
+        columns=("pearson", "spearman", "kendall"),
+        fields={"source": "source", "output": "system_output"},
+        published={} if half is None else {"consistency": half},
+    )
 
 
 BENCHMARKS = {
@@ -75,14 +95,8 @@ BENCHMARKS = {
         columns=("pearson", "spearman"),
         fields={"source": "source", "fact": "context", "output": "system_output"},
     ),
-    "qags": Benchmark(
-        name="qags",
-        dimensions={"consistency": "factuality/summary_consistency"},
-        group_field=None,
-        level="pooled",
-        columns=("pearson", "spearman", "kendall"),
-        fields={"source": "source", "output": "system_output"},
-    ),
+    "qags": _qags(None),
+    **{f"qags-{half}": _qags(half) for half in QAGS_HALVES},
 }
 
 
@@ -160,7 +174,18 @@ def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
             f"{path} is not a {name} file: {problems[0]}{more}",
             hint="Benchmark files are read as their authors published them; for your own ratings use --human FIELD.",
         )
+    if name == "qags":
+        layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
     return BenchmarkData(layout, str(path), tuple(rows))
+
+
+def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Tell the half of QAGS by the file's name, else by its summaries: XSum's are one sentence, CNN's several."""
+    named = [half for half in QAGS_HALVES if half in path.name.lower()]
+    if len(named) == 1:
+        return named[0]
+    sentences = sorted(len(re.findall(r"[.!?](?=\s|$)", str(row["system_output"]))) for row in rows)
+    return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
 
 
 def benchmark_items(

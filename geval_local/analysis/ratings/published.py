@@ -141,7 +141,7 @@ _TABLES = {
             G-Eval-4   | .685 .537  .611
             """,
         ),
-        "The benchmark file is the XSum half.",
+        "A benchmark file is one half of QAGS, CNN or XSum, and fills that column.",
     ),
 }
 

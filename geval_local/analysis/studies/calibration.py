@@ -116,8 +116,13 @@ class HeldOut:
 
     @property
     def helps(self) -> bool:
-        """Whether it is better than raw scores, a straight line and a constant, beyond chance."""
-        return all(gain.low > 0 for gain in (self.gain, self.over_rescaled, self.over_constant))
+        """Whether it is better than raw scores and a constant on held-out documents, beyond chance."""
+        return self.gain.low > 0 and self.over_constant.low > 0
+
+    @property
+    def beats_rescaling(self) -> bool:
+        """Whether it helps, and more than a straight line does."""
+        return self.helps and self.over_rescaled.low > 0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from geval_local.analysis.statistics.significance import Comparison, compare, co
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
-__all__ = ["Jury", "against_judges", "convene", "jensen_shannon"]
+__all__ = ["Jury", "against_judges", "convene", "distances"]
 
 Weighting = Literal["equal", "peers", "human"]
 Floats = NDArray[np.float64]
@@ -37,8 +38,7 @@ class Jury:
     weights : dict of str to float
         Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
     disagreement : tuple of float
-        Jensen-Shannon divergence of the judges' distributions per item, in nats: 0 where they are the same, at most
-        the entropy of the weights.
+        Mean distance between the distributions of two judges per item, in units of the scale; see `distances`.
     left_out : int
         Items of the first judge that some judge did not score.
     """
@@ -49,8 +49,11 @@ class Jury:
     left_out: int
 
 
-def jensen_shannon(p: Floats, weights: Floats) -> Floats:
-    """Generalised Jensen-Shannon divergence, ``H(mean) - mean of H``, in nats.
+def distances(p: Floats, weights: Floats, scale: Scale) -> Floats:
+    """Mean distance between the distributions of two different judges, drawn by their weights.
+
+    The distance is the earth mover's (Wasserstein-1): how far probability has to be moved along the scale, so that a
+    judge who says 1 is further from one who says 5 than from one who says 2.
 
     Parameters
     ----------
@@ -58,10 +61,24 @@ def jensen_shannon(p: Floats, weights: Floats) -> Floats:
         Label probabilities.
     weights : ndarray, shape (judges,) or (judges, items)
         Summing to 1 over the judges.
+    scale : Scale
+        The labels' values.
+
+    Returns
+    -------
+    ndarray, shape (items,)
+        In units of the scale: 0 where the judges agree, at most its width. 0 too where one judge has all the weight.
     """
-    weights = weights[:, None] if weights.ndim == 1 else weights
-    mixture = (weights[:, :, None] * p).sum(axis=0)
-    return np.asarray(np.maximum(0.0, _entropy(mixture) - (weights * _entropy(p)).sum(axis=0)))
+    weights = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, p.shape[:2])
+    order = np.argsort(scale.array, kind="stable")
+    cumulated = np.cumsum(p[:, :, order], axis=2)[:, :, :-1]
+    steps = np.diff(scale.array[order])
+    total, drawn = np.zeros(p.shape[1]), np.zeros(p.shape[1])
+    for one, other in combinations(range(len(p)), 2):
+        both = weights[one] * weights[other]
+        total += both * (np.abs(cumulated[one] - cumulated[other]) @ steps)
+        drawn += both
+    return np.asarray(np.divide(total, drawn, out=np.zeros_like(total), where=drawn > 0))
 
 
 def convene(
@@ -113,7 +130,7 @@ def convene(
     return Jury(
         items,
         dict(zip(names, weights.mean(axis=1).tolist(), strict=True)),
-        tuple(jensen_shannon(p, weights).tolist()),
+        tuple(distances(p, weights, scale).tolist()),
         len(judges[names[0]]) - len(items),
     )
 
@@ -192,7 +209,3 @@ def _normalised(agreement: Floats) -> Floats:
             hint="Use equal weights, or look at the agreement table first.",
         )
     return np.asarray(positive / positive.sum())
-
-
-def _entropy(p: Floats) -> Floats:
-    return np.asarray(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1))

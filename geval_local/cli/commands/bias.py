@@ -15,8 +15,8 @@ from geval_local.runs.judge_choice import JudgeChoice
 
 if TYPE_CHECKING:
     from geval_local.analysis.records import ScoredItem
-    from geval_local.analysis.studies.bias import Gap
     from geval_local.analysis.studies.prior import PriorEffect
+    from geval_local.analysis.studies.sides import Gap
     from geval_local.cli.scored_runs import ScoredRun
 
 __all__ = ["bias"]
@@ -54,7 +54,10 @@ def bias(
         typer.Option("--judge", "-j", metavar="NAME", help="The judge of FILE, for the form's prior."),
     ] = None,
     prior_correction: Annotated[
-        bool, typer.Option("--prior-correction", help="Divide the prior out and show what that changes.")
+        bool,
+        typer.Option(
+            "--prior-correction", help="Divide the prior out and show what that gains, on held-out documents."
+        ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
@@ -67,8 +70,8 @@ def bias(
     With --human also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.reading import missing_field
-    from geval_local.analysis.studies.bias import side_means
     from geval_local.analysis.studies.length import length_bias
+    from geval_local.analysis.studies.sides import side_means
     from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import lookup, read_mapping
     from geval_local.grouping import documents_of
@@ -76,6 +79,11 @@ def bias(
 
     if prior_correction and judge is None:
         raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
+    if prior_correction and human is None:
+        raise ConfigurationError(
+            "--prior-correction needs --human FIELD: without ratings nothing says whether removing the prior helps",
+            hint="On published data it has moved scores away from people's at the same correlation.",
+        )
     if sides and len(sides) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
     choice = None if judge is None else loading.of(judge, models)
@@ -122,7 +130,8 @@ def _gaps(
     Where people rated, every gap is followed by that of the judge less people; its unit is returned beside.
     """
     from geval_local.analysis.statistics.significance import corrected
-    from geval_local.analysis.studies.bias import against_people, gap, gaps_by_preference, preferences
+    from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
+    from geval_local.analysis.studies.sides import gap
 
     names = list(dict.fromkeys(members))
     if len(names) < 2:
@@ -231,3 +240,4 @@ def _show(metric: str, group_by: str, found: dict[str, Any], *, correction: bool
         show_table(prior_label_table(found["prior"]), "the form's prior: label probabilities without any content")
         if correction:
             show_table(prior_table(found["prior"]), "what dividing the prior out does")
+            note(f"removing the prior {found['prior'].verdict}", "" if found["prior"].helps else "yellow")

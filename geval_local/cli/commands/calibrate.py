@@ -37,7 +37,7 @@ def calibrate(
 ) -> None:
     """Fit a calibration and report what it gains on held-out documents; the gain in-sample is not reported.
 
-    `score --calibration OUT` applies it, to scores under the same signature only.
+    `score --calibration OUT` applies it if it helps, to scores under the same signature only.
     """
     from geval_local.analysis.studies.calibration import calibrate as fit
     from geval_local.analysis.studies.calibration import is_calibration, save_calibration
@@ -85,5 +85,8 @@ def calibrate(
     else:
         show_table(calibration_table(fitted), f"{name} against {human}, on held-out documents")
     note(grouping)
-    note(f"the calibration {held.verdict}", "" if held.helps else "yellow")
-    note(f"next: geval-local score FILE --metric {name} --calibration {output}")
+    note(f"the calibration {held.verdict}", "" if held.beats_rescaling else "yellow")
+    if held.helps:
+        note(f"next: geval-local score FILE --metric {name} --calibration {output}")
+    else:
+        note("`score --calibration` refuses it: rate more documents, or use the scores as they are", "yellow")

@@ -1,4 +1,4 @@
-"""``geval-local compare``: two runs side by side, after what differs between them has been said."""
+"""``geval-local compare``: which system is better, or how two runs differ, after what differs in them has been said."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from geval_local.errors import ConfigurationError
 if TYPE_CHECKING:
     from geval_local.analysis.statistics.significance import Comparison
     from geval_local.analysis.studies.comparison import Difference
+    from geval_local.analysis.studies.systems import Ranking
+    from geval_local.cli.compared_systems import SystemRows
     from geval_local.cli.scored_runs import ScoredRun
 
 __all__ = ["compare"]
@@ -26,17 +28,41 @@ BEGINNING = 60
 
 
 def compare(
-    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A result file of `score`, or a run directory.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one over the same rows.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN [RUN ...]",
+            help="Result files of `score`, or run directories: one with the systems in a column, one for each system, "
+            "or two runs over the same rows.",
+        ),
+    ],
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", "-m", metavar="NAME", help="Only this metric; may be repeated. Absent: all shared."),
     ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")
+    ] = None,
+    tie: Annotated[
+        float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
+    ] = 0.0,
     across: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
             help="What may differ: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Estimate the scores anew from the stored distributions: exact, mode, median, quantile:Q or "
+            "risk:LAMBDA.",
         ),
     ] = None,
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
@@ -49,58 +75,124 @@ def compare(
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     page: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Also write both runs side by side as one .html page.")
+        Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")
     ] = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare two runs on the rows that both scored.
+    """Say which system is better, or how two runs over the same rows differ.
 
     Refused when the signatures differ in more than what --across names.
     """
+    from geval_local.analysis.studies.systems import rank_systems
+    from geval_local.cli.compared_systems import gather, why_systems
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.fields import read_mapping
+    from geval_local.files import check_replaceable
+    from geval_local.report.page import check_target, is_own_page
+    from geval_local.score import Estimator
+
+    mapping = read_mapping(field or [])
+    estimated = None if estimator is None else Estimator.parse(estimator)
+    scored = [ScoredRun(path, mapping, estimated) for path in runs]
+    if page is not None:
+        target = check_target(page, *(run.path for run in scored))
+        check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
+    names = _shared_metrics(scored, metric or [])
+    named = (("--system", system), ("--baseline", baseline))
+    reason = next((f"{option} is given" for option, value in named if value is not None), None)
+    if len(scored) == 2 and reason is None and "input" not in (across or ()):
+        guess = why_systems(*scored)
+        reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
+    if len(scored) == 2 and reason is None:
+        asked = {"level": level, "coefficient": coefficient, "target": new, "constant": constant, "seed": seed}
+        _compare_runs(scored[0], scored[1], names, across or [], human, group_by, count, page, asked, as_json=as_json)
+        return
+    if level is not None or new not in (None, "documents"):
+        raise ConfigurationError(
+            "--level and --new are about two runs over the same rows: systems are compared by their scores, for new "
+            "documents",
+            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
+        )
+    differ = _differing(scored, names, across or [])
+    together = gather(scored, system, group_by)
+    rankings = {
+        name: rank_systems(together.items(name, human=human), baseline=baseline, tie=tie, seed=seed) for name in names
+    }
+    if page is not None:
+        _write_systems(together, page, human, {"baseline": baseline, "tie": tie, "seed": seed})
+    if as_json:
+        from geval_local.cli.output.console import print_json
+        from geval_local.cli.output.tables import as_record
+
+        record = {"files": [run.path for run in scored], "differ": differ, "grouping": together.grouping}
+        print_json(as_record(record | {"systems": rankings}))
+        return
+    _show_systems(scored, differ, together.grouping, rankings, reason if len(scored) == 2 else None)
+
+
+def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
+    """Choose the metrics that were asked for, or those that all runs hold.
+
+    Raises
+    ------
+    ConfigurationError
+        If a run lacks one that was asked for, or they share none.
+    """
+    for run in runs:
+        for name in wanted:
+            run.one_metric(name)
+    if wanted:
+        return list(wanted)
+    names = [name for name in runs[0].metrics if all(name in run.metrics for run in runs)]
+    if not names:
+        held = "; ".join(f"{run.path} holds {', '.join(run.metrics)}" for run in runs)
+        named = " and ".join(str(run.path) for run in runs)
+        raise ConfigurationError(f"{named} share no metric", hint=f"{held}.")
+    return names
+
+
+def _compare_runs(
+    first: ScoredRun,
+    second: ScoredRun,
+    names: Sequence[str],
+    across: Sequence[str],
+    human: str | None,
+    group_by: str | None,
+    count: int,
+    page: Path | None,
+    asked: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Put two runs over the same rows side by side."""
     from geval_local.analysis.statistics.significance import compare as test
     from geval_local.analysis.statistics.significance import corrected
     from geval_local.analysis.studies.comparison import differences
-    from geval_local.cli.scored_runs import ScoredRun, level_for
-    from geval_local.fields import read_mapping
-    from geval_local.files import check_replaceable
+    from geval_local.cli.scored_runs import level_for
     from geval_local.grouping import documents_of
-    from geval_local.report.page import check_target, is_own_page
 
-    mapping = read_mapping(field or [])
-    first, second = ScoredRun(run_a, mapping), ScoredRun(run_b, mapping)
-    if page is not None:
-        target = check_target(page, first.path, second.path)
-        check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
-    names = [first.one_metric(name) for name in metric] if metric else first.metrics
-    names = [second.one_metric(name) for name in names if metric or name in second.metrics]
-    if not names:
-        raise ConfigurationError(
-            f"{run_a} and {run_b} share no metric",
-            hint=f"The one holds {', '.join(first.metrics)}, the other {', '.join(second.metrics)}.",
-        )
-    differ = _differences(first, second, names, across or [])
+    differ = _differences(first, second, names, across)
     # Guessed from the columns that both have: CSV results may hold fewer.
     common = set(second.rows[0]) if second.rows else set()
     rows = first.rows if group_by else [{name: row[name] for name in row if name in common} for row in first.rows]
     documents, grouping = documents_of(rows, group_by)
-    wanted = level or level_for(documents)
+    chosen = {**asked, "level": asked["level"] or level_for(documents)}
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
         found[name] = differences(one, other, count=count)
         if human is not None:
-            tests[name] = test(one, other, wanted, coefficient, target=new, constant=constant, seed=seed)
+            tests[name] = test(one, other, **chosen)
     tests = corrected(tests)
     if page is not None:
-        asked = {"level": level, "coefficient": coefficient, "target": new, "constant": constant, "seed": seed}
         _write_page(first, second, page, human, group_by, asked)
     if as_json:
         from geval_local.cli.output.console import print_json
         from geval_local.cli.output.tables import as_record
 
-        record = {"a": run_a, "b": run_b, "differ": differ, "grouping": grouping}
+        record = {"a": first.path, "b": second.path, "differ": differ, "grouping": grouping}
         record |= {"metrics": found, "against_human": tests}
         print_json(as_record(record))
         return
@@ -114,6 +206,8 @@ def _write_page(
     from geval_local.cli.output.console import note
     from geval_local.report.comparison_page import write_comparison
 
+    if first.estimator is not None:
+        raise ConfigurationError("--page shows the scores as they were written, so it does not go with --estimator")
     written = write_comparison(
         first.path,
         second.path,
@@ -128,10 +222,40 @@ def _write_page(
     note(f"wrote {written}; open it in any browser")
 
 
+def _write_systems(together: SystemRows, page: Path, human: str | None, options: Mapping[str, Any]) -> None:
+    """Write the rows of all systems as one page."""
+    from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
+    from geval_local.cli.output.console import note
+    from geval_local.report.run_page import write_report
+
+    first = together.runs[0]
+    if first.estimator is not None:
+        raise ConfigurationError("--page shows the scores as they were written, so it does not go with --estimator")
+    written = write_report(
+        together.rows(),
+        page,
+        metrics=notes_of(first),
+        human=human,
+        group_by=together.document,
+        signature=signatures_of(first),
+        manifest=facts_of(first) if len(together.runs) == 1 else None,
+        title=" and ".join(run.name for run in together.runs),
+        fields=first.mapping,
+        system="system",
+        **options,
+    )
+    note(f"wrote {written}; open it in any browser")
+
+
+def _differing(runs: Sequence[ScoredRun], names: Sequence[str], across: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """List what differs between the first file and each other, texts apart, and refuse what nobody asked for."""
+    return {str(other.path): _differences(runs[0], other, names, across, texts=False) for other in runs[1:]}
+
+
 def _differences(
-    first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str]
+    first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
 ) -> dict[str, dict[str, tuple[str, str]]]:
-    """List what differs, per metric, and refuse what nobody asked for.
+    """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it.
 
     Raises
     ------
@@ -140,6 +264,7 @@ def _differences(
     """
     from dataclasses import fields
 
+    from geval_local.cli.compared_systems import changed_outputs
     from geval_local.signature import Signature, signature_differences, told_differences
 
     known = [*(field.name for field in fields(Signature)), "versions", "input", ANY]
@@ -150,8 +275,8 @@ def _differences(
     for name in names:
         if ANY in across and not all(run.is_described(name) for run in (first, second)):
             continue
-        differ[name] = signature_differences(first.origin(name).signature, second.origin(name).signature)
-    changed = _changed_outputs(first, second)
+        differ[name] = signature_differences(first.signature(name), second.signature(name))
+    changed = changed_outputs(first, second) if texts else 0
     if changed:
         for own in [differ.setdefault(name, {}) for name in names]:
             own["input"] = (f"{changed} outputs", "other texts under the same id or row number")
@@ -165,20 +290,6 @@ def _differences(
             hint=f"If that is the comparison you want, say so: {' '.join(f'--across {key}' for key in needed)}",
         )
     return differ
-
-
-def _changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
-    """Count the rows that bear the same key and hold another text.
-
-    A CSV file of results need not hold the texts; then the content of the input that was scored says the same.
-    """
-    from geval_local.analysis.reading import row_keys
-
-    texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
-    hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
-    is_same_input = len(hashes) == 1 and None not in hashes
-    pairs = [(text, texts[1][key]) for key, text in texts[0].items() if key in texts[1]]
-    return sum(one != other and not (is_same_input and None in (one, other)) for one, other in pairs)
 
 
 def _show(
@@ -216,6 +327,38 @@ def _show(
         rows = [(key, a, b, _beginning(outputs.get(key))) for key, a, b in own.largest]
         if rows:
             show_table(largest_table(rows), f"largest disagreements: {name}")
+
+
+def _show_systems(
+    runs: Sequence[ScoredRun],
+    differ: Mapping[str, Mapping[str, Mapping[str, tuple[str, str]]]],
+    grouping: str,
+    found: Mapping[str, Ranking],
+    reason: str | None,
+) -> None:
+    from geval_local.analysis.system_tables import pair_table, ranking_table, telling_pairs
+    from geval_local.cli.output.console import result_console
+    from geval_local.cli.output.tables import show_table
+
+    console = result_console()
+    for run in runs:
+        judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
+        console.print(f"{run.path}, {len(run.rows)} rows, {judge}", markup=False, soft_wrap=True)
+    if reason is not None:
+        told = f"two systems: {reason}"
+        console.print(told, markup=False, soft_wrap=True)
+    lines = [
+        f"{path} differs in {key}: {one} | {other}"
+        for path, metrics in differ.items()
+        for own in metrics.values()
+        for key, (one, other) in own.items()
+    ]
+    for line in [*dict.fromkeys(lines), grouping]:
+        console.print(line, markup=False, soft_wrap=True)
+    for name, ranking in found.items():
+        show_table(ranking_table(ranking), f"{name}: which system is better?")
+        pairs = pair_table(ranking, telling_pairs(ranking))
+        show_table(pairs, f"{name}: differences", fold=("test", "documents", "left out", "means"))
 
 
 def _beginning(text: str | None) -> str:

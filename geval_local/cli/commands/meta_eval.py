@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from geval_local.cli.meta_eval.kept_columns import KeptColumns
     from geval_local.cli.meta_eval.kept_runs import KeptRuns
     from geval_local.metric import Metric
+    from geval_local.score import Estimator
 
 __all__ = ["meta_eval"]
 
@@ -28,7 +31,10 @@ __all__ = ["meta_eval"]
 def meta_eval(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
     benchmark: Annotated[
-        str | None, typer.Option(metavar="NAME", help="summeval, topical-chat or qags: what FILE is, unmodified.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="summeval, topical-chat, qags (or qags-cnn, qags-xsum): what FILE is, unmodified."
+        ),
     ] = None,
     judge: Annotated[
         list[str] | None, typer.Option("--judge", "-j", metavar="NAME", help="A judge; may be repeated.")
@@ -62,11 +68,25 @@ def meta_eval(
         list[str] | None,
         typer.Option(metavar="FIELD", help="Field of one person's rating; two or more give the human ceiling."),
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Where a record of FILE holds several outputs: the path to them, such as gen.{system}; see the docs.",
+        ),
+    ] = None,
+    merge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELDS", help="Rows alike in these fields, by commas, are one output, rated several times."
+        ),
+    ] = None,
     group_by: options.GroupBy = None,
     system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
     ablations: Annotated[
-        bool, typer.Option("--ablations", help="Also without probabilities, without steps, and sampled.")
+        bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
     ] = False,
+    estimator: options.Estimators = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
     gptscore: Annotated[
         bool, typer.Option("--gptscore", help="Also each judge's GPTScore: its likelihood of the outputs.")
@@ -111,11 +131,13 @@ def meta_eval(
     from geval_local.fields import read_mapping
     from geval_local.io.checks import ROWS_CHECKED, check_rows
 
+    estimators = options.read_estimators(estimator, others=ablations)
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system or rater or field:
+        if human or group_by or system or rater or field or rows or merge:
             raise ConfigurationError(
-                "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
+                "--human, --field, --rater, --rows, --merge, --group-by and --system are for your own rows; "
+                "--benchmark brings them"
             )
         rated = read_published(file, benchmark, limit_groups=limit_groups)
         metrics = benchmark_metrics(rated.data.benchmark, metric or [])
@@ -129,7 +151,14 @@ def meta_eval(
         if rater and len(metrics) != 1:
             raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
         rated = read_own(
-            file, fields, group_by=group_by, system=system, limit_groups=limit_groups, fields=read_mapping(field or [])
+            file,
+            fields,
+            group_by=group_by,
+            system=system,
+            limit_groups=limit_groups,
+            fields=read_mapping(field or []),
+            rows_at=rows,
+            merge=[name.strip() for name in merge.split(",")] if merge else (),
         )
         compared = coefficient or "spearman"
     if no_steps:
@@ -157,14 +186,21 @@ def meta_eval(
 
     found: list[Contender] = []
     mapping = rated.fields if isinstance(rated, OwnRatings) else {}
-    part = "" if limit_groups is None else f"first{limit_groups}"
+    # The same file read in another way has other rows.
+    way = f"{rows or ''}|{merge or ''}"
+    part = "--".join(
+        [
+            *([] if limit_groups is None else [f"first{limit_groups}"]),
+            *([f"rows-{hashlib.sha256(way.encode()).hexdigest()[:8]}"] if rows or merge else []),
+        ]
+    )
     runs = KeptRuns(file, rated.rows, output, part, mapping)
     columns = KeptColumns(file, output, part)
     if choices:
         check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(file), mapping)
     for path in results or []:
         run = sources.from_results(rated, path, metrics, [one.name for one in found], limit_groups)
-        found += [run, *(sources.ablations(run, metrics) if ablations else [])]
+        found += [run, *sources.ablations(run, metrics, estimators)]
     for choice, label in zip(choices, labels, strict=True):
         taken = [one.name for one in found]
         # One judge asked in two ways keeps two files.
@@ -177,7 +213,8 @@ def meta_eval(
             label,
             metrics,
             taken,
-            ablations=ablations,
+            estimators=estimators,
+            steps_too=ablations,
             gptscore=gptscore,
         )
     found += responses
@@ -201,12 +238,12 @@ def meta_eval(
     evaluation = evaluate(found, levels, compared, target=new, constant=constant, seed=seed)
     ceiling = None
     if rater:
-        from geval_local.analysis.reading import number_at
+        from geval_local.analysis.reading import each_place, number_at
         from geval_local.analysis.studies.ceiling import human_ceiling
 
         ratings = {
-            field: [number_at(row, field, f"{file}, row {place}") for place, row in enumerate(rated.rows, start=1)]
-            for field in rater
+            name: [number_at(row, name, f"{file}, row {place}") for place, row in enumerate(rated.rows, start=1)]
+            for name in (one for path in rater for one in each_place(rated.rows, path))
         }
         judges = {
             one.name: items for one in found if one.kind == "judge" for items in one.items.values() if len(items) > 1
@@ -227,7 +264,8 @@ def _judged(
     metrics: dict[str, Metric],
     taken: list[str],
     *,
-    ablations: bool,
+    estimators: Sequence[Estimator],
+    steps_too: bool,
     gptscore: bool,
 ) -> list[Contender]:
     """Load one judge, let it score, and let go of it before the next one is loaded."""
@@ -242,10 +280,9 @@ def _judged(
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
     no_steps = all(metric.steps == () for metric in metrics.values())
     full = sources.from_judge(rated, runs, judge, metrics, name)
-    found = [full]
-    if ablations:
-        found += sources.ablations(full, metrics)
-        found += [] if no_steps else [sources.without_steps(rated, runs, judge, metrics, name)]
+    found = [full, *sources.ablations(full, metrics, estimators)]
+    if steps_too and not no_steps:
+        found.append(sources.without_steps(rated, runs, judge, metrics, name))
     if gptscore:
         from geval_local.cli.meta_eval.model_baselines import gptscore as gptscore_row
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +13,28 @@ from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, UnscorableError
 
 if TYPE_CHECKING:
-    from geval_local.analysis.tables import Table
+    from geval_local.analysis.statistics.significance import Comparison
+    from geval_local.analysis.text_table import Table
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.report.overview import MetricNotes
+    from geval_local.score import Estimator
 
 __all__ = ["facts_of", "notes_of", "report", "signatures_of"]
 
-#: Draws of the sampled row of the ablation, as many as the paper had.
-DRAWS = 20
-
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="PAGE", help="The .html file to write.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Result files of `score`, or run directories.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PAGE",
+            help="The .html file to write; for several runs a directory, NAME/: a page for each, and an overview.",
+        ),
+    ],
     human: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,34 +42,105 @@ def report(
         ),
     ] = None,
     group_by: options.GroupBy = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="Field that names the system. Absent: system_id or system, if there is one."
+        ),
+    ] = None,
+    estimator: options.Estimators = None,
     field: options.Fields = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Write a run as one self-contained HTML page: no network, no server, opens from any disk."""
+    """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.files import check_replaceable
     from geval_local.report.page import check_target, is_own_page
     from geval_local.report.run_page import write_report
 
-    scored = ScoredRun(run, read_mapping(field or []))
+    mapping = read_mapping(field or [])
+    estimators = options.read_estimators(estimator, others=True)
+    if len(runs) > 1 or str(output).endswith("/") or output.is_dir():
+        _write_site(runs, output, mapping, human or [], group_by, system, estimators, title, overwrite=overwrite)
+        return
+    scored = ScoredRun(runs[0], mapping)
     target = check_target(output, scored.path)
     check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
-    ratings = _ratings(human or [], scored.metrics)
     page = write_report(
         scored.path,
         output,
-        metrics=notes_of(scored),
-        human=ratings,
-        group_by=group_by,
-        signature=signatures_of(scored),
-        manifest=facts_of(scored),
-        ablation=_ablation(scored, ratings, group_by),
-        title=title or scored.name if scored.path != run else title,
-        fields=scored.mapping,
+        **_told(scored, human or [], group_by, system, estimators),
+        title=title or scored.name if scored.path != runs[0] else title,
     )
     note(f"wrote {page}; open it in any browser")
+
+
+def _told(
+    run: ScoredRun, human: list[str], group_by: str | None, system: str | None, estimators: Sequence[Estimator]
+) -> dict[str, Any]:
+    """Gather what the page of a run is told beside its rows."""
+    ratings = _ratings(human, run.metrics)
+    return {
+        "metrics": notes_of(run),
+        "human": ratings,
+        "group_by": group_by,
+        "signature": signatures_of(run),
+        "manifest": facts_of(run),
+        "ablation": _ablation(run, ratings, group_by, estimators),
+        "fields": run.mapping,
+        "system": system,
+    }
+
+
+def _write_site(
+    runs: Sequence[Path],
+    folder: Path,
+    mapping: Mapping[str, str],
+    human: list[str],
+    group_by: str | None,
+    system: str | None,
+    estimators: Sequence[Estimator],
+    title: str | None,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a page for every run, and an overview that leads to them.
+
+    Raises
+    ------
+    DataError
+        If none of the runs can be shown.
+    """
+    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.errors import DataError
+    from geval_local.io.result_manifest import manifest_path
+    from geval_local.report.site import RunOfSite, Site
+
+    # A shell's `runs/*` names the manifests beside result files too.
+    beside = {manifest_path(path) for path in runs}
+    failed: dict[str, str] = {}
+    found: list[ScoredRun] = []
+    for path in runs:
+        try:
+            found += [] if path in beside else [ScoredRun(path, mapping)]
+        except DataError as error:
+            failed[str(path)] = error.message
+    site = Site(folder, [run.name for run in found], overwrite=overwrite)
+    shown: list[RunOfSite] = []
+    for place, run in enumerate(found):
+        try:
+            own = [one for one in human if not one.rpartition("=")[0] or one.rpartition("=")[0] in run.metrics]
+            shown.append(site.add(place, run.name, run.path, _told(run, own, group_by, system, estimators)))
+        except DataError as error:
+            failed[str(run.path)] = error.message
+    if not shown:
+        raise DataError(f"none of the {len(failed)} runs can be shown: {'; '.join(failed.values())}")
+    index = site.close(shown, title=title or folder.resolve().name, failed=failed)
+    for path_text, reason in failed.items():
+        note(f"not shown: {path_text}: {reason}", "yellow")
+    note(f"wrote {index} and {len(shown)} pages; open it in any browser")
 
 
 def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | None:
@@ -83,41 +163,36 @@ def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | Non
     return {name: field for name, _, field in pairs} or None
 
 
-def _ablation(run: ScoredRun, ratings: str | dict[str, str] | None, group_by: str | None) -> Table | None:
+def _ablation(
+    run: ScoredRun,
+    ratings: str | dict[str, str] | None,
+    group_by: str | None,
+    estimators: Sequence[Estimator],
+) -> Table | None:
     """Estimate otherwise from the run's own distributions: the paper's ablation, as far as no judge is needed.
 
-    All three estimates are correlated on the documents that all of them keep. None where nobody rated anything, or no
-    manifest says what the scales are.
+    Every estimate is tested against the scores on the documents that both keep, as `meta-eval --ablations` does. None
+    where nobody rated anything, or no manifest says what the scales are.
     """
-    from geval_local.analysis.records import usable
-    from geval_local.analysis.statistics.correlation import correlate
-    from geval_local.analysis.statistics.significance import common_ground
-    from geval_local.analysis.studies.ablation import mode_items, sampled_items
-    from geval_local.analysis.tables import correlation_table
+    from geval_local.analysis.statistics.significance import corrected
+    from geval_local.analysis.studies.ablation import against_exact
+    from geval_local.analysis.tables import comparison_table
+    from geval_local.analysis.text_table import folded
     from geval_local.cli.scored_runs import level_for
     from geval_local.grouping import documents_of
 
-    found = {}
+    found: dict[str, Comparison] = {}
     documents = documents_of(run.rows, group_by)[0]
-    level = level_for(documents)
     for name in run.metrics:
         field = ratings if ratings is None or isinstance(ratings, str) else ratings.get(name)
         if field is None or not run.is_described(name):
             continue
-        scale = run.origin(name).definition.scale
         items = run.items(name, human=field, group_by=documents)
-        estimates = {
-            "exact expectation": items,
-            "likeliest label (- Probs)": mode_items(items, scale),
-            f"mean of {DRAWS} draws": sampled_items(items, scale, DRAWS),
-        }
-        if not usable(items)[0]:
-            continue
-        shared = common_ground(list(estimates.values()), level)[0]
-        for estimator, estimated in zip(estimates, shared, strict=True):
-            if estimated:
-                found[f"{name}: {estimator}"] = correlate(estimated, level)
-    return correlation_table(found) if found else None
+        scale = run.origin(name).definition.scale
+        tests = against_exact(items, scale, "score", estimators, level=level_for(documents))
+        found |= {f"{name}: {pair}": test for pair, test in tests.items()}
+    folds = ("on", "Williams", "items / documents", "kept by each")
+    return folded(comparison_table(corrected(found)), folds) if found else None
 
 
 def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -78,8 +78,12 @@ def score(
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
     ] = False,
     estimator: Annotated[
-        Literal["exact", "mode", "sample"],
-        typer.Option(help="Exact expectation, the likeliest label's value, or the mean of n draws."),
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="exact: the expectation; mode: the likeliest label's value; sample: the mean of n draws; median; "
+            "quantile:Q; risk:LAMBDA, the expectation less LAMBDA lower semideviations.",
+        ),
     ] = "exact",
     n: Annotated[int, typer.Option("--n", metavar="N", help="Draws per row, for --estimator sample.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
@@ -112,6 +116,7 @@ def score(
     from geval_local.score import Estimator
 
     gates = Gates.parse(fail_under, max_unscored)
+    estimated = Estimator.parse(estimator, n=n, seed=seed)
     _check_spread(distributed, workers, address, output)
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
@@ -150,7 +155,7 @@ def score(
                 choices,
                 output,
                 formats=export or (),
-                estimator=Estimator(estimator, n, seed),
+                estimator=estimated,
                 threshold=threshold,
                 limit=limit,
                 fields=mapping,

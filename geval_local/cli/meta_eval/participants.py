@@ -14,7 +14,7 @@ from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rat
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.reading import figures_of
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.ablation import mode_items, sampled_items
+from geval_local.analysis.studies.ablation import estimate_name, estimated_items
 from geval_local.analysis.studies.evaluation import Contender
 from geval_local.baselines.overlap import BASELINES, baseline_scores, references
 from geval_local.cli.output.console import note
@@ -24,6 +24,7 @@ from geval_local.io.result_manifest import read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.results import result_file
+from geval_local.score import Estimator
 from geval_local.signature import judge_name
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ __all__ = [
 ]
 
 PREDICTIONS = "predict_scores"
-DRAWS = 20
 NO_STEPS = "no-steps"
 
 
@@ -97,18 +97,17 @@ def from_results(
     )
 
 
-def ablations(judge: Contender, metrics: Mapping[str, Metric]) -> list[Contender]:
+def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Sequence[Estimator]) -> list[Contender]:
     """Estimate otherwise from the same distributions; empty, with a note, where a run kept none."""
     try:
-        modes = {d: mode_items(items, metrics[d].scale) for d, items in judge.items.items()}
-        drawn = {d: sampled_items(items, metrics[d].scale, DRAWS) for d, items in judge.items.items()}
+        found = [
+            (one, {d: estimated_items(items, metrics[d].scale, one) for d, items in judge.items.items()})
+            for one in estimators
+        ]
     except DataError as error:
         note(f"no ablations of {judge.name}: {error.message}", "yellow")
         return []
-    return [
-        Contender(f"{judge.name} - probs", "ablation", modes, judge.name),
-        Contender(f"{judge.name} n = {DRAWS}", "ablation", drawn, judge.name),
-    ]
+    return [Contender(estimate_name(judge.name, one), "ablation", items, judge.name) for one, items in found]
 
 
 def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:

@@ -97,8 +97,9 @@ def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
     note(report.rated.grouping)
     if isinstance(report.rated, PublishedRatings):
         coefficients = report.rated.data.benchmark.columns
-        paper = published_table(report.rated.data.benchmark.name)
-        table = benchmark_table(evaluation.correlations[report.rated.data.benchmark.level], paper, digits=report.digits)
+        layout = report.rated.data.benchmark
+        paper = published_table(layout.name)
+        table = benchmark_table(evaluation.correlations[layout.level], paper, layout.published, digits=report.digits)
         show_table(table, f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published")
     for level in levels:
         rows = _by_dimension(evaluation.correlations[level], report)
@@ -179,6 +180,9 @@ def _record(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> dict
             }
             for name, p in report.parsed.items()
         },
+        "published_columns": report.rated.data.benchmark.published
+        if isinstance(report.rated, PublishedRatings)
+        else None,
         "published": None if report.benchmark is None else published_table(report.benchmark),
         "notes": [*report.notes, *evaluation.notes],
     }

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from geval_local.analysis.tables import Table
+from geval_local.analysis.text_table import Table, folded
 from geval_local.cli.output.console import print_table, result_console
 from geval_local.io.text_formats import plain
 
@@ -37,19 +37,13 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    constant = {
-        index: header
-        for index, header in enumerate(table.headers)
-        if header in fold and len({row[index] for row in table.rows}) == 1
-    }
-    kept = [index for index in range(len(table.headers)) if index not in constant]
+    table = folded(table, fold)
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for index in kept:
+    for index, header in enumerate(table.headers):
         if index == 0:
             longest = max((len(row[0]) for row in table.rows), default=0)
-            shown.add_column(table.headers[index], overflow="fold", min_width=min(longest, FIRST_WIDTH))
+            shown.add_column(header, overflow="fold", min_width=min(longest, FIRST_WIDTH))
         else:
-            header = table.headers[index]
             wordy = header in WORDY
             shown.add_column(header, justify="left" if wordy else "right", overflow="fold", no_wrap=not wordy)
     section = ""
@@ -60,13 +54,12 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections
             if own != section:
                 shown.add_row(Text(own, "bold"))
             section, name = own, f"  {name}"
-        shown.add_row(Text(name), *(Text(row[index]) for index in kept[1:]))
+        shown.add_row(Text(name), *map(Text, row[1:]))
     console = result_console()
     console.print()
     console.print(Text(title, "bold"))
     print_table(shown)
-    same = [f"{header}: {table.rows[0][index]}" for index, header in constant.items()]
-    for line in [*([f"in all rows: {'; '.join(same)}"] if same else []), *table.notes]:
+    for line in table.notes:
         console.print(Text(line, "dim"))
 
 

@@ -62,7 +62,7 @@ function fillItem(item) {
   const held = dialog.contains(document.activeElement) && document.activeElement.getAttribute("data-step");
   const button = (name, text, off, handler) =>
     el("button", { type: "button", "data-step": name, disabled: off, on: { click: handler } }, text);
-  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `Item ${snippet(DATA.keys[item], 80)}`),
+  const head = el("header", null, el("h2", { id: "item-title", tabindex: "-1" }, `${NUMBERED ? "Row" : "Item"} ${snippet(DATA.keys[item], 80)}`),
     el("div", { class: "actions" },
       button("previous", "Previous", place <= 0, () => step(-1)),
       button("next", "Next", place < 0 || place >= state.shown.length - 1, () => step(1)),
@@ -76,7 +76,8 @@ function fillItem(item) {
   const figures = DATA.metrics.flatMap((metric) => metric.runs.map((run, which) => figuresOf(metric, run, which, item)));
   dialog.replaceChildren(head, el("div", { class: "body" },
     el("div", { class: "texts" }, ...there.filter(isLong).map(([name, text]) => textBlock(name, text)),
-      short.length ? el("dl", { class: "entries" }, el("dt", null, "row"), el("dd", null, String(DATA.rows[item])),
+      short.length ? el("dl", { class: "entries" },
+        ...(NUMBERED ? [] : [el("dt", null, "row"), el("dd", null, String(DATA.rows[item]))]),
         ...short.flatMap(([name, text]) => [el("dt", null, name), el("dd", null, text)])) : null),
     el("div", { class: "cards" }, ...figures)));
   dialog.scrollTop = 0;

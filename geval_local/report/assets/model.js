@@ -3,6 +3,8 @@
 const DATA = JSON.parse(byId("data").textContent);
 const COMPARING = DATA.mode === "compare";
 const SIZE = DATA.keys.length;
+// Without ids an item is called by its number, which is then not told a second time.
+const NUMBERED = DATA.keys.every((key, item) => key === String(DATA.rows[item]));
 const view = { metric: 0 };
 const metricNow = () => DATA.metrics[view.metric];
 

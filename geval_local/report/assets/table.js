@@ -30,8 +30,8 @@ function columns() {
   const add = (name, heading, value, cell, kind = "") => found.push({ name, heading, value, cell, kind });
   const plain = (name, heading, value, kind, digits = 2) =>
     add(name, heading, value, (item) => number(value(item), digits), kind);
-  add("place", "#", (item) => item, (item) => String(DATA.rows[item]), "number wide");
-  add("item", "item", (item) => DATA.keys[item], itemCell, "named");
+  if (!NUMBERED) add("place", "#", (item) => item, (item) => String(DATA.rows[item]), "number wide");
+  add("item", NUMBERED ? "row" : "item", (item) => DATA.keys[item], itemCell, "named");
   if (DATA.system >= 0) {
     add("system", "system", (item) => textAt(DATA.system, item), (item) => snippet(textAt(DATA.system, item) || "–", 24), "wide");
   }

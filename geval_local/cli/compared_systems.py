@@ -1,0 +1,144 @@
+"""``compare`` where the question is which system is better: the systems of one file, or one file for each system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from geval_local.analysis.reading import row_keys
+from geval_local.analysis.records import ScoredItem
+from geval_local.cli.scored_runs import ScoredRun
+from geval_local.errors import ConfigurationError
+from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.grouping import documents_of
+
+__all__ = ["SystemRows", "changed_outputs", "gather", "why_systems"]
+
+
+@dataclass(frozen=True)
+class SystemRows:
+    """The rows of all systems together.
+
+    Attributes
+    ----------
+    runs : tuple of ScoredRun
+        Where they are from.
+    names : tuple of (str or None)
+        System of every row of a file, for each file; None where a column of the file names it.
+    field : str or None
+        That column; None for the usual ones.
+    document : str or None
+        Field that groups rows into documents; None where rows belong together by id, or by their place.
+    grouping : str
+        The same in words.
+    """
+
+    runs: tuple[ScoredRun, ...]
+    names: tuple[str | None, ...]
+    field: str | None
+    document: str | None
+    grouping: str
+
+    def items(self, metric: str, *, human: str | None = None) -> list[ScoredItem]:
+        """Scores of one metric, with systems and documents."""
+        found: list[ScoredItem] = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            own = run.items(run.one_metric(metric), human=human, group_by=self.document, system=self.field)
+            found += own if name is None else [replace(item, system=name) for item in own]
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as one run's, each with its system, for a page."""
+        together: list[dict[str, Any]] = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            for row in run.rows:
+                system = name if name is not None else _writer(row, self.field)
+                together.append({**{key: value for key, value in row.items() if key != "system_id"}, "system": system})
+        return together
+
+
+def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -> SystemRows:
+    """Tell which system and which document every row belongs to.
+
+    Parameters
+    ----------
+    runs : sequence of ScoredRun
+        One file with the systems in a column, or one for each system.
+    field : str or None
+        The column that names the system; given, it holds for all files.
+    group_by : str or None
+        Field of the document; guessed where it is None.
+
+    Raises
+    ------
+    ConfigurationError
+        If two files would be the same system.
+    """
+    names: list[str | None] = [None] * len(runs)
+    if field is None and len(runs) > 1:
+        writers = [_writers(run) for run in runs]
+        own = [next(iter(found)) if len(found) == 1 else "" for found in writers]
+        distinct = all(own) and len(set(own)) == len(own)
+        names = [name if distinct else run.name for name, run in zip(own, runs, strict=True)]
+        if len(set(names)) < len(names):
+            names = [str(run.path) for run in runs]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"{runs[0].path} is given twice", hint="Name one file for each system, or --system FIELD."
+            )
+    # Guessed from the columns that all have: CSV results may hold fewer.
+    common = set.intersection(*(set(run.rows[0]) for run in runs))
+    rows = [
+        row if group_by else {name: row[name] for name in row if name in common} for run in runs for row in run.rows
+    ]
+    document, grouping = documents_of(rows, group_by)
+    if document is None and group_by is None and len(runs) > 1:
+        by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
+        same = "id" if by_id else "place in their files"
+        grouping = f"rows with the same {same} are taken for one document (a guess; --group-by FIELD changes it)"
+    return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+
+
+def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:
+    """Say why two files are taken for the outputs of two systems; None where they are two runs over the same texts."""
+    one, other = _writers(first), _writers(second)
+    if len(one) == len(other) == 1 and one != other:
+        return f"their rows name one system each, {next(iter(one))} and {next(iter(other))}"
+    pairs = _paired_outputs(first, second)
+    if not pairs:
+        return "no id is in both files"
+    # A text that a CSV file does not hold says nothing of its system.
+    known = [pair for pair in pairs if None not in pair]
+    changed = sum(one != other for one, other in known)
+    if changed > len(known) / 2:
+        return f"{changed} of {len(known)} outputs differ under the same id or row number"
+    return None
+
+
+def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
+    """Count the rows that bear the same key and hold another text.
+
+    A CSV file of results need not hold the texts; then the content of the input that was scored says the same.
+    """
+    hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
+    is_same_input = len(hashes) == 1 and None not in hashes
+    pairs = _paired_outputs(first, second)
+    return sum(one != other and not (is_same_input and None in (one, other)) for one, other in pairs)
+
+
+def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
+    """Pair the outputs of the rows that bear the same key in both files."""
+    texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
+    return [(text, texts[1][key]) for key, text in texts[0].items() if key in texts[1]]
+
+
+def _writers(run: ScoredRun) -> set[str]:
+    """Systems that the usual columns name; empty where a row names none."""
+    found = {_writer(row, None) for row in run.rows}
+    return set() if None in found else {str(name) for name in found}
+
+
+def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
+    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
+    return next((str(name) for name in named if name is not None), None)

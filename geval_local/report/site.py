@@ -1,0 +1,310 @@
+"""Many runs as one folder: a page for each run, an overview that leads to them, and a manifest of what was written.
+
+The folder opens from any disk: links are relative, every page holds its own data. Only files that the manifest names,
+and that were not changed since, are replaced or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.records import usable
+from geval_local.analysis.statistics.correlation import Correlation
+from geval_local.analysis.text_table import interval, number
+from geval_local.errors import OutputError
+from geval_local.files import check_replaceable, save_text
+from geval_local.grouping import documents_of
+from geval_local.io.results import load_results
+from geval_local.report.human_ratings import agreement, human_field, scored_items
+from geval_local.report.interval_chart import IntervalChart, interval_chart
+from geval_local.report.overview import judges, summaries
+from geval_local.report.page import render, write_page
+from geval_local.report.run_page import write_report
+from geval_local.score import LOW_LABEL_MASS
+from geval_local.signature import LIBRARIES, signature_parts
+from geval_local.summary import Summary
+
+__all__ = ["INDEX", "MANIFEST", "MetricOverview", "RunOfSite", "Site", "metric_overview"]
+
+INDEX = "index.html"
+MANIFEST = "geval-local-site.json"
+FORMAT = "geval-local site"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunOfSite:
+    """One run as the overview shows it.
+
+    Attributes
+    ----------
+    name, page : str
+        What it is called, and its page's file name.
+    judge : str
+        Who scored it; empty if nothing says so.
+    input : str
+        The file that was scored, with the beginning of its hash; empty if nothing says so.
+    summaries : dict of str to Summary
+        Metric -> its figures.
+    correlations : dict of str to Correlation
+        Metric -> agreement with people at the first level, where they rated.
+    signatures : dict of str to str
+        Metric -> signature, where it is known.
+    """
+
+    name: str
+    page: str
+    judge: str
+    input: str
+    summaries: Mapping[str, Summary]
+    correlations: Mapping[str, Correlation]
+    signatures: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class MetricOverview:
+    """One metric over all runs that hold it.
+
+    Attributes
+    ----------
+    metric : str
+        Its name.
+    headers : tuple of str
+        Of the columns after the run's name.
+    rows : tuple of (str, str, tuple of str)
+        Page, name and cells of every run.
+    notes : tuple of str
+        What belongs under the table.
+    charts : tuple of IntervalChart
+        Means, and agreement with people where there is any.
+    """
+
+    metric: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    notes: tuple[str, ...]
+    charts: tuple[IntervalChart, ...]
+
+
+class Site:
+    """A folder of pages that is being written.
+
+    Parameters
+    ----------
+    folder : Path
+        Where; made if it is not there.
+    names : sequence of str
+        What the runs are called, in order.
+    overwrite : bool
+        Whether files that this tool did not write may be replaced.
+
+    Raises
+    ------
+    OutputError
+        If a file is in the way, or the folder cannot be used; nothing is written then.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"cannot write {folder}: it is a file", hint="Name a directory for the pages.")
+        self._former = _read_manifest(folder / MANIFEST)
+        self._pages = _page_names(names)
+        self._written: dict[str, str] = {}
+        for name in (INDEX, *self._pages):
+            path = folder / name
+            if path.is_dir():
+                raise OutputError(f"cannot write {path}: it is a directory", hint="Choose another directory.")
+            check_replaceable(path, is_own=self._is_own(name), overwrite=overwrite)
+        manifest = folder / MANIFEST
+        check_replaceable(manifest, is_own=self._former is not None, overwrite=overwrite)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
+
+    def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
+        """Write the page of a run.
+
+        Parameters
+        ----------
+        place : int
+            Its place among the names, from 0.
+        name : str
+            What it is called.
+        results : Path
+            Its result file.
+        told : mapping of str to object
+            Further arguments of `write_report`.
+
+        Raises
+        ------
+        DataError, ConfigurationError
+            As `write_report`.
+        """
+        page = self._pages[place]
+        path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
+        self._record(page, path)
+        run = load_results(results, told.get("fields"))
+        group_by = told.get("group_by")
+        found = {one.metric: one for one in summaries(run, low_mass=LOW_LABEL_MASS, group_by=group_by)}
+        documents = documents_of((record.columns for record in run.records), group_by)[0]
+        correlations = {}
+        for metric in run.metrics:
+            field = human_field(told.get("human"), metric)
+            if field is not None:
+                items = scored_items(run, run.row_keys(), metric, field, documents)
+                if usable(items)[0]:
+                    correlations[metric] = next(iter(agreement(items).values()))
+        manifest, signatures = told.get("manifest") or {}, told.get("signature") or {}
+        source = f"{manifest['input']} ({str(manifest['input sha256'])[:8]})" if "input" in manifest else ""
+        return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
+
+    def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
+        """Write the overview, and remove pages of runs that are no longer there.
+
+        Parameters
+        ----------
+        runs : sequence of RunOfSite
+            In the order of the overview.
+        title : str
+            Its heading.
+        failed : mapping of str to str
+            Files that could not be shown, and why.
+
+        Returns
+        -------
+        Path
+            The overview's absolute path.
+        """
+        metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
+        page = render(
+            "site.html.j2",
+            None,
+            title=title,
+            runs=runs,
+            metrics=[metric_overview(metric, runs) for metric in metrics],
+            failed=failed,
+        )
+        index = write_page((self.folder / INDEX).resolve(), page)
+        self._record(INDEX, index)
+        for name in self._former or {}:
+            if name not in self._written and self._is_own(name):
+                (self.folder / name).unlink(missing_ok=True)
+        self._save(self._written)
+        return index
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the manifest names a file, and it was not changed since."""
+        path = self.folder / name
+        return path.is_file() and (self._former or {}).get(name) == _sha256(path)
+
+    def _record(self, name: str, path: Path) -> None:
+        self._written[name] = _sha256(path)
+        # After every page: what an interrupted command has written is known as its own by the next one.
+        self._save({**(self._former or {}), **self._written})
+
+    def _save(self, files: Mapping[str, str]) -> None:
+        record = {"format": FORMAT, "version": VERSION, "files": dict(files)}
+        save_text(self.folder / MANIFEST, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
+    """Put the runs that hold a metric side by side, with the settings in which they differ."""
+    own = [run for run in runs if metric in run.summaries]
+    rated = any(metric in run.correlations for run in own)
+    parts = [signature_parts(run.signatures.get(metric, "")) for run in own]
+    keys = [key for key in dict.fromkeys(key for one in parts for key in one) if key not in (*LIBRARIES, "tokenizer")]
+    settings = {
+        key: [_short(key, one.get(key, "-")) for one in parts]
+        for key in keys
+        if len({one.get(key, "-") for one in parts}) > 1
+    }
+    if len({run.input for run in own}) > 1:
+        settings["input"] = [run.input or "-" for run in own]
+    rows = []
+    for place, run in enumerate(own):
+        one = run.summaries[metric]
+        agreed = run.correlations.get(metric)
+        cells = (
+            interval(one.interval),
+            *([interval(agreed.spearman) if agreed is not None else "-"] if rated else []),
+            *(values[place] for values in settings.values()),
+            number(one.std),
+            number(one.label_mass),
+            f"{one.scored:,} of {one.rows:,}",
+        )
+        rows.append((run.page, run.name, cells))
+    levels = dict.fromkeys(run.correlations[metric].level for run in own if metric in run.correlations)
+    headers = (
+        "mean score",
+        *([f"{' / '.join(levels)} spearman"] if rated else []),
+        *settings,
+        "std",
+        "label mass",
+        "scored",
+    )
+    notes = [f"95 % intervals over documents; {told}" for told in dict.fromkeys(_grouping(run, metric) for run in own)]
+    if settings:
+        notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
+    charts = [
+        interval_chart("Mean score", {run.name: run.summaries[metric].interval for run in own}, "mean score"),
+        interval_chart(
+            "Agreement with people",
+            {run.name: run.correlations[metric].spearman for run in own if metric in run.correlations},
+            f"{' / '.join(levels)} spearman",
+        ),
+    ]
+    return MetricOverview(
+        metric, headers, tuple(rows), tuple(notes), tuple(chart for chart in charts if chart is not None)
+    )
+
+
+def _grouping(run: RunOfSite, metric: str) -> str:
+    return run.summaries[metric].grouping
+
+
+def _short(key: str, value: str) -> str:
+    """Shorten a setting: a judge to its name, a hash to its beginning."""
+    name, at, digest = value.rpartition("@")
+    if key == "judge" and at:
+        return f"{name.rstrip('/').rpartition('/')[2]}@{digest[:6]}"
+    return f"{name}@{digest[:6]}" if at else value[:24]
+
+
+def _page_names(names: Sequence[str]) -> list[str]:
+    """Name the page of every run, each differently and so that every disk takes it."""
+    taken = {INDEX.casefold()}
+    pages = []
+    for name in names:
+        stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "run"
+        page, count = f"{stem}.html", 1
+        while page.casefold() in taken:
+            count += 1
+            page = f"{stem}-{count}.html"
+        taken.add(page.casefold())
+        pages.append(page)
+    return pages
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, str] | None:
+    """Read what an earlier command wrote into the folder; None where nothing, or something else, stands there."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if (record["format"], record["version"]) != (FORMAT, VERSION):
+            return None
+        files = {str(name): str(digest) for name, digest in record["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    # A name that leads out of the folder is none of this tool's.
+    return {name: digest for name, digest in files.items() if name and Path(name).name == name}

@@ -1,0 +1,181 @@
+"""``compare`` on systems: one file with a column, or one file for each system; and with other estimators."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_run import read_rows, run, write_rows
+from html_page import Page
+from rated_runs import other_judge, prepare, score
+from report_data import rows
+from scipy import stats
+
+from geval_local.io.result_manifest import manifest_path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def scored(here):
+    """Eight systems on twenty documents, scored without a model and without a manifest."""
+    write_rows(here / "scored.jsonl", rows(160, metrics=("coherence",), per_group=8, unscored=[5]))
+    return here
+
+
+def compare(here, *arguments: object, code: int = 0):
+    done = run("compare", *arguments, home=here / "home")
+    assert done.exit_code == code, done.stderr
+    return done
+
+
+def halves(here, *arguments: object):
+    """Score the texts by people and those by machines as two files, whose ids are the documents'."""
+    prepare(here)
+    everything = read_rows(here / "data.jsonl")
+    for side in ("human", "machine"):
+        own = [{**row, "id": row["doc"]} for row in everything if row["side"] == side]
+        write_rows(here / "data.jsonl", [{name: row[name] for name in row if name != "side"} for row in own])
+        score(here, f"{side}.jsonl", *arguments)
+
+
+def test_one_file_with_a_column_is_ranked(scored):
+    record = json.loads(compare(scored, "scored.jsonl", "--json").stdout)
+    own = record["systems"]["coherence"]
+    assert "same doc_id are taken for one document (a guess" in record["grouping"]
+    assert len(own["systems"]) == 8
+    assert len(own["pairs"]) == 28
+    means = [side["mean"]["value"] for side in own["systems"]]
+    assert means == sorted(means, reverse=True)
+    by_system = {
+        name: {
+            row["doc_id"]: row["geval"]["coherence"]["score"]
+            for row in read_rows(Path("scored.jsonl"))
+            if row["system_id"] == name
+        }
+        for name in ("M0", "M1")
+    }
+    (pair,) = [one for one in own["pairs"] if {one["first"], one["second"]} == {"M0", "M1"}]
+    difference = np.array([by_system[pair["first"]][doc] - by_system[pair["second"]][doc] for doc in by_system["M0"]])
+    expected = stats.ttest_1samp(difference, 0).confidence_interval(0.95)
+    assert [pair["difference"][end] for end in ("value", "low", "high")] == pytest.approx(
+        [difference.mean(), expected.low, expected.high]
+    )
+    assert (pair["wins"], pair["losses"]) == ((difference > 0).sum(), (difference < 0).sum())
+    shown = compare(scored, "scored.jsonl").stdout
+    assert own["told"] in " ".join(shown.split())
+    assert "coherence: which system is better?" in shown
+    assert "systems that share a letter cannot be told apart" in shown
+
+
+def test_a_baseline_a_column_and_ratings(scored):
+    done = compare(scored, "scored.jsonl", "--system", "doc_id", "--baseline", "doc-1", "--group-by", "row", "--json")
+    record = json.loads(done.stdout)["systems"]["coherence"]
+    assert len(record["pairs"]) == 19
+    assert {pair["test"] for pair in record["pairs"]} == {"permuted Welch t"}
+    rated = json.loads(compare(scored, "scored.jsonl", "--human", "scores.coherence", "--json").stdout)
+    people = {side["side"]: side["human"] for side in rated["systems"]["coherence"]["systems"]}
+    given = [row["scores"]["coherence"] for row in read_rows(Path("scored.jsonl")) if row["system_id"] == "M3"]
+    assert people["M3"] == pytest.approx(np.mean(given))
+    assert "no system 'M9'" in compare(scored, "scored.jsonl", "--baseline", "M9", code=2).stderr
+    assert "two runs over the same rows" in compare(scored, "scored.jsonl", "--level", "pooled", code=2).stderr
+
+
+def test_every_figure_on_the_page_is_the_commands(scored):
+    done = compare(scored, "scored.jsonl", "--json", "--page", "page.html", "--human", "scores.coherence")
+    own = json.loads(done.stdout)["systems"]["coherence"]
+    page = Page(Path("page.html").read_text(encoding="utf-8"))
+    assert own["told"] in page.text
+    assert own["holds_for"] in page.text
+    for side in own["systems"]:
+        mean = side["mean"]
+        written = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
+        # In the picture and in the table.
+        assert page.text.count(written) >= 3
+    for pair in own["pairs"]:
+        d = pair["difference"]
+        cells = f"{pair['first']} - {pair['second']} {pair['means'][0]:.3f} / {pair['means'][1]:.3f} "
+        cells += f"{d['value']:.3f} [{d['low']:.3f}, {d['high']:.3f}]"
+        assert cells in page.text
+        assert f"{pair['wins']} / {pair['ties']} / {pair['losses']} {pair['effect']:.3f}" in page.text
+    report = run("report", "scored.jsonl", "-o", "report.html", home=scored / "home")
+    assert report.exit_code == 0, report.stderr
+    text = Page(Path("report.html").read_text(encoding="utf-8")).text
+    assert own["told"] in text
+
+
+def test_two_files_are_two_systems_where_their_texts_differ(here):
+    halves(here)
+    done = compare(here, "human.jsonl", "machine.jsonl", "--json", "--page", "both.html")
+    record = json.loads(done.stdout)
+    (pair,) = record["systems"]["clarity"]["pairs"]
+    assert {pair["first"], pair["second"]} == {"human", "machine"}
+    own = {
+        name: [row["geval"]["clarity"]["score"] for row in read_rows(Path(f"{name}.jsonl"))]
+        for name in ("human", "machine")
+    }
+    difference = np.array(own[pair["first"]]) - np.array(own[pair["second"]])
+    # Sources repeat, so a document has two texts of each; the mean over documents is that over rows here.
+    assert pair["difference"]["value"] == pytest.approx(difference.mean())
+    assert "human.jsonl" in record["files"][0]
+    shown = compare(here, "human.jsonl", "machine.jsonl", "--group-by", "doc").stdout
+    assert "outputs differ under the same id or row number (a guess" in shown
+    assert "By this judge" in shown
+    assert record["systems"]["clarity"]["told"] in Page(Path("both.html").read_text(encoding="utf-8")).text
+    runs = compare(here, "human.jsonl", "machine.jsonl", "--across", "input").stdout
+    assert "A and B on the rows that both scored" in runs
+
+
+def test_two_files_by_two_judges_are_refused(here):
+    halves(here)
+    score(here, "machine.jsonl", judge=other_judge())
+    refused = compare(here, "human.jsonl", "machine.jsonl", code=2)
+    assert "not comparable: judge:" in refused.stderr
+    assert "--across judge" in refused.stderr
+
+
+def test_files_without_documents_are_paired_by_id(here):
+    made = rows(20, metrics=("coherence",))
+    for name, shift in (("a", 0), ("b", 1)):
+        own = [
+            {"id": f"r{index}", "output": f"{name} {index}", "geval": made[2 * index + shift]["geval"]}
+            for index in range(10)
+        ]
+        write_rows(here / f"{name}.jsonl", own)
+    done = compare(here, "a.jsonl", "b.jsonl", "--across", "judge", code=2)
+    assert "nothing says under which signature" in done.stderr
+    record = json.loads(compare(here, "a.jsonl", "b.jsonl", "--across", "any", "--json").stdout)
+    assert record["grouping"].startswith("rows with the same id are taken for one document")
+    (pair,) = record["systems"]["coherence"]["pairs"]
+    assert (pair["documents"], pair["test"]) == (10, "sign-flip")
+    # A third system is ranked with them.
+    write_rows(here / "c.jsonl", [{**row, "output": f"{index}."} for index, row in enumerate(own)])
+    record = json.loads(compare(here, "a.jsonl", "b.jsonl", "c.jsonl", "--across", "any", "--json").stdout)
+    assert [len(record["systems"]["coherence"][part]) for part in ("systems", "pairs")] == [3, 3]
+    equal = next(one for one in record["systems"]["coherence"]["pairs"] if {one["first"], one["second"]} == {"b", "c"})
+    assert (equal["p"], equal["ties"]) == (1.0, 10)
+
+
+def test_an_estimator_is_applied_to_stored_distributions(here):
+    prepare(here)
+    score(here, "a.jsonl")
+    score(here, "risk.jsonl", "--estimator", "risk:0.5")
+    refused = compare(here, "a.jsonl", "risk.jsonl", code=2)
+    assert "--across estimator" in refused.stderr
+    same = json.loads(compare(here, "a.jsonl", "risk.jsonl", "--estimator", "risk:0.5", "--json").stdout)
+    assert same["differ"] == {"clarity": {}}
+    assert same["metrics"]["clarity"]["agreement"]["largest_difference"] < 1e-12
+    differing = json.loads(compare(here, "a.jsonl", "risk.jsonl", "--across", "estimator", "--json").stdout)
+    assert differing["metrics"]["clarity"]["agreement"]["largest_difference"] > 0.1
+    assert "risk:0.5" in manifest_path(here / "risk.jsonl").read_text()
+    assert "0 to 1, not 3.0" in compare(here, "a.jsonl", "risk.jsonl", "--estimator", "risk:3", code=2).stderr
+    assert (
+        "--page shows"
+        in compare(here, "a.jsonl", "risk.jsonl", "--estimator", "mode", "--page", "p.html", code=2).stderr
+    )

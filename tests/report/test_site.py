@@ -1,0 +1,155 @@
+"""Many runs as one folder: the overview's figures, its links, and whose files are replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_run import read_rows, run, write_rows
+from html_page import Page
+from report_data import HOSTILE, rescored, rows
+
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.correlation import correlate
+from geval_local.analysis.text_table import interval
+from geval_local.interval import mean_interval
+from geval_local.report.site import INDEX, MANIFEST
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    made = rows(40, unscored=[3])
+    write_rows(tmp_path / "runs" / "first.jsonl", made)
+    write_rows(tmp_path / "runs" / "second one.jsonl", rescored(made, seed=2))
+    return tmp_path
+
+
+def report(here, *arguments: object, code: int = 0):
+    named = sorted((here / "runs").iterdir())
+    done = run("report", *named, "-o", "site/", *arguments, home=here / "home")
+    assert done.exit_code == code, done.stderr
+    return done
+
+
+def page_of(name: str) -> Page:
+    return Page(Path("site", name).read_text(encoding="utf-8"))
+
+
+def files() -> set[str]:
+    return {path.name for path in Path("site").iterdir()}
+
+
+def test_every_figure_of_the_overview_is_that_of_the_runs_page_and_of_the_command(here):
+    report(here, "--human", "coherence=scores.coherence", "--group-by", "doc_id")
+    assert files() == {INDEX, MANIFEST, "first.html", "second-one.html"}
+    overview = page_of(INDEX).text
+    for name, page in (("first", "first.html"), ("second one", "second-one.html")):
+        own = page_of(page).text
+        ranked = run("compare", here / "runs" / f"{name}.jsonl", "--group-by", "doc_id", "--json", home=here / "home")
+        assert json.loads(ranked.stdout)["systems"]["fluency"]["told"] in own
+        made = read_rows(here / "runs" / f"{name}.jsonl")
+        for metric in ("coherence", "fluency"):
+            scored = [row for row in made if row["geval"][metric]["score"] is not None]
+            scores = [row["geval"][metric]["score"] for row in scored]
+            mean = mean_interval(scores, [row["doc_id"] for row in scored])
+            assert f"{name} {interval(mean)}" in overview
+            assert f"{mean.value:.3f} {mean.low:.3f} to {mean.high:.3f}" in own
+        items = [
+            ScoredItem(row["doc_id"], row["system_id"], row["scores"]["coherence"], row["geval"]["coherence"]["score"])
+            for row in made
+            if row["geval"]["coherence"]["score"] is not None
+        ]
+        agreed = interval(correlate(items, "summary").spearman)
+        assert agreed in overview
+        assert agreed in own
+    assert "same doc_id are one document" in overview
+
+
+def test_the_folder_opens_from_any_disk(here):
+    report(here)
+    for name in files() - {MANIFEST}:
+        page = page_of(name)
+        addresses = [value for _, key, value in page.attributes if key in ("src", "href", "action", "data", "srcset")]
+        targets = [value for value in addresses if not value.startswith("#")]
+        assert targets
+        assert all((Path("site") / target).is_file() for target in targets), targets
+        assert not {"link", "img", "iframe", "base"} & set(page.tags)
+        (policy,) = [value for _, key, value in page.attributes if key == "content" and "default-src" in value]
+        assert policy.startswith("default-src 'none'; ")
+    assert "script" not in page_of(INDEX).tags
+    assert ("a", "href", "index.html") in page_of("first.html").attributes
+
+
+def test_only_what_the_manifest_names_is_replaced_or_removed(here):
+    Path("site").mkdir()
+    Path("site", "notes.txt").write_text("mine")
+    report(here)
+    report(here)
+    # A run that is gone takes its page with it; what a person changed stays.
+    (here / "runs" / "second one.jsonl").unlink()
+    report(here)
+    assert files() == {INDEX, MANIFEST, "first.html", "notes.txt"}
+    assert Path("site", "notes.txt").read_text() == "mine"
+    Path("site", "first.html").write_text("my own page")
+    refused = report(here, code=2)
+    assert "first.html exists, and this tool did not write it as it is" in refused.stderr
+    assert Path("site", "first.html").read_text() == "my own page"
+    report(here, "--overwrite")
+    assert "Which system is better?" in Path("site", "first.html").read_text()
+
+
+def test_a_page_that_was_changed_outlives_its_run(here):
+    report(here)
+    page = Path("site", "second-one.html")
+    page.write_text(page.read_text() + "<!-- a remark -->")
+    (here / "runs" / "second one.jsonl").unlink()
+    report(here)
+    assert "a remark" in page.read_text()
+
+
+@pytest.mark.parametrize("content", ["no json", '{"format": "something else"}', '{"files": {"../first.jsonl": "x"}}'])
+def test_a_manifest_that_is_none_names_nothing(here, content):
+    Path("site").mkdir()
+    Path("site", MANIFEST).write_text(content)
+    assert MANIFEST in report(here, code=2).stderr
+    assert files() == {MANIFEST}
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_followed(here):
+    report(here)
+    record = json.loads(Path("site", MANIFEST).read_text())
+    record["files"]["../runs/first.jsonl"] = record["files"]["first.html"]
+    Path("site", MANIFEST).write_text(json.dumps(record))
+    report(here)
+    assert (here / "runs" / "first.jsonl").is_file()
+
+
+def test_what_is_no_run_is_named_on_the_overview(here):
+    (here / "runs" / "notes.txt").write_text("not a run")
+    done = report(here)
+    assert "notes.txt" in done.stderr
+    assert "Not shown" in page_of(INDEX).text
+    assert "notes.txt" in page_of(INDEX).text
+    for path in (here / "runs").glob("*.jsonl"):
+        path.unlink()
+    assert "none of the 1 runs can be shown" in report(here, code=2).stderr
+
+
+def test_names_are_told_apart_and_texts_stay_texts(here):
+    made = rows(10)
+    for index, text in enumerate(HOSTILE[:4]):
+        for row in made:
+            row["geval"] = {text: next(iter(row["geval"].values()))}
+        folder = here / "runs" / f"d{index}"
+        folder.mkdir()
+        write_rows(folder / "same.jsonl", made)
+    named = sorted((here / "runs").glob("d*/same.jsonl"))
+    done = run("report", *named, "-o", "site/", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert files() == {INDEX, MANIFEST, "same.html", "same-2.html", "same-3.html", "same-4.html"}
+    page = page_of(INDEX)
+    assert not {"script", "img"} & set(page.tags)
+    assert HOSTILE[0] in page.text
