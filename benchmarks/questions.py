@@ -1,11 +1,15 @@
-"""How questions are best put: words, letters or numbers as answers, one order or two, on sets with known answers.
+"""How well questions are answered, in one order, two, or all orders of their options, on sets with known answers.
 
-Measured on QAGS (consistent or not), SummEval's development half (consistency) and Topical-Chat (groundedness,
-understandability, naturalness, coherence, engagingness), all in the data beside the project. For predicates and
-choices: accuracy at one half and by the best threshold, area under the ROC curve, expected calibration error (ten equal
-bins) and label mass; for scores: Spearman's correlation with people and label mass. The last line is one JSON object.
+QAGS (consistent or not), SummEval's development half (consistency) and Topical-Chat (groundedness, understandability,
+naturalness, coherence, engagingness), all in the data beside the project, put as predicates, as scores, and as choices.
+Every order is computed once; the rows of the table are means over one, two, or all of them.
 
-    python benchmarks/questions.py nano --rows 120
+Of predicates, and choices between true and false: accuracy at one half, area under the ROC curve, expected calibration
+error of the probability (ten equal bins). Of scales: how often the likeliest level is the people's, Spearman's
+correlation of the expected level with theirs, expected calibration error of the likeliest level's probability. Of all:
+label mass, and the spread over the orders. A line is printed as soon as it is known; the last line is one JSON object.
+
+    python benchmarks/questions.py nano --rows 240
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +25,9 @@ from scipy.stats import rankdata, spearmanr
 
 from geval_local import ChoiceQuestion, Judge, PredicateQuestion, ScoreQuestion
 from geval_local.engine.window import read_window
+from geval_local.questions.answer import Answer, answer_of
+from geval_local.questions.form import question_forms, state_text
+from geval_local.questions.question import Question
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 CONSISTENT = "Every claim of the summary is supported by the source."
@@ -27,8 +35,9 @@ CONSISTENT = "Every claim of the summary is supported by the source."
 
 def rows_of(name: str, count: int) -> list[dict]:
     rows = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    if name == "summeval_dev":  # whole documents, so that candidates share theirs
-        return rows[: count - count % 16]
+    together = {"summeval_dev": 16, "topical_chat": 6}.get(name)
+    if together is not None:  # whole documents and dialogues, so that candidates share theirs
+        return rows[: max(together, count - count % together)]
     return rows[:: max(1, len(rows) // count)][:count]
 
 
@@ -63,38 +72,45 @@ def tasks(count: int):
         yield f"topical {name}", states, ("score", text, levels), [row["scores"][name] for row in chat]
 
 
-def variants(asked):
-    """Yield (variant, question, marks)."""
+def questions_of(asked) -> list[tuple[str, Question, str]]:
+    """Name every way to ask: (name, question, marks)."""
     kind, text, *rest = asked
-    for rotations in (1, 2):
-        if kind == "score":
-            question = ScoreQuestion(instructions=text, levels=rest[0], rotations=rotations)
-            yield f"score, numbers, {rotations}", question, "numbers"
-            yield f"score, letters, {rotations}", question, "letters"
-            continue
-        predicate = PredicateQuestion(instructions=text, rotations=rotations)
-        for marks in ("words", "letters", "numbers"):
-            yield f"predicate, {marks}, {rotations}", predicate, marks
-        choice = ChoiceQuestion(instructions=f"Is this true? {text}", options=["true", "false"], rotations=rotations)
-        for marks in ("letters", "numbers"):
-            yield f"choice, {marks}, {rotations}", choice, marks
-
-
-def answers_of(judge: Judge, states, asked):
-    """Answer all variants about every state in one go: {variant: answers}."""
-    named = list(variants(asked))
-    found = {name: [] for name, _, _ in named}
-    for start in range(0, len(states), 16):
-        works = [
-            (name, judge.decision_work(state, [question], marks=marks))
-            for state in states[start : start + 16]
-            for name, question, marks in named
+    if kind == "score":
+        return [
+            ("score, numbers", ScoreQuestion(instructions=text, levels=rest[0]), "numbers"),
+            ("choice, letters", ChoiceQuestion(instructions=text, options=rest[0]), "letters"),
         ]
-        prepared = [work.prepare(0, len(work)) for _, work in works]
-        entries = [entry for own in prepared for entry in own]
+    choice = ChoiceQuestion(instructions=f"Is this true? {text}", options=["true", "false"])
+    predicate = PredicateQuestion(instructions=text)
+    return [(f"predicate, {marks}", predicate, marks) for marks in ("words", "letters")] + [
+        ("choice, letters", choice, "letters")
+    ]
+
+
+def answers_of(judge: Judge, states, asked) -> dict[str, list[Answer]]:
+    """Answer every way to ask in one order, two and all: {variant: answers}; equal forms are computed once."""
+    ways = []
+    for name, question, marks in questions_of(asked):
+        orders = sorted({1, 2, len(question_forms(question, rotations=255, marks=marks))})
+        ways += [
+            (
+                f"{name}, {'all ' if count > 2 else ''}{count}",
+                question,
+                question_forms(question, rotations=count, marks=marks),
+            )
+            for count in orders
+        ]
+    distinct = {(id(form.metric), form.text): form for _, _, forms in ways for form in forms}
+    found: dict[str, list[Answer]] = {name: [] for name, _, _ in ways}
+    for start in range(0, len(states), 16):
+        texts = [state_text(state) for state in states[start : start + 16]]
+        entries = judge.prepare_forms([(text, form) for text in texts for form in distinct.values()])
         outcomes = map(judge.outcome, entries, read_window(judge.engine, entries, lambda count: None))
-        for (name, work), own in zip(works, prepared, strict=True):
-            found[name].append(work.finish([next(outcomes) for _ in own])[0])
+        for _ in texts:
+            known = {key: next(outcomes) for key in distinct}
+            for name, question, forms in ways:
+                own = [known[id(form.metric), form.text] for form in forms]
+                found[name].append(answer_of(question, forms, own))
     return found
 
 
@@ -111,23 +127,32 @@ def area(p: np.ndarray, truth: np.ndarray) -> float:
     return float((rankdata(p)[truth].sum() - yes * (yes + 1) / 2) / (yes * no)) if yes and no else float("nan")
 
 
-def figures(answers, truths) -> dict[str, float]:
+def figures(answers: list[Answer], truths, low: float | None) -> dict[str, float | None]:
+    """Sum up one variant; `low` is the people's lowest level, None for true and false."""
     kept = [(answer, truth) for answer, truth in zip(answers, truths, strict=True) if answer.is_answered]
-    values, truth = [answer for answer, _ in kept], np.array([truth for _, truth in kept])
-    mass = float(np.mean([answer.label_mass for answer in values]))
-    spread = [answer.spread for answer in values if answer.spread is not None]
-    record = {"n": len(kept), "label_mass": mass, "spread": float(np.mean(spread)) if spread else None}
-    if values[0].question.type == "score":
-        return {"spearman": float(spearmanr([answer.score for answer in values], truth)[0]), **record}
-    p = np.array([answer.p[0] for answer in values])
-    truth = truth.astype(bool)
-    best = max(float(((p >= cut) == truth).mean()) for cut in [*np.unique(p).tolist(), 2.0])
+    table, truth = np.array([answer.p for answer, _ in kept]), np.array([truth for _, truth in kept])
+    spread = [answer.spread for answer, _ in kept if answer.spread is not None]
+    record = {
+        "n": len(kept),
+        "label_mass": float(np.mean([answer.label_mass for answer, _ in kept])),
+        "spread": float(np.mean(spread)) if spread else None,
+    }
+    if low is None:
+        p, truth = table[:, 0], truth.astype(bool)
+        return {
+            "accuracy": float(((p >= 0.5) == truth).mean()),
+            "base_rate": float(max(truth.mean(), 1 - truth.mean())),
+            "auc": area(p, truth),
+            "ece": calibration_error(p, truth),
+            **record,
+        }
+    levels = np.clip(np.floor(truth - low + 0.5), 0, table.shape[1] - 1)
+    right = table.argmax(axis=1) == levels
     return {
-        "accuracy": float(((p >= 0.5) == truth).mean()),
-        "best_accuracy": best,
-        "base_rate": float(max(truth.mean(), 1 - truth.mean())),
-        "auc": area(p, truth),
-        "ece": calibration_error(p, truth),
+        "accuracy": float(right.mean()),
+        "base_rate": float(max((levels == level).mean() for level in set(levels.tolist()))),
+        "spearman": float(spearmanr(table @ np.arange(table.shape[1]), truth)[0]),
+        "ece": calibration_error(table.max(axis=1), right),
         **record,
     }
 
@@ -139,18 +164,21 @@ def main() -> None:
     parser.add_argument("--style", default=None)
     options = parser.parse_args()
     judge = Judge.load(options.judge, style=options.style)
-    table: dict[str, dict[str, dict[str, float]]] = {}
+    table: dict[str, dict[str, dict[str, float | None]]] = {}
+    begin = time.process_time()
     for task, states, asked, truths in tasks(options.rows):
-        table[task] = {name: figures(found, truths) for name, found in answers_of(judge, states, asked).items()}
+        low = 1.0 if asked[0] == "score" else None
+        table[task] = {name: figures(found, truths, low) for name, found in answers_of(judge, states, asked).items()}
         for name, row in table[task].items():
             shown = "  ".join(f"{key} {value:.3f}" for key, value in row.items() if isinstance(value, float))
-            print(f"{task:24} {name:24} {shown}", flush=True)
+            print(f"{task:26} {name:22} n {row['n']}  {shown}", flush=True)
     print(
         json.dumps(
             {
                 "judge": options.judge.rpartition("/")[2],
                 "style": judge.encoder.style,
                 "rows": options.rows,
+                "processor_seconds": round(time.process_time() - begin, 1),
                 "table": table,
             }
         )

@@ -1,19 +1,25 @@
 """The server under load: clients, latency and memory, against the same questions in bulk and one at a time.
 
-SummEval's development half, consistency as a predicate: one request per summary. Every request gets an answer or 429
-(and then comes again); none may be lost. The last line is one JSON object.
+SummEval's development half, consistency as a predicate: one request per summary; 800 are all of it. Bulk is
+`decide_file`, with its run directory and result file. Every request gets an answer or 429 (and then comes again); none
+may be lost, and every probability is compared with that of bulk. Rates per second of the clock say little on a machine
+that does other work, so processor time per question is given too, for bulk and for the server's process (clients are a
+process of their own). `--soak` sends so many requests more at the end and tells the server's memory on the way. The
+last line is one JSON object.
 
-    python benchmarks/serve.py nano --requests 400 --clients 1 8 64 256
+    python benchmarks/serve.py nano --requests 800 --clients 1 8 64 256
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from geval_local import Judge, PredicateQuestion
+from geval_local import Judge, PredicateQuestion, decide_file
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 CLAIM = "Every claim of the summary is supported by the source."
@@ -64,6 +70,17 @@ class Server:
             except psutil.Error:
                 return
             time.sleep(0.1)
+
+    @property
+    def memory(self) -> float:
+        """Megabytes that it holds now."""
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
+
+    @property
+    def processor_seconds(self) -> float:
+        """What it has used."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def stop(self) -> None:
         """Stop it politely."""
@@ -112,13 +129,13 @@ def drive(server: Server, wanted: list[dict[str, str]], clients: int) -> tuple[d
                 seconds.append(time.perf_counter() - begin)
                 found[place] = json.loads(text)["answers"][0]["probability"]
 
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), server.processor_seconds
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    total = time.perf_counter() - begin
+    total, used = time.perf_counter() - begin, server.processor_seconds - used
     p50, p95, p99 = (float(np.percentile(seconds, part)) for part in (50, 95, 99))
     figures = {"clients": clients, "requests_per_second": len(seconds) / total, "p50": p50, "p95": p95, "p99": p99}
     return {
@@ -126,6 +143,8 @@ def drive(server: Server, wanted: list[dict[str, str]], clients: int) -> tuple[d
         "answered": len(found),
         "lost": len(wanted) - len(found),
         "busy": refused[0],
+        "processor_ms": 1000 * used / max(1, len(found)),
+        "memory_mb": server.memory,
         "peak_mb": server.peak / 1e6,
     }, found
 
@@ -136,20 +155,31 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=800)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--queue", type=int, default=512)
+    parser.add_argument("--soak", type=int, default=0, help="requests of 64 clients that follow, for the memory")
     parser.add_argument("--alone", type=int, default=50, help="how many are asked one at a time in Python")
     options = parser.parse_args()
     wanted = states(options.requests)
     judge = Judge.load(options.judge)
-    question = [PredicateQuestion(instructions=CLAIM)]
+    question = [PredicateQuestion(name="consistent", instructions=CLAIM)]
     judge.decide_many(wanted[:16], question)
-    begin = time.perf_counter()
-    bulk = [decision[0].probability for decision in judge.decide_many(wanted, question)]
-    bulk_rate = len(wanted) / (time.perf_counter() - begin)
-    begin = time.perf_counter()
-    for state in wanted[: options.alone]:
+    with tempfile.TemporaryDirectory() as place:
+        rows_file, output = Path(place) / "rows.jsonl", Path(place) / "decisions.jsonl"
+        rows_file.write_text("".join(json.dumps(state) + "\n" for state in wanted), encoding="utf-8")
+        begin, used = time.perf_counter(), time.process_time()
+        decide_file(rows_file, question, judge, output, state=["source", "summary"], use_cache=False)
+        bulk_rate, bulk_used = len(wanted) / (time.perf_counter() - begin), time.process_time() - used
+        decided = [json.loads(line)["decisions"] for line in output.read_text(encoding="utf-8").splitlines()]
+    bulk = [answers["consistent"]["probability"] for answers in decided]
+    begin, used, alone = time.perf_counter(), time.process_time(), wanted[: options.alone]
+    for state in alone:
         judge.decide(state, question)
-    alone_rate = min(options.alone, len(wanted)) / (time.perf_counter() - begin)
-    print(f"bulk {bulk_rate:.1f}/s, one at a time {alone_rate:.1f}/s", flush=True)
+    alone_rate, alone_used = len(alone) / (time.perf_counter() - begin), time.process_time() - used
+    bulk_ms, alone_ms = 1000 * bulk_used / len(wanted), 1000 * alone_used / len(alone)
+    print(
+        f"bulk {bulk_rate:.1f}/s, {bulk_ms:.1f} ms of processor; "
+        f"one at a time {alone_rate:.1f}/s, {alone_ms:.1f} ms of processor",
+        flush=True,
+    )
     del judge
     rows = []
     server = Server(options.judge, options.queue)
@@ -157,16 +187,20 @@ def main() -> None:
         for clients in options.clients:
             row, found = drive(server, wanted, clients)
             row["share_of_bulk"] = row["requests_per_second"] / bulk_rate
+            row["share_of_bulk_processor"] = bulk_ms / row["processor_ms"]
             row["largest_difference"] = max(abs(found[place] - bulk[place]) for place in found)
             rows.append(row)
             print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
+        memory = []
+        for sent in range(0, options.soak, 1000):
+            some = list(itertools.islice(itertools.cycle(wanted), sent, sent + min(1000, options.soak - sent)))
+            drive(server, some, 64)
+            memory.append(server.memory)
+            print(f"after {sent + len(some)} more: {server.memory:.0f} MB", flush=True)
     finally:
         server.stop()
-    print(
-        json.dumps(
-            {"judge": server.model, "requests": options.requests, "bulk": bulk_rate, "alone": alone_rate, "rows": rows}
-        )
-    )
+    figures = {"bulk": bulk_rate, "bulk_ms": bulk_ms, "alone": alone_rate, "alone_ms": alone_ms}
+    print(json.dumps({"judge": server.model, "requests": options.requests, **figures, "rows": rows, "soak": memory}))
 
 
 if __name__ == "__main__":

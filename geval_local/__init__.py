@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from geval_local.prompt import metric_from_prompt_file
     from geval_local.questions.answer import Decision
     from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
+    from geval_local.runs.completion import RunResult
+    from geval_local.runs.decide_file import decide_file
     from geval_local.runs.events import RunEvents
-    from geval_local.runs.score_file import RunResult, resume, score_file
+    from geval_local.runs.score_file import resume, score_file
     from geval_local.scale import Scale
     from geval_local.score import Distribution, Estimator, Score
 
@@ -39,11 +41,12 @@ _HOMES = {
     "Metric": "geval_local.metric",
     "PredicateQuestion": "geval_local.questions.question",
     "RunEvents": "geval_local.runs.events",
-    "RunResult": "geval_local.runs.score_file",
+    "RunResult": "geval_local.runs.completion",
     "Sample": "geval_local.io.samples",
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
     "ScoreQuestion": "geval_local.questions.question",
+    "decide_file": "geval_local.runs.decide_file",
     "load_questions": "geval_local.questions.question",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
@@ -68,6 +71,7 @@ __all__ = [
     "Score",
     "ScoreQuestion",
     "__version__",
+    "decide_file",
     "load_questions",
     "metric_from_prompt_file",
     "read_samples",

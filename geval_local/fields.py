@@ -61,7 +61,7 @@ SYSTEM_FIELDS = ("system_id", "system")
 #: In a path: every item of a list, every value of an object.
 EVERY = "*"
 #: A field of a sample in a published prompt, such as ``{{Document}}``.
-PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w ]*?)\s*\}\}")
+PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*(?: +\w+)*)\s*\}\}")
 #: Aliases that published prompts use; others stay what they are, because a prompt may well have two of them.
 _PUBLISHED = ("document", "article", "summary", "response", "expected_output")
 #: A longer text is not read: no judge holds a million tokens, and finding that out by tokenizing takes minutes.

@@ -34,7 +34,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 #: Longer names make no file names.
 MAX_NAME = 200
-_ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w .\[\]-]*?)\s*\}\}")
+_ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w.\[\]-]*(?: +[\w.\[\]-]+)*)\s*\}\}")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
 

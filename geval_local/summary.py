@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from geval_local.interval import Interval, mean_interval
 from geval_local.score import LOW_LABEL_MASS, Score
 
-__all__ = ["Reason", "Summary", "Tally"]
+__all__ = ["Reason", "Reasons", "Summary", "Tally"]
 
 #: How many rows are named for each reason of being unscored.
 ROWS_NAMED = 5
@@ -141,11 +141,34 @@ class Summary:
         }
 
 
-@dataclass
-class _Unscored:
-    text: str
-    count: int = 0
-    rows: list[int] = field(default_factory=list)
+class Reasons:
+    """Counts rows without a figure by their reasons."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, list[int], list[int]]] = {}
+
+    def add(self, where: str, row: int, error: str) -> None:
+        """Count a row.
+
+        Parameters
+        ----------
+        where : str
+            How errors name it; left out of the reason.
+        row : int
+            Its number.
+        error : str
+            Why it has no figure.
+        """
+        text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
+        _, count, rows = self._found.setdefault(_NUMBER.sub("#", text), (text, [0], []))
+        count[0] += 1
+        if len(rows) < ROWS_NAMED:
+            rows.append(row)
+
+    def listed(self) -> tuple[Reason, ...]:
+        """List the reasons, the most frequent first."""
+        found = (Reason(text, count[0], tuple(rows)) for text, count, rows in self._found.values())
+        return tuple(sorted(found, key=lambda reason: -reason.count))
 
 
 class Tally:
@@ -169,7 +192,7 @@ class Tally:
         self._passed = array("b")
         self._groups = array("q")
         self._threshold: float | None = None
-        self._unscored: dict[str, _Unscored] = {}
+        self._reasons = Reasons()
         self._other: dict[str, float] = {}
 
     def add(self, where: str, row: int | None, score: Score, group: int | None = None) -> None:
@@ -188,11 +211,7 @@ class Tally:
         """
         self._rows += 1
         if score.error is not None:
-            text = score.error.removeprefix(f"{where}: ").split("\n", 1)[0]
-            entry = self._unscored.setdefault(_NUMBER.sub("#", text), _Unscored(text))
-            entry.count += 1
-            if len(entry.rows) < ROWS_NAMED:
-                entry.rows.append(row or self._rows)
+            self._reasons.add(where, row or self._rows, score.error)
             return
         self._values.append(score.value)
         self._masses.append(score.label_mass)
@@ -235,10 +254,7 @@ class Tally:
             threshold=self._threshold,
             passed_share=sum(self._passed) / len(self._passed) if self._passed else None,
             shortened=self._shortened,
-            reasons=tuple(
-                Reason(entry.text, entry.count, tuple(entry.rows))
-                for entry in sorted(self._unscored.values(), key=lambda entry: -entry.count)
-            ),
+            reasons=self._reasons.listed(),
             other_tokens=tuple((token, total / low_rows) for token, total in others),
         )
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from geval_local.summary import Summary
+    from geval_local.questions.tally import QuestionSummary
+    from geval_local.summary import Reason, Summary
 
 __all__ = ["EXIT_GATE", "Gates"]
 
@@ -58,29 +59,37 @@ class Gates:
             )
         return cls(fail_under, limit, is_share)
 
-    def failures(self, summaries: Sequence[Summary]) -> list[str]:
-        """Say which gates a run has failed, and which metrics have no score at all, gates or not; empty if none."""
+    def failures(self, summaries: Sequence[Summary], answers: Sequence[QuestionSummary] = ()) -> list[str]:
+        """Say which gates a run has failed, and which metrics or questions have nothing at all; empty if none."""
         failures = []
         for summary in summaries:
-            if summary.rows and not summary.scored:
-                failures.append(f"{summary.metric}: {_why(summary)}")
-                continue
-            if self.fail_under is not None and not summary.mean >= self.fail_under:
+            nothing = _nothing(summary.metric, summary.rows, summary.scored, "score", summary.reasons)
+            if nothing is None and self.fail_under is not None and not summary.mean >= self.fail_under:
                 failures.append(f"{summary.metric}: the mean {summary.mean:.4g} is under {self.fail_under:g}")
-            if self.max_unscored is not None:
-                figure = summary.unscored / max(summary.rows, 1) if self.is_share else summary.unscored
-                if figure > self.max_unscored:
-                    limit = f"{self.max_unscored:.4g}" if not self.is_share else f"{self.max_unscored:.2%}"
-                    failures.append(
-                        f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored, more than {limit}"
-                    )
+            too_many = self._too_many(summary.metric, summary.rows, summary.unscored, "unscored")
+            failures += [one for one in (nothing or too_many,) if one is not None]
+        for answer in answers:
+            nothing = _nothing(answer.name, answer.rows, answer.answered, "answer", answer.reasons)
+            too_many = self._too_many(answer.name, answer.rows, answer.rows - answer.answered, "unanswered")
+            failures += [one for one in (nothing or too_many,) if one is not None]
         return failures
 
+    def _too_many(self, name: str, rows: int, missing: int, word: str) -> str | None:
+        if self.max_unscored is None or (missing / max(rows, 1) if self.is_share else missing) <= self.max_unscored:
+            return None
+        limit = f"{self.max_unscored:.2%}" if self.is_share else f"{self.max_unscored:.4g}"
+        return f"{name}: {missing} of {rows} rows are {word}, more than {limit}"
 
-def _why(summary: Summary) -> str:
-    rows = "the only row has no score" if summary.rows == 1 else f"none of {summary.rows} rows has a score"
+
+def _nothing(name: str, rows: int, found: int, what: str, reasons: Sequence[Reason]) -> str | None:
+    if found or not rows:
+        return None
+    told = f"the only row has no {what}" if rows == 1 else f"none of {rows} rows has {_article(what)} {what}"
     named = "; ".join(
-        reason.text + (f" ({reason.count} rows)" if reason.count > 1 else "")
-        for reason in summary.reasons[:REASONS_NAMED]
+        reason.text + (f" ({reason.count} rows)" if reason.count > 1 else "") for reason in reasons[:REASONS_NAMED]
     )
-    return f"{rows}: {named}" if named else rows
+    return f"{name}: {told}: {named}" if named else f"{name}: {told}"
+
+
+def _article(word: str) -> str:
+    return "an" if word.startswith("a") else "a"

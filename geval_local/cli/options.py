@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from geval_local.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from geval_local.score import Estimator
 
@@ -28,6 +30,7 @@ __all__ = [
     "Estimators",
     "FailUnder",
     "Fields",
+    "Formats",
     "GroupBy",
     "Json",
     "JudgeName",
@@ -36,12 +39,16 @@ __all__ = [
     "MaxUnscored",
     "ModelsFile",
     "New",
+    "NoCache",
+    "Output",
     "Overwrite",
+    "OverwriteRun",
     "Quantization",
     "RetryErrors",
     "Style",
     "TrustRemoteCode",
     "Workers",
+    "check_csv",
     "read_estimators",
 ]
 
@@ -101,6 +108,33 @@ CsvSafe = Annotated[
     ),
 ]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Score the rows again that have no score so far.")]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="OUT",
+        help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/: a new or an empty one, or "
+        "that of the same run.",
+    ),
+]
+OverwriteRun = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace OUT although it is a file of your own, or a run of another configuration, of which only what "
+        "its manifest names is removed. Not needed for a file that is a result of this tool, unchanged.",
+    ),
+]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl.",
+    ),
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")]
 FailUnder = Annotated[
     float | None,
     typer.Option(metavar="X", help="Exit with 1 if a metric's mean, on its own scale, is below X."),
@@ -222,6 +256,21 @@ TrustRemoteCode = Annotated[
         "--trust-remote-code", help="Let Python files of the model's directory run.", rich_help_panel=_LOADING
     ),
 ]
+
+
+def check_csv(columns: Sequence[str] | None, csv_safe: bool, formats: Sequence[str]) -> None:
+    """Refuse options of CSV results where none are written.
+
+    Raises
+    ------
+    ConfigurationError
+        If they are given.
+    """
+    if (columns or csv_safe) and "csv" not in formats:
+        raise ConfigurationError(
+            "--columns and --csv-safe are about CSV results; the other formats keep everything",
+            hint="Add -o NAME.csv, or --format csv to a run directory.",
+        )
 
 
 def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estimator, ...]:

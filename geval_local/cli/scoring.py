@@ -1,4 +1,4 @@
-"""A run of ``score`` or ``resume`` on a terminal: messages go to stderr, signals stop it."""
+"""A run of ``score``, ``decide`` or ``resume`` on a terminal: messages go to stderr, signals stop it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import typer
 
 from geval_local.cli.gates import EXIT_GATE, Gates
 from geval_local.cli.output.console import note
+from geval_local.cli.output.decisions import show_decisions
 from geval_local.cli.output.run_summary import show_result
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.cli.stopping import Stopper
+from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
-from geval_local.runs.score_file import RunResult
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -39,21 +40,22 @@ def follow(
     Parameters
     ----------
     run : callable
-        Calls `score_file` or `resume` with the events that it is given.
+        Calls `score_file`, `decide_file` or `resume` with the events that it is given.
     file : str
         Name of the input.
     gates : Gates
         What the figures must reach.
     results, judges : int
-        How many scores a row has (metrics times judges), and how many judges there are.
+        How many outcomes a row has (metrics or forms, times judges), and how many judges there are.
     as_json, command
         See `show_result`.
     """
     stopper = Stopper()
     with stopper.listening(), show_progress() as progress:
         result = run(_Shown(stopper, progress, file, results, judges))
-    failures = gates.failures(result.summaries)
-    show_result(result, failures, as_json=as_json, command=command)
+    failures = gates.failures(result.summaries, result.answers)
+    show = show_decisions if result.answers else show_result
+    show(result, failures, as_json=as_json, command=command)
     if failures:
         raise typer.Exit(EXIT_GATE)
 

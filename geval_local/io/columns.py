@@ -1,18 +1,22 @@
-"""The columns of a CSV file of results, and cells that a spreadsheet would take for formulas."""
+"""Where the figures of results stand: the object in a row, the columns of a CSV file, cells made harmless."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.io.samples import Sample
 
 __all__ = [
-    "DEFAULT_COLUMNS",
+    "DECISION_FIGURES",
     "EVERYTHING",
     "FIGURES",
+    "SCORES",
+    "Layout",
     "check_chosen",
+    "decision_layout",
     "figures_in",
     "header_of",
     "holds_all_input",
@@ -39,12 +43,75 @@ FIGURES = (
     "dropped_tokens",
     "error",
 )
-#: The default columns; those that the rows lack are left out.
-DEFAULT_COLUMNS = ("id", "row", "score", "calibrated", "error")
+#: Every figure of an answer's `to_dict`, in the order of the columns.
+DECISION_FIGURES = (
+    "type",
+    "probability",
+    "choice",
+    "score",
+    "confidence",
+    "probabilities",
+    "label_mass",
+    "orders",
+    "spread",
+    "prompt_tokens",
+    "error",
+)
+_ONE_TYPE_ONLY = {
+    "predicate": ("probability",),
+    "choice": ("choice", "confidence", "probabilities"),
+    "score": ("score", "confidence", "probabilities"),
+}
+#: The default columns beside the figures; those that the rows lack are left out.
+_DEFAULT_COLUMNS = ("id", "row")
 EVERYTHING = "all"
 INPUT = "input"
 ROW = "row"
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the results of a row stand, and which figures they have.
+
+    Attributes
+    ----------
+    column : str
+        Name of the object that holds them, in JSONL and Parquet.
+    figures : tuple of str
+        Every figure, in the order of the columns.
+    default : tuple of str
+        Those that a CSV file holds unless others are asked for.
+    needed : tuple of str
+        Those of them that have a column even where no row has the figure.
+    own : mapping of str to tuple of str
+        Result -> its figures, where results have different ones.
+    """
+
+    column: str
+    figures: tuple[str, ...]
+    default: tuple[str, ...]
+    needed: tuple[str, ...]
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def figures_of(self, result: str) -> tuple[str, ...]:
+        """List the figures of one result."""
+        return self.own.get(result, self.figures)
+
+
+#: Scores on metrics.
+SCORES = Layout("geval", FIGURES, ("score", "calibrated", "error"), ("score", "error"))
+
+
+def decision_layout(types: Mapping[str, str]) -> Layout:
+    """Lay out answers to questions, given the type of every question by the name of its results."""
+    default = ("probability", "choice", "score", "confidence", "error")
+    others = {name for names in _ONE_TYPE_ONLY.values() for name in names}
+    own = {
+        result: tuple(name for name in DECISION_FIGURES if name not in others or name in _ONE_TYPE_ONLY[kind])
+        for result, kind in types.items()
+    }
+    return Layout("decisions", DECISION_FIGURES, default, default, own)
 
 
 def read_columns(given: Iterable[str] | None) -> list[str] | None:
@@ -63,7 +130,9 @@ def read_columns(given: Iterable[str] | None) -> list[str] | None:
     return list(dict.fromkeys(names))
 
 
-def check_chosen(columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str]) -> None:
+def check_chosen(
+    columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: Layout = SCORES
+) -> None:
     """Make sure that columns that were asked for exist.
 
     Parameters
@@ -73,7 +142,9 @@ def check_chosen(columns: Sequence[str] | None, samples: Iterable[Sample], metri
     samples : iterable of Sample
         The first rows of the input.
     metrics : sequence of str
-        Names of the metrics, without a judge.
+        Names of the metrics or questions, without a judge.
+    layout : Layout
+        Of the results.
 
     Raises
     ------
@@ -83,20 +154,26 @@ def check_chosen(columns: Sequence[str] | None, samples: Iterable[Sample], metri
     if not columns:
         return
     inputs = dict.fromkeys(str(name) for sample in samples for name in sample.fields)
-    known = [*inputs, ROW, INPUT, EVERYTHING, *FIGURES]
+    known = [*inputs, ROW, INPUT, EVERYTHING, *layout.figures]
     for name in columns:
         result, _, figure = name.rpartition(".")
-        is_result = figure in FIGURES and any(result == one or result.startswith(f"{one}@") for one in metrics)
+        is_result = any(
+            (result == one or result.startswith(f"{one}@")) and figure in layout.figures_of(one) for one in metrics
+        )
         if name not in known and not is_result:
             raise ConfigurationError(
                 f"--columns: there is no column {name!r}{nearest(name, known)}",
-                hint=f"Input columns: {', '.join(inputs) or 'none'}. Figures: {', '.join(FIGURES)}. Others: row, input "
-                "(all input columns), all, and METRIC.FIGURE.",
+                hint=f"Input columns: {', '.join(inputs) or 'none'}. Figures: {', '.join(layout.figures)}. Others: "
+                "row, input (all input columns), all, and METRIC.FIGURE.",
             )
 
 
 def header_of(
-    columns: Sequence[str] | None, inputs: Sequence[str], metrics: Sequence[str], present: Container[str]
+    columns: Sequence[str] | None,
+    inputs: Sequence[str],
+    metrics: Sequence[str],
+    present: Container[str],
+    layout: Layout = SCORES,
 ) -> list[str]:
     """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side.
 
@@ -110,22 +187,27 @@ def header_of(
         Names of the results.
     present : container of str
         Figures that the first rows hold.
+    layout : Layout
+        Of the results.
     """
-    own = {f"{metric}.{figure}": figure for metric in metrics for figure in FIGURES}
+    own = {f"{metric}.{figure}": figure for metric in metrics for figure in layout.figures_of(metric)}
     kept = [name for name in inputs if name not in own]
-    chosen = DEFAULT_COLUMNS if columns is None else columns
+    chosen = [*_DEFAULT_COLUMNS, *layout.default] if columns is None else columns
     if EVERYTHING in chosen:
         return [*kept, *own]
-    figures = [name for name in chosen if name in FIGURES]
+    figures = [name for name in chosen if name in layout.figures]
     if columns is None:
-        figures = [name for name in figures if name in present or name in ("score", "error")]
+        figures = [name for name in figures if name in present or name in layout.needed]
     earlier = [name for name in kept if "." in name and name.rpartition(".")[2] in figures]
     header: list[str] = []
     for name in chosen:
         if name == INPUT:
             header += kept
-        elif name in FIGURES:
-            header += [*earlier, *(f"{metric}.{figure}" for metric in metrics for figure in figures)]
+        elif name in layout.figures:
+            header += [
+                *earlier,
+                *(f"{metric}.{one}" for metric in metrics for one in figures if one in layout.figures_of(metric)),
+            ]
         elif columns is not None or name in (ROW, *kept):
             header.append(name)
     return list(dict.fromkeys(header))

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geval_local.io.text_formats import FIGURES, ResultRow, as_text, plain
+from geval_local.io.columns import FIGURES, SCORES, Layout
+from geval_local.io.text_formats import ResultRow, as_text, plain
 
 __all__ = ["ParquetSink"]
 
@@ -30,6 +31,15 @@ _TYPES = {
     "error": pa.string(),
 }
 FIGURES_TYPE = pa.struct([(figure, _TYPES.get(figure, pa.float64())) for figure in FIGURES])
+_OUTCOME = pa.struct([("value", pa.string()), ("label", pa.string()), ("probability", pa.float64())])
+_ANSWER_TYPES = {
+    "type": pa.string(),
+    "choice": pa.string(),
+    "probabilities": pa.list_(_OUTCOME),
+    "orders": pa.int64(),
+    "prompt_tokens": pa.int64(),
+    "error": pa.string(),
+}
 # Columns of the spool by origin, so that an input column and a metric may bear the same name.
 _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
 
@@ -37,14 +47,17 @@ _INPUT, _EARLIER, _NEW = "input:", "earlier:", "new:"
 class ParquetSink:
     """Input columns, then ``geval``: a struct with one struct of figures per metric (`FIGURES_TYPE`).
 
+    Answers to questions stand under ``decisions`` in the same way; there the options are texts, booleans too.
+
     A Parquet file has one type per column, and rows may disagree about it in the last row only. So row groups wait in a
     nameless file in the target's directory until the types are known: numbers widen, objects get the union of their
     keys, and a column whose values have no common type becomes text (strings as they are, everything else as JSON).
     Memory holds one row group.
     """
 
-    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path) -> None:
+    def __init__(self, file: BinaryIO, metrics: Sequence[str], directory: Path, layout: Layout = SCORES) -> None:
         self._file = file
+        self._layout = layout
         self._metrics = tuple(metrics)
         self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - closed by `discard`
         self._groups: list[int] = []
@@ -56,7 +69,7 @@ class ParquetSink:
         """Append a row to the current group."""
         cells = {_INPUT + as_text(name): value for name, value in row.columns.items()}
         cells |= {_EARLIER + as_text(metric): value for metric, value in row.earlier.items()}
-        cells |= {_NEW + metric: _figures_row(value) for metric, value in row.figures.items()}
+        cells |= {_NEW + metric: self._figures(value) for metric, value in row.figures.items()}
         self._rows.append(cells)
         self._characters += sum(len(value) for value in row.columns.values() if isinstance(value, str))
         if len(self._rows) >= GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
@@ -65,12 +78,12 @@ class ParquetSink:
     def finish(self) -> None:
         """Settle the types and write the file."""
         self._close_group()
-        self._types |= {_NEW + metric: FIGURES_TYPE for metric in self._metrics}
+        self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
         self._settle_types()
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
-        schema = pa.schema([*((_bare(name), self._types[name]) for name in inputs), ("geval", geval)])
+        schema = pa.schema([*((_bare(name), self._types[name]) for name in inputs), (self._layout.column, geval)])
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
                 fitted = {name: _fit(group, name, self._types[name]) for name in self._types}
@@ -87,7 +100,8 @@ class ParquetSink:
         if not self._rows:
             return
         names = list(dict.fromkeys(name for row in self._rows for name in row))
-        arrays = [_array([row.get(name) for row in self._rows], name) for name in names]
+        new = {_NEW + metric: self._type_of(metric) for metric in self._metrics}
+        arrays = [_array([row.get(name) for row in self._rows], new.get(name)) for name in names]
         group = pa.record_batch(arrays, names=names)
         self._groups.append(self._spool.tell())
         with pa.ipc.new_stream(self._spool, group.schema) as stream:
@@ -114,6 +128,24 @@ class ParquetSink:
                 except pa.ArrowException:  # an integer that a float cannot hold exactly, or a cast that is not there
                     self._types[name] = pa.string()
 
+    def _type_of(self, result: str) -> Any:
+        if self._layout is SCORES:
+            return FIGURES_TYPE
+        figures = self._layout.figures_of(result)
+        return pa.struct([(figure, _ANSWER_TYPES.get(figure, pa.float64())) for figure in figures])
+
+    def _figures(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        return _figures_row(figures) if self._layout is SCORES else _answer_row(figures)
+
+
+def _answer_row(figures: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = plain(figures)
+    if "choice" in row:
+        row["choice"] = as_text(row["choice"])
+    if "probabilities" in row:
+        row["probabilities"] = [{**item, "value": as_text(item["value"])} for item in row["probabilities"]]
+    return row
+
 
 def _figures_row(figures: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = plain(figures)
@@ -124,16 +156,16 @@ def _figures_row(figures: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _array(values: list[Any], name: str) -> Any:
-    """Let Arrow infer a column's type; without a common one the column is text."""
-    if name.startswith(_NEW):
-        return pa.array(values, FIGURES_TYPE)
+def _array(values: list[Any], kind: Any = None) -> Any:
+    """Let Arrow infer a column's type unless it is known; without a common one the column is text."""
+    if kind is not None:
+        return pa.array(values, kind)
     try:
         array = pa.array(values)
         if not _holds_empty_struct(array.type):
             return array
     except UnicodeEncodeError:
-        return _array([plain(value) for value in values], name)
+        return _array([plain(value) for value in values])
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
         pass
     return _text_array(values)

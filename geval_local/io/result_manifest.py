@@ -10,7 +10,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from geval_local.files import write_atomically
 from geval_local.metric import Metric
 
 __all__ = [
+    "AskedQuestion",
     "Manifest",
     "ScoredMetric",
     "check_description",
@@ -59,6 +60,25 @@ class ScoredMetric:
 
 
 @dataclass(frozen=True)
+class AskedQuestion:
+    """One question of a file of decisions.
+
+    Attributes
+    ----------
+    signature : str
+        As by `geval_local.signature.Signature`.
+    definition : dict
+        The question as `geval_local.questions.question.parse_questions` reads it.
+    unanswered : int
+        Rows without an answer.
+    """
+
+    signature: str
+    definition: Mapping[str, Any]
+    unanswered: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The contents of a result file.
 
@@ -77,6 +97,9 @@ class Manifest:
         files by older versions.
     fields : dict of str to str
         The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from.
+        Of questions, the parts of the evidence.
+    questions : dict of str to AskedQuestion
+        By name.
     """
 
     judge: str
@@ -86,6 +109,7 @@ class Manifest:
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
     results_sha256: str | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
+    questions: dict[str, AskedQuestion] = field(default_factory=dict)
 
 
 def manifest_path(results: str | Path) -> Path:
@@ -125,6 +149,9 @@ def manifest_text(manifest: Manifest) -> str:
             }
             for name, metric in manifest.metrics.items()
         },
+        **(
+            {"questions": {name: asdict(one) for name, one in manifest.questions.items()}} if manifest.questions else {}
+        ),
     }
     return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
 
@@ -214,6 +241,10 @@ def read_manifest(results: str | Path) -> Manifest | None:
             },
             results_sha256=str(record["results"]["sha256"]) if "results" in record else None,
             fields={str(name): str(column) for name, column in record["input"].get("fields", {}).items()},
+            questions={
+                name: AskedQuestion(str(one["signature"]), dict(one["definition"]), int(one["unanswered"]))
+                for name, one in record.get("questions", {}).items()
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         raise DataError(f"{path} is damaged: {error!r}", hint=remedy) from error

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import orjson
 
-from geval_local.io.columns import FIGURES, figures_in, header_of, holds_all_input, neutral
+from geval_local.io.columns import FIGURES, SCORES, Layout, figures_in, header_of, holds_all_input, neutral
 
 __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
 
@@ -38,7 +38,7 @@ class ResultRow(NamedTuple):
     earlier : dict
         Metric -> figures that the input already held, for metrics that are not scored now.
     figures : dict
-        Metric -> figures as by `Score.to_dict`.
+        Metric or question -> figures as by `Score.to_dict`, or an answer's.
     is_bad : bool
         Whether the input row could not be read.
     number : int
@@ -68,15 +68,17 @@ class Sink(Protocol):
 class JsonlSink:
     """One object per line; equal rows give equal bytes."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, layout: Layout = SCORES) -> None:
         self._file = file
+        self._column = layout.column
 
     def write(self, row: ResultRow) -> None:
         """Append a row; NaN and infinities become null."""
+        record = {**row.columns, self._column: {**row.earlier, **row.figures}}
         try:
-            line = orjson.dumps({**row.columns, "geval": {**row.earlier, **row.figures}}, option=_STRICT)
+            line = orjson.dumps(record, option=_STRICT)
         except TypeError:  # long integers, keys that are no texts, lone surrogates, dates, objects
-            line = _COMPACT.encode(plain({**row.columns, "geval": {**row.earlier, **row.figures}})).encode()
+            line = _COMPACT.encode(plain(record)).encode()
         self._file.write(line + b"\n")
 
     def finish(self) -> None:
@@ -102,19 +104,28 @@ class CsvSink:
         Names of the results.
     columns : sequence of str, optional
         See `geval_local.io.columns.header_of`.
+    layout : Layout
+        Of the results.
     safe : bool
         Whether texts that a spreadsheet would execute get an apostrophe in front.
     """
 
     def __init__(
-        self, file: BinaryIO, metrics: Sequence[str], columns: Sequence[str] | None = None, *, safe: bool = False
+        self,
+        file: BinaryIO,
+        metrics: Sequence[str],
+        columns: Sequence[str] | None = None,
+        layout: Layout = SCORES,
+        *,
+        safe: bool = False,
     ) -> None:
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         self._writer = csv.writer(self._text)
         self._metrics = metrics
         self._columns = columns
+        self._layout = layout
         self._safe = safe
-        self._figure_columns = {f"{metric}.{figure}" for metric in metrics for figure in FIGURES}
+        self._figure_columns = {f"{metric}.{figure}" for metric in metrics for figure in layout.figures}
         self._header: list[str] | None = None
         self._extra: str | None = None
         self._waiting: list[tuple[dict[str, Any], bool]] = []
@@ -148,7 +159,7 @@ class CsvSink:
     def _start(self) -> None:
         good = [cells for cells, is_bad in self._waiting if not is_bad] or [cells for cells, _ in self._waiting]
         names = dict.fromkeys(name for cells in good for name in cells if name != _NUMBER)
-        self._header = header_of(self._columns, list(names), self._metrics, self._present)
+        self._header = header_of(self._columns, list(names), self._metrics, self._present, self._layout)
         self._extra = free_name("extra", self._header) if holds_all_input(self._columns) else None
         header = [*self._header, *([] if self._extra is None else [self._extra])]
         self._writer.writerow(map(neutral, header) if self._safe else header)

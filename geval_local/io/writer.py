@@ -7,18 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from geval_local.errors import OutputError
 from geval_local.files import replacing
+from geval_local.io.columns import SCORES, Layout
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
 
-__all__ = ["ResultWriter"]
+__all__ = ["Figures", "ResultWriter"]
 
 
-def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path) -> Sink:
+class Figures(Protocol):
+    """What is written of a row: a `Score`, or an answer to a question."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures as plain JSON values."""
+
+
+def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path, layout: Layout) -> Sink:
     try:
         from geval_local.io.parquet import ParquetSink
     except ImportError:
@@ -26,7 +34,7 @@ def _parquet_sink(file: BinaryIO, metrics: Sequence[str], directory: Path) -> Si
             "writing Parquet needs pyarrow, the `parquet` extra",
             hint="Install it with `pip install 'geval-local[parquet]'`, or write .jsonl or .csv.",
         ) from None
-    return ParquetSink(file, metrics, directory)
+    return ParquetSink(file, metrics, directory, layout)
 
 
 _FORMATS = (".jsonl", ".csv", ".parquet")
@@ -37,7 +45,7 @@ class ResultWriter:
 
     JSONL: the input columns and ``geval``, an object ``{metric: figures}`` with the figures of `Score.to_dict`. CSV: a
     column ``metric.figure`` for every figure that is asked for, see `CsvSink`. Parquet: a struct column ``geval`` with
-    one struct per metric, see `ParquetSink`.
+    one struct per metric, see `ParquetSink`. Answers to questions stand under ``decisions`` instead (`layout`).
 
     - An unscored sample has its reason under ``error`` and no other figures. A row that could not be read has what
       could be kept of it, its ``row`` number, and the reason.
@@ -59,11 +67,12 @@ class ResultWriter:
     ...     writer.write(sample, {"coherence": score})
     """
 
-    def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str]) -> None:
+    def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str], column: str) -> None:
         self.path = path
         self._file = file
         self._sink = sink
         self._metrics = tuple(metrics)
+        self._column = column
 
     @classmethod
     def open(
@@ -71,6 +80,7 @@ class ResultWriter:
         path: str | os.PathLike[str],
         metrics: Sequence[str],
         *,
+        layout: Layout = SCORES,
         columns: Sequence[str] | None = None,
         csv_safe: bool = False,
         private: bool = False,
@@ -84,7 +94,9 @@ class ResultWriter:
         path : str or path
             The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) tells the format.
         metrics : sequence of str
-            Names of the metrics, in the order of the output.
+            Names of the metrics, or of the questions, in the order of the output.
+        layout : Layout
+            Where their figures stand.
         columns : sequence of str, optional
             What a CSV file holds: names of input columns, ``row``, figures such as ``score``, ``METRIC.FIGURE``,
             ``input`` for all input columns, ``all`` for everything. Absent: ``id`` where the rows have it, ``row``, and
@@ -118,12 +130,13 @@ class ResultWriter:
                 ) from error
             suffix = path.suffix.lower()
             if suffix == ".csv":
-                sink: Sink = CsvSink(file, metrics, columns, safe=csv_safe)
+                sink: Sink = CsvSink(file, metrics, columns, layout, safe=csv_safe)
             else:
-                sink = JsonlSink(file) if suffix == ".jsonl" else _parquet_sink(file, metrics, path.parent)
+                jsonl = suffix == ".jsonl"
+                sink = JsonlSink(file, layout) if jsonl else _parquet_sink(file, metrics, path.parent, layout)
             stack.callback(sink.discard)
             stack.push(lambda kind, *_: sink.finish() if kind is None else None)
-            return cls(path, stack.pop_all(), sink, metrics)
+            return cls(path, stack.pop_all(), sink, metrics, layout.column)
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> Path:
@@ -152,15 +165,15 @@ class ResultWriter:
             raise OutputError(f"cannot write {given}: the file is read-only", hint="Choose another name.")
         return path
 
-    def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:
+    def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
         """Append one row.
 
         Parameters
         ----------
         sample : Sample
             The input row.
-        scores : mapping of str to Score
-            Metric -> its score; for a sample with an `error`, metrics may be left out.
+        scores : mapping of str to Score, or to an answer
+            Metric or question -> its figures; for a sample with an `error`, metrics may be left out.
 
         Raises
         ------
@@ -178,7 +191,7 @@ class ResultWriter:
         columns = dict(sample.fields)
         if sample.error is not None and sample.row:
             columns.setdefault("row", sample.row)
-        earlier = _take_earlier_results(columns, self._metrics)
+        earlier = _take_earlier_results(columns, self._metrics, self._column)
         try:
             self._sink.write(ResultRow(columns, earlier, figures, sample.error is not None, sample.row))
         except OSError as error:
@@ -202,12 +215,12 @@ class ResultWriter:
         )
 
 
-def _take_earlier_results(columns: dict[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
+def _take_earlier_results(columns: dict[str, Any], metrics: Sequence[str], place: str) -> dict[str, Any]:
     """Move the results of other metrics out of the columns of an input that was scored before."""
-    if "geval" not in columns:
+    if place not in columns:
         return {}
-    value = columns.pop("geval")
+    value = columns.pop(place)
     if isinstance(value, Mapping) and all(isinstance(figures, Mapping) for figures in value.values()):
         return {metric: figures for metric, figures in value.items() if metric not in metrics}
-    columns[free_name("geval_input", columns)] = value
+    columns[free_name(f"{place}_input", columns)] = value
     return {}

@@ -195,6 +195,8 @@ class Batcher:
         self._changed = threading.Condition()
         self._closing = False
         self._pace = FIRST_CHARACTERS / SLICE_SECONDS
+        #: Calls that had a part in the last batch, and its seconds.
+        self._last = (0, 0.0)
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="geval-local batcher", daemon=True)
         self._thread.start()
@@ -320,12 +322,17 @@ class Batcher:
                 self._changed.notify_all()
 
     def _gather(self) -> None:
-        """Wait for more calls as long as some come, but no longer than a share of what a batch takes."""
-        end = time.monotonic() + max(self.gather_seconds, 0.1 * SLICE_SECONDS)
+        """Wait for more calls as long as some come, but no longer than a share of what a batch takes.
+
+        Whoever got an answer from the last batch is likely to come again: with as many as that had, nobody is missed.
+        """
+        works, seconds = self._last
+        end = time.monotonic() + max(self.gather_seconds, 0.1 * max(SLICE_SECONDS, seconds))
+        silence = max(self.gather_seconds, 0.02 * seconds)
         while not self._closing and not any(len(job.work) == 0 for job in self._jobs):
             before = len(self._jobs)
-            self._changed.wait(self.gather_seconds)
-            if len(self._jobs) == before or time.monotonic() >= end:
+            self._changed.wait(silence)
+            if len(self._jobs) == before or len(self._jobs) >= works > 1 or time.monotonic() >= end:
                 return
 
     def _pick(self) -> list[tuple[_Job, int]]:
@@ -369,6 +376,7 @@ class Batcher:
             # What a device needs at its first batch, or in a bad moment, says little about the next one.
             share = 0.5 if pace > self._pace else 0.2
             self._pace += share * (pace - self._pace)
+            self._last = (len(batch), seconds)
             self._on_batch(BatchRecord(len(batch), items, seconds))
 
     def _read(self, members: list[tuple[_Job, int, list[Prepared]]]) -> None:

@@ -6,22 +6,89 @@ The way from a prompt to its labels' probabilities is that of scores: `Scorer.pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.questions.answer import Answer, Decision, make_answer, unanswered
+from geval_local.questions.answer import Decision, answer_of
 from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
 from geval_local.questions.question import Question
-from geval_local.score import Distribution, Outcome
+from geval_local.score import Outcome
 from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
-__all__ = ["DecisionWork"]
+__all__ = ["Asked", "DecisionWork", "prepare_forms", "refuse_long"]
 
 #: Characters that a token has at most in a text that is worth looking at as a whole.
 CHARACTERS_PER_TOKEN = 8
+
+
+#: An evidence as text, and a form to be filled with it.
+Asked = tuple[str, QuestionForm]
+
+
+def prepare_forms(
+    asked: Sequence[Asked],
+    prepare: Callable[[Metric, Sequence[Sample]], list[Prepared]],
+    refuse: Callable[[str], str | None],
+) -> list[Prepared]:
+    """Turn forms about evidences into what the engine takes, or into reasons why not, in order.
+
+    Parameters
+    ----------
+    asked : sequence of (str, QuestionForm)
+        Pairs of evidence and form.
+    prepare : callable
+        `Scorer.prepare`; called once for all forms with the same labels.
+    refuse : callable
+        Says why a text is too long to be looked at, see `refuse_long`.
+    """
+    prepared: list[Prepared | None] = [None] * len(asked)
+    refused: dict[str, str | None] = {}
+    groups: dict[int, tuple[Metric, list[int]]] = {}
+    for place, (text, form) in enumerate(asked):
+        for one in (text, form.text):
+            if one not in refused:
+                refused[one] = refuse(one)
+        reason = refused[text] or refused[form.text]
+        if reason is None:
+            groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
+        else:
+            prepared[place] = Prepared(None, error=reason, is_too_long=True)
+    for metric, places in groups.values():
+        samples = [Sample({"state": asked[place][0], "question": asked[place][1].text}) for place in places]
+        for place, entry in zip(places, prepare(metric, samples), strict=True):
+            prepared[place] = entry
+    return [entry for entry in prepared if entry is not None]
+
+
+def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> str | None:
+    """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
+
+    Otherwise a text of megabytes would be tokenized once for every question, to be refused.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    count_tokens : callable
+        Gives the number of tokens of a text by itself.
+    context : int
+        Longest prompt that the judge can read, in tokens.
+    """
+    size = CHARACTERS_PER_TOKEN * context
+    while len(text) > 2 * context:
+        tokens = count_tokens(text[:size])
+        if tokens > context:
+            return (
+                f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
+                "shorten the evidence or the question, or take a judge that reads more"
+            )
+        if size >= len(text):
+            break
+        size *= 2
+    return None
 
 
 @dataclass
@@ -36,12 +103,8 @@ class DecisionWork:
         See `state_text`.
     questions : sequence of Question
         At least one.
-    prepare_samples : callable
-        `Scorer.prepare`.
-    count_tokens : callable
-        Gives the number of tokens of a text by itself.
-    context : int
-        Longest prompt that the judge can read, in tokens.
+    prepare_asked : callable
+        `Scorer.prepare_forms`.
     rotations : int
         See `question_forms`.
     marks : str, optional
@@ -55,9 +118,7 @@ class DecisionWork:
 
     state: Any
     questions: Sequence[Question]
-    prepare_samples: Callable[[Metric, Sequence[Sample]], list[Prepared]]
-    count_tokens: Callable[[str], int]
-    context: int
+    prepare_asked: Callable[[Sequence[Asked]], list[Prepared]]
     rotations: int = 1
     marks: Marks | None = None
     _ids: list[Ids] = field(default_factory=list, init=False)
@@ -70,8 +131,6 @@ class DecisionWork:
             for number, question in enumerate(self.questions)
             for form in question_forms(question, rotations=self.rotations, marks=self.marks)
         ]
-        self._state_reason: str | None = None
-        self._is_state_checked = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -92,33 +151,16 @@ class DecisionWork:
 
     def prepare(self, start: int, stop: int) -> list[Prepared]:
         """Turn a stretch of the items into what the engine takes, or into reasons why not, in order."""
-        if not self._is_state_checked:
-            self._state_reason = self._refuse_long(self._text)
-            self._is_state_checked = True
-        prepared: list[Prepared | None] = [None] * (stop - start)
-        groups: dict[int, tuple[Metric, list[int]]] = {}
-        for item in range(start, stop):
-            form = self._items[item][1]
-            reason = self._state_reason or self._refuse_long(form.text)
-            if reason is None:
-                groups.setdefault(id(form.metric), (form.metric, []))[1].append(item)
-            else:
-                prepared[item - start] = Prepared(None, error=reason)
-                self._too_long.add(item)
-        for metric, items in groups.values():
-            samples = [Sample({"state": self._text, "question": self._items[item][1].text}) for item in items]
-            for item, entry in zip(items, self.prepare_samples(metric, samples), strict=True):
-                prepared[item - start] = entry
-                if entry.request is None and entry.prompt_tokens:
-                    self._too_long.add(item)
-        found = [entry for entry in prepared if entry is not None]
+        found = self.prepare_asked([(self._text, form) for _, form in self._items[start:stop]])
+        self._too_long |= {start + place for place, entry in enumerate(found) if entry.is_too_long}
         self._ids += [entry.request.ids for entry in found if entry.request is not None]
         return found
 
     def prefix(self) -> Ids | None:
         """Give the tokens that all prompts about this evidence start with, for the engine to keep; None if unknown."""
-        samples = [Sample({"state": self._text, "question": text}) for text in ("A", "7")]
-        requests = [entry.request for entry in self.prepare_samples(self._items[0][1].metric, samples)]
+        form = self._items[0][1]
+        asked = [(self._text, replace(form, text=text)) for text in ("A", "7")]
+        requests = [entry.request for entry in self.prepare_asked(asked)]
         if requests[0] is None or requests[1] is None:
             return None
         first, second = requests[0].ids, requests[1].ids
@@ -127,45 +169,19 @@ class DecisionWork:
 
     def finish(self, outcomes: Sequence[Outcome]) -> Decision:
         """Put the decision together, given the outcomes of all items in order."""
-        answers: list[Answer] = []
         by_question: list[list[int]] = [[] for _ in self.questions]
         for item, (number, _) in enumerate(self._items):
             by_question[number].append(item)
-        for question, items in zip(self.questions, by_question, strict=True):
-            tokens = sum(outcomes[item].prompt_tokens for item in items)
-            failed = next((item for item in items if outcomes[item].label_logprobs is None), None)
-            if failed is not None:
-                reason = outcomes[failed].error or "unknown reason"
-                answers.append(unanswered(question, reason, prompt_tokens=tokens, is_too_long=failed in self._too_long))
-                continue
-            p, mass = [], []
-            for item in items:
-                form = self._items[item][1]
-                logprobs = outcomes[item].label_logprobs
-                assert logprobs is not None
-                distribution = Distribution(form.metric.scale, logprobs)
-                p.append(distribution.p[list(form.order)])
-                mass.append(distribution.label_mass)
-            answers.append(make_answer(question, p, mass, prompt_tokens=tokens))
-        return Decision(tuple(answers), _distinct_tokens(self._ids))
-
-    def _refuse_long(self, text: str) -> str | None:
-        """Say why a text is too long for the judge, as soon as its beginning shows it; None if it may not be.
-
-        Otherwise a text of megabytes would be tokenized once for every question, to be refused.
-        """
-        size = CHARACTERS_PER_TOKEN * self.context
-        while len(text) > 2 * self.context:
-            tokens = self.count_tokens(text[:size])
-            if tokens > self.context:
-                return (
-                    f"the prompt has more than {tokens} tokens, the judge reads {self.context} with the label; "
-                    "shorten the evidence or the question, or take a judge that reads more"
-                )
-            if size >= len(text):
-                break
-            size *= 2
-        return None
+        answers = tuple(
+            answer_of(
+                question,
+                [self._items[item][1] for item in items],
+                [outcomes[item] for item in items],
+                is_too_long=not self._too_long.isdisjoint(items),
+            )
+            for question, items in zip(self.questions, by_question, strict=True)
+        )
+        return Decision(answers, _distinct_tokens(self._ids))
 
 
 def _distinct_tokens(ids: Sequence[Ids]) -> int:

@@ -15,7 +15,7 @@ from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.io.checks import check_columns, check_metric, iter_samples
 from geval_local.io.samples import Sample
-from geval_local.judging.decisions import DecisionWork
+from geval_local.judging.decisions import Asked, DecisionWork, prepare_forms, refuse_long
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
@@ -269,7 +269,7 @@ class Scorer(ABC):
         self, state: Any, questions: Sequence[Question], *, rotations: int = 1, marks: Marks | None = None
     ) -> DecisionWork:
         """Get ready to answer questions about one evidence, for whoever runs the engine; parameters as `decide`."""
-        return DecisionWork(state, questions, self.prepare, self._count_tokens, self.context, rotations, marks)
+        return DecisionWork(state, questions, self.prepare_forms, rotations, marks)
 
     def _decisions(self, works: Sequence[DecisionWork], advance: Callable[[int], object]) -> Iterator[Decision]:
         prepared = [work.prepare(0, len(work)) for work in works]
@@ -278,6 +278,11 @@ class Scorer(ABC):
         outcomes = map(self.outcome, entries, readouts)
         for work in works:
             yield work.finish(list(itertools.islice(outcomes, len(work))))
+
+    def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
+        """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""
+        context = self.context
+        return prepare_forms(asked, self.prepare, lambda text: refuse_long(text, self._count_tokens, context))
 
     def _count_tokens(self, text: str) -> int:
         return len(self.encoder.encode_texts([text])[0])

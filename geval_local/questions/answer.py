@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from geval_local.questions.form import QuestionForm
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
+from geval_local.score import Distribution, Outcome
 
 __all__ = [
     "Answer",
@@ -22,6 +24,7 @@ __all__ = [
     "Decision",
     "PredicateAnswer",
     "ScoreAnswer",
+    "answer_of",
     "choice_confidence",
     "make_answer",
     "score_confidence",
@@ -244,6 +247,33 @@ class Decision(Sequence[Any]):
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """``{name: figures}``; questions without a name are called ``q1``, ``q2``, ... by their place."""
         return {answer.name or f"q{place}": answer.to_dict() for place, answer in enumerate(self.answers, start=1)}
+
+
+def answer_of(
+    question: Question, forms: Sequence[QuestionForm], outcomes: Sequence[Outcome], *, is_too_long: bool = False
+) -> Answer:
+    """Put an answer together from the outcomes of a question's forms.
+
+    Parameters
+    ----------
+    question : Question
+        What was asked.
+    forms : sequence of QuestionForm
+        It, in every order of its outcomes.
+    outcomes : sequence of Outcome
+        One per form. If one of them has no figures there is no answer, for that one's reason.
+    is_too_long : bool
+        Whether that reason is that the judge cannot read so much.
+    """
+    tokens = sum(outcome.prompt_tokens for outcome in outcomes)
+    found = []
+    for form, outcome in zip(forms, outcomes, strict=True):
+        if outcome.label_logprobs is None:
+            reason = outcome.error or "unknown reason"
+            return unanswered(question, reason, prompt_tokens=tokens, is_too_long=is_too_long)
+        found.append((Distribution(form.metric.scale, outcome.label_logprobs), list(form.order)))
+    p = [distribution.p[order] for distribution, order in found]
+    return make_answer(question, p, [distribution.label_mass for distribution, _ in found], prompt_tokens=tokens)
 
 
 def make_answer(

@@ -7,6 +7,7 @@ that encoding, label trie, engine and audit are those of scores.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from geval_local.metric import Metric
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.scale import Scale
 
-__all__ = ["Marks", "QuestionForm", "question_forms", "state_text"]
+__all__ = ["Marks", "QuestionForm", "forms_hash", "order_count", "question_forms", "state_text"]
 
 #: What stands before the options, and is answered.
 Marks = Literal["words", "letters", "numbers"]
@@ -37,7 +38,7 @@ Answer:"""
 NO_STATE = "(none)"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _INTEGER = re.compile(r"-?\d{1,3}")
-_BREAK = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_BREAK = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,24 @@ def question_forms(question: Question, *, rotations: int = 1, marks: Marks | Non
             _score(question, shown, marks or "numbers") for shown in _both(tuple(range(len(question.levels))), wanted)
         )
     count = len(question.options)
-    orders = min(wanted, count)
+    orders = order_count(question, rotations)
     starts = [number * count // orders for number in range(orders)]
     return tuple(
         _choice(question, tuple((start + place) % count for place in range(count)), marks or "letters")
         for start in starts
     )
+
+
+def order_count(question: Question, rotations: int) -> int:
+    """Count the orders in which `question_forms` would show a question."""
+    wanted = rotations if question.rotations is None else question.rotations
+    return min(wanted, len(question.options) if isinstance(question, ChoiceQuestion) else 2)
+
+
+def forms_hash(forms: Sequence[QuestionForm]) -> str:
+    """Hash (16 hex digits) of all that the prompts of a question and its labels are made from; its name is no part."""
+    record = [[form.metric.template, form.metric.scale.labels, form.text, form.order] for form in forms]
+    return hashlib.sha256(json.dumps(record, ensure_ascii=True).encode()).hexdigest()[:16]
 
 
 def _both(outcomes: tuple[int, ...], wanted: int) -> tuple[tuple[int, ...], ...]:
@@ -267,4 +280,5 @@ def _described(name: str, description: str | None) -> str:
 
 def _line(text: str | None) -> str:
     """Keep an option on one line: a line break in it could open another option."""
-    return _BREAK.sub(" ", (text or "").strip())
+    # Not by one expression with the spaces around a break: over a run of spaces it takes time by the square of them.
+    return " ".join(filter(None, map(str.strip, _BREAK.split(text or ""))))

@@ -29,6 +29,7 @@ __all__ = [
     "Question",
     "ScoreQuestion",
     "load_questions",
+    "named_questions",
     "parse_questions",
 ]
 
@@ -233,12 +234,20 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         raise QuestionError(f"{path}: questions are a mapping of names to questions, or a list", hint=_FORMS)
     if isinstance(data, dict) and set(data) == {"questions"} and isinstance(data["questions"], dict | list):
         data, node = data["questions"], _inside(node, "questions")
-    questions = _parse(data, str(path), node)
+    return _named(_parse(data, str(path), node), str(path))
+
+
+def named_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question, ...]:
+    """Read questions as `parse_questions` does, and call those without a name ``q1``, ``q2``, ... by their place."""
+    return _named(parse_questions(given), "the questions")
+
+
+def _named(questions: Sequence[Question], origin: str) -> tuple[Question, ...]:
     named = tuple(
         question if question.name is not None else question.model_copy(update={"name": f"q{place}"})
         for place, question in enumerate(questions, start=1)
     )
-    _refuse_doubled_names(named, str(path))
+    _refuse_doubled_names(named, origin)
     return named
 
 

@@ -24,8 +24,10 @@ __all__ = ["Preparer", "Window", "Worker", "read_windows", "run_ahead"]
 
 _Item = TypeVar("_Item")
 
-#: Turns samples into what the engine takes, for one metric.
-Preparer = Callable[[Sequence[Sample]], "list[Prepared]"]
+#: Turns samples into what the engine takes, for the metrics of a group: one list for each of them.
+Preparer = Callable[[Sequence[Sample]], "list[list[Prepared]]"]
+#: A metric of a group, the place of a row in the window, and what the engine takes for the two.
+_Part = tuple[int, int, "Prepared"]
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,14 @@ class Window:
         Index of its first row, from 0.
     samples : list of Sample
         The rows.
-    prepared : tuple of (list of Prepared or None)
-        One per metric; None where every row has its outcome already.
+    prepared : tuple of (list of list of Prepared, or None)
+        One per group of metrics, with one list for each of them; None where every row has its outcomes already.
     """
 
     number: int
     first: int
     samples: list[Sample]
-    prepared: tuple[list[Prepared] | None, ...]
+    prepared: tuple[list[list[Prepared]] | None, ...]
 
     @property
     def stop(self) -> int:
@@ -67,16 +69,16 @@ def read_windows(
     rows : int
         Rows per window.
     preparers : sequence of callable
-        One per metric; None where nothing is to be prepared.
+        One per group of metrics; None where nothing is to be prepared.
     done : callable
-        ``done(metric, window, rows)``: whether all of a window's rows have their outcome.
+        ``done(group, window, rows)``: whether all of a window's rows have their outcomes.
     """
     stream = iter(samples)
     number = 0
     while window := list(islice(stream, rows)):
         prepared = tuple(
-            None if prepare is None or done(metric, number, len(window)) else prepare(window)
-            for metric, prepare in enumerate(preparers)
+            None if prepare is None or done(group, number, len(window)) else prepare(window)
+            for group, prepare in enumerate(preparers)
         )
         yield Window(number, number * rows, window, prepared)
         number += 1
@@ -144,7 +146,7 @@ class Worker:
     number : int
         Its number in the run.
     advance : callable
-        Called with the number of rows finished.
+        Called with the number of outcomes finished.
     should_stop : callable
         Asked after every pack. A unit that is not finished then is lost, one that is was committed.
     """
@@ -166,8 +168,17 @@ class Worker:
         self._advance = advance
         self._should_stop = should_stop
 
-    def execute(self, window: Window, metric: int, prepared: Sequence[Prepared]) -> None:
-        """Bring every row of a window to its outcome on one metric.
+    def execute(self, window: Window, metrics: Sequence[int], prepared: Sequence[Sequence[Prepared]]) -> None:
+        """Bring every row of a window to its outcomes on a group of metrics, whose prompts are planned together.
+
+        Parameters
+        ----------
+        window : Window
+            The rows.
+        metrics : sequence of int
+            Numbers of the metrics in the run.
+        prepared : sequence of sequence of Prepared
+            For every metric, one per row.
 
         Raises
         ------
@@ -177,61 +188,72 @@ class Worker:
             If the store cannot take more.
         """
         store, number, first = self._store, self._number, window.first
+        # Row by row, so that a unit finishes whole rows where prompts of one row share their text.
+        parts: list[_Part] = [
+            (metric, place, entries[place])
+            for place in range(len(window.samples))
+            for metric, entries in zip(metrics, prepared, strict=True)
+        ]
         units: list[Unit] | None = None
-        if not store.is_planned(number, metric, window.number):
-            units = self._begin(window, metric, prepared)
-        origins = store.origins(number, metric, first, window.stop)
+        if not all(store.is_planned(number, metric, window.number) for metric in metrics):
+            units = self._begin(window, metrics, parts)
+        origins = {
+            (metric, row - first): origin
+            for metric in metrics
+            for row, origin in store.origins(number, metric, first, window.stop).items()
+        }
         refused = [
-            (first + place, self._judge.outcome(entry, None))
-            for place, entry in enumerate(prepared)
-            if entry.request is None and first + place not in origins
+            (metric, first + place, self._judge.outcome(entry, None))
+            for metric, place, entry in parts
+            if entry.request is None and (metric, place) not in origins
         ]
         if refused:  # taken back by --retry-errors, and still no prompt
-            store.add(number, metric, refused)
+            store.add(number, refused)
         self._advance(len(origins) + len(refused))
-        places = [
-            place
-            for place, entry in enumerate(prepared)
-            if entry.request is not None and origins.get(first + place) != Origin.CACHE
+        asked = [
+            part for part in parts if part[2].request is not None and origins.get((part[0], part[1])) != Origin.CACHE
         ]
-        missing = {place for place in places if first + place not in origins}
-        if missing:
-            self._execute(window, metric, prepared, places, missing, units)
+        missing = [(metric, place) not in origins for metric, place, _ in asked]
+        if any(missing):
+            self._execute(first, asked, missing, units)
 
-    def _begin(self, window: Window, metric: int, prepared: Sequence[Prepared]) -> list[Unit]:
-        """Plan a window and write down that it is planned, with the rows that need no model."""
-        given: list[tuple[int, int, Outcome]] = []
-        places = []
-        known = self._known(prepared)
-        for place, entry in enumerate(prepared):
+    def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
+        """Plan a window and write down that it is planned, with what needs no model."""
+        given: list[tuple[int, int, int, Outcome]] = []
+        asked: list[_Part] = []
+        for part, known in zip(parts, self._known([entry for _, _, entry in parts]), strict=True):
+            metric, place, entry = part
             if entry.request is None:
-                given.append((window.first + place, Origin.INPUT, self._judge.outcome(entry, None)))
-            elif place in known:
-                given.append((window.first + place, Origin.CACHE, known[place]))
+                given.append((metric, window.first + place, Origin.INPUT, self._judge.outcome(entry, None)))
+            elif known is not None:
+                given.append((metric, window.first + place, Origin.CACHE, known))
             else:
-                places.append(place)
-        requests = _requests(prepared, places)
+                asked.append(part)
+        requests = _requests(asked)
         units = self._plan(requests)
-        tokens = PlanRecord(sum(len(request.ids) for request in requests), sum(unit.tokens for unit in units))
-        self._store.begin_window(self._number, metric, window.number, tokens, given)
+        tokens = dict.fromkeys(metrics, 0)
+        for (metric, _, _), request in zip(asked, requests, strict=True):
+            tokens[metric] += len(request.ids)
+        # What goes through the model serves all metrics of a group: it stands with the first.
+        planned = dict.fromkeys(metrics, 0) | {metrics[0]: sum(unit.tokens for unit in units)}
+        plans = {metric: PlanRecord(tokens[metric], planned[metric]) for metric in metrics}
+        self._store.begin_window(self._number, window.number, plans, given)
         return units
 
-    def _known(self, prepared: Sequence[Prepared]) -> dict[int, Outcome]:
-        """Ask the cache; by place in the window."""
+    def _known(self, entries: Sequence[Prepared]) -> list[Outcome | None]:
+        """Ask the cache, for every entry."""
         if self._cache is None or not self._cache.in_use:
-            return {}
-        places = [place for place, entry in enumerate(prepared) if entry.request is not None]
-        keys = self._keys([prepared[place] for place in places])
+            return [None] * len(entries)
+        asked = [entry for entry in entries if entry.request is not None]
+        keys = self._keys(asked)
         found = self._cache.find(keys)
-        return {
-            place: replace(
-                found[key],
-                prompt_tokens=prepared[place].prompt_tokens,
-                dropped_tokens=prepared[place].dropped_tokens,
-            )
-            for place, key in zip(places, keys, strict=True)
-            if key in found and _fits(found[key], prepared[place])
-        }
+        known = iter(
+            replace(found[key], prompt_tokens=entry.prompt_tokens, dropped_tokens=entry.dropped_tokens)
+            if key in found and _fits(found[key], entry)
+            else None
+            for entry, key in zip(asked, keys, strict=True)
+        )
+        return [None if entry.request is None else next(known) for entry in entries]
 
     def _keys(self, entries: Sequence[Prepared]) -> list[bytes]:
         assert self._cache is not None
@@ -244,31 +266,25 @@ class Worker:
         return plan_units(self._judge.engine, requests)
 
     def _execute(
-        self,
-        window: Window,
-        metric: int,
-        prepared: Sequence[Prepared],
-        places: Sequence[int],
-        missing: set[int],
-        units: list[Unit] | None,
+        self, first: int, asked: Sequence[_Part], missing: Sequence[bool], units: Sequence[Unit] | None
     ) -> None:
-        """Execute the units in which a row is missing, and commit each when it is finished."""
+        """Execute the units in which an outcome is missing, and commit each when it is finished."""
         from geval_local.engine.window import execute
 
-        requests = _requests(prepared, places)
+        requests = _requests(asked)
         planned = self._plan(requests) if units is None else units
-        todo = [unit for unit in planned if any(places[index] in missing for index in unit.requests)]
+        todo = [unit for unit in planned if any(missing[index] for index in unit.requests)]
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
             for unit, readouts in execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked):
-                finished = {
-                    places[index]: self._judge.outcome(prepared[places[index]], readout)
+                finished = [
+                    (*asked[index], self._judge.outcome(asked[index][2], readout))
                     for index, readout in zip(unit.requests, readouts, strict=True)
-                    if places[index] in missing
-                }
-                learnt += [(prepared[place], outcome) for place, outcome in finished.items()]
+                    if missing[index]
+                ]
+                learnt += [(entry, outcome) for _, _, entry, outcome in finished]
                 self._store.add(
-                    self._number, metric, ((window.first + place, outcome) for place, outcome in finished.items())
+                    self._number, ((metric, first + place, outcome) for metric, place, _, outcome in finished)
                 )
                 self._advance(len(finished))
         finally:
@@ -287,5 +303,5 @@ def _fits(outcome: Outcome, entry: Prepared) -> bool:
     return logprobs is not None and request is not None and len(logprobs) == request.trie.labels
 
 
-def _requests(prepared: Sequence[Prepared], places: Sequence[int]) -> list[Request]:
-    return [request for place in places if (request := prepared[place].request) is not None]
+def _requests(parts: Sequence[_Part]) -> list[Request]:
+    return [request for _, _, entry in parts if (request := entry.request) is not None]

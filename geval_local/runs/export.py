@@ -19,10 +19,9 @@ from geval_local.io.result_manifest import (
     write_manifest,
 )
 from geval_local.io.samples import Sample
-from geval_local.io.writer import ResultWriter
+from geval_local.io.writer import Figures, ResultWriter
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
-from geval_local.score import Score
 
 __all__ = ["EXPORT_FORMATS", "Exporter", "clear_away", "deliver", "describe"]
 
@@ -54,7 +53,8 @@ class Exporter:
         """Where the rows go."""
         directory = self._run.directory
         formats = self._run.manifest.settings.formats
-        return [] if directory is None else [directory / export_name(one) for one in formats]
+        stem = self._run.manifest.settings.stem
+        return [] if directory is None else [directory / export_name(one, stem) for one in formats]
 
     def __enter__(self) -> Exporter:
         with self._stack as stack:
@@ -72,6 +72,7 @@ class Exporter:
         return ResultWriter.open(
             file,
             self._run.keys,
+            layout=self._run.asked.layout(self._run.keys),
             columns=settings.columns,
             csv_safe=settings.csv_safe,
             private=settings.output is None,
@@ -79,7 +80,7 @@ class Exporter:
             before_replacing=claim,
         )
 
-    def write(self, sample: Sample, scores: Mapping[str, Score]) -> None:
+    def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
         """Append one row."""
         for writer in self._writers:
             writer.write(sample, scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.models.registry import JudgeEntry
 
-__all__ = ["JudgeChoice", "labels_of"]
+__all__ = ["JudgeChoice", "choices_of", "labels_of"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,22 @@ class JudgeChoice:
                 f"the manifest names a judge in a way that this version does not know: {error}",
                 hint="Use the version of geval-local that wrote it, or score into another directory.",
             ) from error
+
+
+def choices_of(given: Any) -> tuple[list[JudgeChoice], dict[int, Judge]]:
+    """List judges, however they are given, as choices, and those that are loaded already by their place."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    choices: list[JudgeChoice] = []
+    loaded: dict[int, Judge] = {}
+    for place, one in enumerate(listed or [None]):
+        if isinstance(one, JudgeChoice):
+            choices.append(one)
+        elif one is None or isinstance(one, str | os.PathLike):
+            choices.append(JudgeChoice(name=None if one is None else os.fspath(one)))
+        else:
+            loaded[place] = one
+            choices.append(JudgeChoice(name=one.name))
+    return choices, loaded
 
 
 def labels_of(choices: Sequence[JudgeChoice]) -> list[str]:

@@ -17,6 +17,7 @@ from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
 from geval_local.files import write_atomically
 from geval_local.metric import Metric
+from geval_local.questions.question import parse_questions
 from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
 from geval_local.score import Estimator
 
@@ -24,6 +25,7 @@ __all__ = [
     "MANIFEST_NAME",
     "JudgeRecord",
     "Manifest",
+    "QuestionSettings",
     "Settings",
     "definition",
     "is_claimed",
@@ -46,6 +48,13 @@ _REMEDY = (
 def _checked_definition(record: dict[str, Any]) -> dict[str, Any]:
     Metric.model_validate(record)
     return record
+
+
+def _checked_questions(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for question in parse_questions(records):
+        if question.name is None:
+            raise ValueError("a question has no name")
+    return records
 
 
 def _checked_estimator(record: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +86,24 @@ _Format = Annotated[str, Field(pattern=r"^(jsonl|csv|parquet)$")]
 _Positive = Annotated[int, Field(ge=1)]
 
 
+class QuestionSettings(Record):
+    """The questions that are asked about every row.
+
+    Attributes
+    ----------
+    asked : list of dict
+        As `geval_local.questions.question.parse_questions` reads them, all named.
+    state : dict of str to str
+        What makes the evidence, see `geval_local.io.evidence.read_state`.
+    rotations : int
+        In how many orders outcomes are shown, where a question itself does not say.
+    """
+
+    asked: Annotated[list[dict[str, Any]], Field(min_length=1), AfterValidator(_checked_questions)]
+    state: Annotated[dict[str, str], Field(min_length=1)]
+    rotations: _Positive = 1
+
+
 class Settings(Record):
     """What the user asked for.
 
@@ -97,7 +124,7 @@ class Settings(Record):
     output : str or None
         Name of the simple form's file, which stands beside the run directory; the result is moved there at the end.
     metrics : list of dict
-        The metrics' definitions as given.
+        The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
     metric_names : list of str
         Their names or files as given.
     calibrations : list of str
@@ -116,6 +143,8 @@ class Settings(Record):
         Whether CSV cells that a spreadsheet would execute are neutralised.
     group_by : str or None
         Field of the document, for the intervals of the closing table; None for a guess.
+    questions : QuestionSettings or None
+        What is asked, if it is questions and not metrics.
     """
 
     window: _Positive
@@ -135,6 +164,12 @@ class Settings(Record):
     columns: list[str] | None = None
     csv_safe: bool = False
     group_by: str | None = None
+    questions: QuestionSettings | None = None
+
+    @property
+    def stem(self) -> str:
+        """How the result files of a run directory are called, without their endings."""
+        return "scores" if self.questions is None else "decisions"
 
     @model_validator(mode="after")
     def _hold_together(self) -> Settings:
@@ -263,7 +298,9 @@ class Manifest(Record):
                 found.append(f"--{name} was {before}, is {after}")
         if self.settings.fields != other.settings.fields:
             found.append(f"--field was {self.settings.fields or 'none'}, is {other.settings.fields or 'none'}")
-        found += _metric_differences(self.settings.metrics, other.settings.metrics)
+        found += _question_differences(self.settings.questions, other.settings.questions)
+        if self.settings.questions is None or not found:
+            found += _metric_differences(self.settings.metrics, other.settings.metrics)
         before, after = [[judge.name for judge in one.judges] for one in (self, other)]
         if before != after:
             found.append(f"judges were {', '.join(before)}, are {', '.join(after)}")
@@ -275,6 +312,27 @@ class Manifest(Record):
                     if one.choice.get(key) != two.choice.get(key)
                 ]
         return found
+
+
+def _question_differences(before: QuestionSettings | None, after: QuestionSettings | None) -> list[str]:
+    if before is None or after is None:
+        return [] if before is after else ["it asked questions" if after is None else "it scored on metrics"]
+    found = []
+    if before.state != after.state:
+        found.append(f"--state was {before.state}, is {after.state}")
+    if before.rotations != after.rotations:
+        found.append(f"--rotations was {before.rotations}, is {after.rotations}")
+    names = [[str(one["name"]) for one in settings.asked] for settings in (before, after)]
+    if names[0] != names[1]:
+        found.append(f"questions were {', '.join(names[0])}, are {', '.join(names[1])}")
+    else:
+        found += [
+            f"question {one['name']}: changed in "
+            + ", ".join(key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key))
+            for one, two in zip(before.asked, after.asked, strict=True)
+            if one != two
+        ]
+    return found
 
 
 def _metric_differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:

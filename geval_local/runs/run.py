@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +13,9 @@ from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.paths import safe_file_name
+from geval_local.questions.answer import Answer
+from geval_local.questions.question import Question
+from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, Worker, read_windows, run_ahead
 from geval_local.runs.files import check_unchanged
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "LocalRun", "Run", "ScoredRow", "export_name", "planned_names"]
 
-#: A row with its scores, by metric, or by ``metric@judge`` where there are several judges.
-ScoredRow = tuple[Sample, dict[str, Score]]
+#: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
+ScoredRow = tuple[Sample, dict[str, Score | Answer]]
 
 
 class Identity(NamedTuple):
@@ -52,17 +54,18 @@ class Identity(NamedTuple):
     signatures: dict[str, str]
 
 
-def export_name(format_name: str) -> str:
-    """Name the file of a run directory that holds the results in a format."""
-    return f"scores.{format_name}"
+def export_name(format_name: str, stem: str = "scores") -> str:
+    """Name the file of a run directory that holds the results in a format; for the stem see `Settings.stem`."""
+    return f"{stem}.{format_name}"
 
 
 def planned_names(manifest: Manifest) -> list[str]:
     """List the files that a run is to write into its directory beside its store, as far as names can be told."""
-    names = [export_name(one) for one in manifest.settings.formats]
+    names = [export_name(one, manifest.settings.stem) for one in manifest.settings.formats]
     if manifest.settings.output is None:
         names += [manifest_path(name).name for name in names]
-    with_steps = {metric["name"] for metric in manifest.settings.metrics if metric.get("steps") != []}
+    scored = manifest.settings.metrics if manifest.settings.questions is None else []
+    with_steps = {metric["name"] for metric in scored if metric.get("steps") != []}
     return [*names, *(name for (_, metric), name in _steps_names(manifest).items() if metric in with_steps)]
 
 
@@ -103,20 +106,26 @@ class Run(ABC):
         self.manifest = manifest
         self.store = store
         self.directory = directory
-        self.metrics = [Metric.model_validate(one) for one in manifest.settings.metrics]
+        self.asked = asked_of(manifest.settings)
+        self.metrics = self.asked.metrics
 
     @property
     def keys(self) -> list[str]:
-        """Names of the results, in the order of the output: metrics, or ``metric@judge`` with several judges."""
+        """Names of the results, in the order of the output: by judge where there are several, see `results`."""
         return [key for key, _, _ in self.results()]
 
-    def results(self) -> list[tuple[str, JudgeRecord, Metric]]:
-        """List the results with their judges and metrics, in the order of the output."""
-        return [(self.key(judge, metric), judge, metric) for judge in self.manifest.judges for metric in self.metrics]
+    def results(self) -> list[tuple[str, JudgeRecord, int]]:
+        """List the results in the order of the output: name (``metric@judge`` with several judges), judge, place."""
+        return [
+            (_result_key(self.manifest, judge.name, name), judge, place)
+            for judge in self.manifest.judges
+            for place, name in enumerate(self.asked.names)
+        ]
 
-    def key(self, judge: JudgeRecord, metric: Metric) -> str:
-        """Name the results of a judge on a metric."""
-        return _result_key(self.manifest, judge.name, metric.name)
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What is asked, if it is questions."""
+        return self.asked.questions if isinstance(self.asked, AskedQuestions) else ()
 
     @abstractmethod
     def rows(
@@ -155,27 +164,26 @@ class Run(ABC):
         """
 
     def scored(self, window: Window) -> Iterator[ScoredRow]:
-        """Rebuild the scores of a window from the store, row by row."""
-        settings = self.manifest.settings
-        estimator = Estimator(**settings.estimator)
-        columns = []
-        for number, judge in enumerate(self.manifest.judges):
-            for place, metric in enumerate(self.metrics):
-                outcomes = self.store.outcomes(number, place, window.first, window.stop)
-                threshold = metric.threshold if settings.threshold is None else settings.threshold
-                lost = [row for row in range(window.first, window.stop) if row not in outcomes]
+        """Rebuild the results of a window from the store, row by row."""
+        judges = []
+        for number in range(len(self.manifest.judges)):
+            outcomes = [
+                self.store.outcomes(number, place, window.first, window.stop) for place in range(len(self.metrics))
+            ]
+            for metric, found in zip(self.metrics, outcomes, strict=True):
+                lost = [row for row in range(window.first, window.stop) if row not in found]
                 if lost:
                     raise OutputError(
                         f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
                         hint="Restore the directory from a backup, or delete it and run again.",
                     )
-                scores = [
-                    outcomes[row].score(metric, estimator=estimator, threshold=threshold)
-                    for row in range(window.first, window.stop)
-                ]
-                columns.append((self.key(judge, metric), scores))
-        for row, sample in enumerate(window.samples):
-            yield sample, {key: scores[row] for key, scores in columns}
+            judges.append(outcomes)
+        keys = self.keys
+        for row, sample in enumerate(window.samples, start=window.first):
+            results = [
+                result for outcomes in judges for result in self.asked.results([found[row] for found in outcomes])
+            ]
+            yield sample, dict(zip(keys, results, strict=True))
 
     def meet(self, record: JudgeRecord, found: Identity, metrics: Sequence[Metric]) -> None:
         """Write down what a judge is, or make sure that it is still the one that the run began with.
@@ -234,13 +242,15 @@ class Run(ABC):
     def finish(self, files: list[str]) -> None:
         """Write down that the results are out, with their counts."""
         results = {}
-        for number, judge in enumerate(self.manifest.judges):
-            for place, metric in enumerate(self.metrics):
-                results[self.key(judge, metric)] = {
-                    "signature": judge.signatures.get(metric.name),
-                    "definition": judge.definitions.get(metric.name),
-                    **self.store.totals(number, place),
-                }
+        metrics = range(len(self.metrics))
+        counts = [
+            [self.store.totals(number, place) for place in metrics] for number in range(len(self.manifest.judges))
+        ]
+        for number, (key, judge, place) in enumerate(self.results()):
+            results[key] = {
+                "signature": self.asked.signature(place, judge.signatures),
+                **self.asked.record(place, counts[number // len(self.asked.names)], judge.definitions),
+            }
         self.manifest.results = results
         self.manifest.files = files
         self.manifest.ended = now()
@@ -297,26 +307,27 @@ class LocalRun(Run):
         check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
         counts = self.store.counts(number, settings.window)
-        preparers: list[Preparer | None] = [None] * len(self.metrics)
+        groups = self.asked.groups
+        preparers: list[Preparer | None] = [None] * len(groups)
         worker = None
         if judge is not None:
-            definitions = (Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics)
-            preparers = [partial(judge.prepare, metric) for metric in definitions]
+            definitions = [Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics]
+            preparers = [*self.asked.preparers(judge, definitions)]
             worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
         windows = read_windows(
             read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields),
             settings.window,
             preparers,
-            lambda metric, window, rows: counts.get((metric, window), 0) == rows,
+            lambda group, window, rows: all(counts.get((metric, window), 0) == rows for metric in groups[group]),
         )
         rows = 0
         with closing(run_ahead(windows)) as ahead:
             for window in ahead:
-                for metric, prepared in enumerate(window.prepared):
+                for metrics, prepared in zip(groups, window.prepared, strict=True):
                     if prepared is None or worker is None:
-                        advance(len(window.samples))
+                        advance(len(window.samples) * len(metrics))
                     else:
-                        worker.execute(window, metric, prepared)
+                        worker.execute(window, metrics, prepared)
                 rows = window.stop
                 yield window
                 if should_stop():

@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -177,28 +177,38 @@ class Store:
             self._connection.close()
 
     def begin_window(
-        self, judge: int, metric: int, window: int, plan: PlanRecord, given: Iterable[tuple[int, int, Outcome]]
+        self, judge: int, window: int, plans: Mapping[int, PlanRecord], given: Iterable[tuple[int, int, int, Outcome]]
     ) -> None:
-        """Write down that a window has been planned, with the rows that need no model: ``(row, origin, outcome)``.
+        """Write down that a window has been planned for some metrics, with what needs no model.
 
         From then on what is planned is fixed, whatever a cache may hold later.
+
+        Parameters
+        ----------
+        judge, window : int
+            Their numbers.
+        plans : mapping of int to PlanRecord
+            By metric.
+        given : iterable of (int, int, int, Outcome)
+            Metric, row, origin and outcome.
         """
         with plain_errors(self.path), transaction(self._connection):
-            self._insert(judge, metric, given)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?)", (judge, metric, window, *plan)
+            self._insert(judge, given)
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?)",
+                [(judge, metric, window, *plan) for metric, plan in plans.items()],
             )
 
-    def add(self, judge: int, metric: int, outcomes: Iterable[tuple[int, Outcome]]) -> None:
-        """Commit the rows of a unit; a row that is there already stays as it is."""
+    def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
+        """Commit the metrics and rows of a unit; a row that is there already stays as it is."""
         with plain_errors(self.path):
             with transaction(self._connection):
-                self._insert(judge, metric, ((row, Origin.MODEL, outcome) for row, outcome in outcomes))
+                self._insert(judge, ((metric, row, Origin.MODEL, outcome) for metric, row, outcome in outcomes))
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self.sync()
 
-    def _insert(self, judge: int, metric: int, rows: Iterable[tuple[int, int, Outcome]]) -> None:
-        records = [(judge, metric, row, origin, *to_columns(outcome)) for row, origin, outcome in rows]
+    def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
+        records = [(judge, metric, row, origin, *to_columns(outcome)) for metric, row, origin, outcome in rows]
         together = len(records) - len(records) % _ROWS_AT_ONCE
         # SQLite gives the interpreter up at every step; many rows in a step leave the reader fewer times to take it.
         for start in range(0, together, _ROWS_AT_ONCE):
@@ -346,19 +356,18 @@ class MemoryStore:
         self._plans: dict[tuple[int, int], dict[int, PlanRecord]] = {}
 
     def begin_window(
-        self, judge: int, metric: int, window: int, plan: PlanRecord, given: Iterable[tuple[int, int, Outcome]]
+        self, judge: int, window: int, plans: Mapping[int, PlanRecord], given: Iterable[tuple[int, int, int, Outcome]]
     ) -> None:
         """See `Store.begin_window`."""
-        rows = self._rows.setdefault((judge, metric), {})
-        for row, origin, outcome in given:
-            rows.setdefault(row, (origin, outcome))
-        self._plans.setdefault((judge, metric), {})[window] = plan
+        for metric, row, origin, outcome in given:
+            self._rows.setdefault((judge, metric), {}).setdefault(row, (origin, outcome))
+        for metric, plan in plans.items():
+            self._plans.setdefault((judge, metric), {})[window] = plan
 
-    def add(self, judge: int, metric: int, outcomes: Iterable[tuple[int, Outcome]]) -> None:
+    def add(self, judge: int, outcomes: Iterable[tuple[int, int, Outcome]]) -> None:
         """See `Store.add`."""
-        rows = self._rows.setdefault((judge, metric), {})
-        for row, outcome in outcomes:
-            rows.setdefault(row, (Origin.MODEL, outcome))
+        for metric, row, outcome in outcomes:
+            self._rows.setdefault((judge, metric), {}).setdefault(row, (Origin.MODEL, outcome))
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
         """See `Store.outcomes`."""

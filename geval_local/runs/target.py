@@ -29,21 +29,35 @@ class Target:
         The file of the simple form, which the run directory stands beside until the file is whole.
     formats : tuple of str
         Formats of the exported files.
+    stem : str
+        How they are called in a run directory, see `geval_local.runs.manifest.Settings`.
     """
 
     directory: Path | None = None
     output: Path | None = None
     formats: tuple[str, ...] = ("jsonl",)
+    stem: str = "scores"
 
     @property
     def results(self) -> Path | None:
         """The file that will hold the results, the first one where there are several formats."""
         if self.output is not None or self.directory is None:
             return self.output
-        return self.directory / export_name(self.formats[0])
+        return self.directory / export_name(self.formats[0], self.stem)
+
+    def refuse_input(self, file: Path) -> None:
+        """Make sure that the results will not take the place of their own input.
+
+        Raises
+        ------
+        OutputError
+            If they would.
+        """
+        if self.results is not None and self.results.resolve() == file.resolve():
+            raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 
-def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
+def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (), stem: str = "scores") -> Target:
     """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run.
 
     Parameters
@@ -52,6 +66,8 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
         As given; None keeps nothing.
     formats : sequence of str
         What a run directory exports: jsonl, csv, parquet.
+    stem : str
+        How its files are called.
 
     Raises
     ------
@@ -67,7 +83,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
-        return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",))
+        return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
     if formats:
         raise ConfigurationError(
             "--format goes with a run directory; the extension of a file tells its format", hint="Add -o runs/NAME/."

@@ -15,7 +15,7 @@ import logging
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from functools import partial
@@ -32,6 +32,9 @@ from geval_local import __version__
 from geval_local.errors import BusyError, GevalError
 from geval_local.judge import Judge
 from geval_local.judging.batcher import Batcher
+from geval_local.questions.answer import Decision
+from geval_local.questions.form import order_count
+from geval_local.questions.question import Question
 from geval_local.serve import openai, scores, systemone
 from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
 from geval_local.serve.counters import CONTENT_TYPE, Counters
@@ -49,8 +52,13 @@ LARGE = 64 << 10
 #: All bodies together may be so many times as large as one.
 HELD = 16
 
+#: Of one call: prompts, and characters of questions that are shown in several orders.
+MOST_PROMPTS = 4096
+MOST_CHARACTERS = 32 << 20
+
 _T = TypeVar("_T")
 _Route = Callable[[Request], Awaitable[Response]]
+_Reader = Callable[[Mapping[str, Any]], "tuple[Any, list[Question], int | None]"]
 
 
 def create_app(judges: Mapping[str, Judge], settings: ServeSettings | None = None) -> FastAPI:
@@ -76,6 +84,8 @@ def create_app(judges: Mapping[str, Judge], settings: ServeSettings | None = Non
         lifespan=server.lifespan,
         docs_url=None,
         redoc_url=None,
+        # A redirect would be told to the host that the client names.
+        redirect_slashes=False,
     )
     for path, method, route, summary in server.routes():
         app.add_api_route(
@@ -129,9 +139,7 @@ class _Server:
     async def _decisions(self, request: Request) -> Response:
         body, large = await self._body(request)
         name = self._judge_name(body, openai_body)
-        state, questions, rotations = await _maybe_in_thread(large, openai.read_request, body)
-        ask = partial(self.batchers[name].decide, rotations=rotations or self.settings.rotations)
-        decision = await self._wait(request, name, partial(ask, state, questions))
+        decision = await self._decide(request, name, large, openai.read_request, body)
         answer = openai.write_answer(decision, name)
         self.counters.answered(name, len(decision), decision.tokens)
         return JSONResponse(answer)
@@ -139,9 +147,7 @@ class _Server:
     async def _system_one(self, request: Request) -> Response:
         body, large = await self._body(request)
         name = self._judge_name(body, system_one_body)
-        state, questions, rotations = await _maybe_in_thread(large, systemone.read_request, body)
-        ask = partial(self.batchers[name].decide, rotations=rotations or self.settings.rotations)
-        decision = await self._wait(request, name, partial(ask, state, questions))
+        decision = await self._decide(request, name, large, systemone.read_request, body)
         answer = systemone.write_answer(decision, name, body)
         self.counters.answered(name, len(decision), decision.tokens)
         return JSONResponse(answer)
@@ -268,10 +274,20 @@ class _Server:
             f"there is no model {model[:100]!r}; there is {known}", 404, param="model", code="model_not_found"
         )
 
-    async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]]) -> _T:
+    async def _decide(
+        self, request: Request, name: str, large: bool, read: _Reader, body: Mapping[str, Any]
+    ) -> Decision:
+        state, questions, rotations = await _maybe_in_thread(large, read, body)
+        rotations = rotations or self.settings.rotations
+        _refuse_many_prompts(questions, rotations)
+        return await self._wait(
+            request, name, partial(self.batchers[name].decide, state, questions, rotations=rotations), large=large
+        )
+
+    async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]], *, large: bool = False) -> _T:
         """Wait for an answer as long as the client does."""
         try:
-            future = ask()
+            future = await _maybe_in_thread(large, ask)
         except BusyError as error:
             after = str(self.batchers[name].retry_after)
             raise Refused(error.message, 429, code="busy", headers={"Retry-After": after}) from None
@@ -286,6 +302,19 @@ class _Server:
         finally:
             gone.cancel()
             future.cancel()
+
+
+def _refuse_many_prompts(questions: Sequence[Question], rotations: int) -> None:
+    """Refuse what would be written down a hundred times over: every order of a question holds all of its options."""
+    orders = [order_count(question, rotations) for question in questions]
+    characters = sum(
+        count * len(question.model_dump_json()) for question, count in zip(questions, orders, strict=True) if count > 1
+    )
+    if sum(orders) > MOST_PROMPTS or characters > MOST_CHARACTERS:
+        raise Refused(
+            f"{sum(orders)} orders of questions are too many for one call: ask fewer, or with fewer rotations",
+            param="rotations",
+        )
 
 
 def _host_name(header: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from geval_local.serve.refusals import Refused
 __all__ = ["MAX_DEPTH", "HeldBytes", "check_json_part", "read_body", "read_values", "unpack"]
 
 MAX_DEPTH = 64
+#: A body may be text for the most part, not millions of empty lists: each takes tens of bytes for its two.
+MOST_VALUES = 250_000
 #: Of an ``input_json`` part (openai-python's types say so).
 PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
 #: A body over the limit is read up to so many times the limit.
@@ -138,7 +141,7 @@ def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 
 def read_values(body: bytes) -> dict[str, Any]:
-    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, not nested without end.
+    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number.
 
     Raises
     ------
@@ -147,7 +150,8 @@ def read_values(body: bytes) -> dict[str, Any]:
     """
     try:
         text = body.decode("utf-8")
-        values = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        _refuse_many_values(text)
+        values = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object)
     except Refused:
         raise
     except RecursionError:
@@ -181,8 +185,28 @@ def check_json_part(value: Any) -> str | None:
     return None
 
 
+def _refuse_many_values(text: str) -> None:
+    """Count commas and brackets outside of strings, before anything is made of them."""
+    signs = ",[{"
+    if sum(map(text.count, signs)) <= MOST_VALUES:
+        return
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    if plain.count('"') <= 4 * MOST_VALUES:
+        outside = "".join(plain.split('"')[::2])
+        if sum(map(outside.count, signs)) <= MOST_VALUES:
+            return
+    raise Refused(f"the body holds more than {MOST_VALUES} values")
+
+
 def _refuse_constant(name: str) -> Any:
     raise Refused(f"the body is not valid JSON: {name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise Refused("the body is not valid JSON: a number is larger than any that can be kept")
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

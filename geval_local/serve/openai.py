@@ -145,6 +145,8 @@ def _turn(item: Any, param: str, calls: dict[str, set[str]]) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise Refused("an item of the input is an object", param=param)
     kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise Refused("the type of an item is a text", param=f"{param}.type")
     if kind in _CALLS:
         for field in ("call_id", "name", _CALLS[kind]):
             if not isinstance(item.get(field), str):

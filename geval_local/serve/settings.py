@@ -36,8 +36,10 @@ class ServeSettings:
         Calls per judge that may wait or be under way; more are refused with 429.
     rotations : int
         In how many orders the outcomes of a question are shown, unless the request says.
-    body_seconds : float
-        How long a client may take to send a body.
+    body_seconds, head_seconds : float
+        How long a client may take to send a body; and to send the head of a request, or to go on taking an answer.
+    connections : int
+        Most connections at a time; more are closed at once.
     log_requests : bool
         Whether every request is logged by route, status and time; never its texts.
 
@@ -54,6 +56,8 @@ class ServeSettings:
     queue: int = 512
     rotations: int = 1
     body_seconds: float = 60.0
+    head_seconds: float = 20.0
+    connections: int = 4096
     log_requests: bool = False
 
     def __post_init__(self) -> None:
@@ -66,9 +70,9 @@ class ServeSettings:
                 f"listening on {self.host}, where others can reach it, needs an API key",
                 hint=f"Give --api-key-file FILE or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
             )
-        for name, value in (("max_body", self.max_body), ("queue", self.queue), ("rotations", self.rotations)):
-            if value < 1:
-                raise ConfigurationError(f"{name} is at least 1, not {value}")
+        for name in ("max_body", "queue", "rotations", "connections"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is at least 1, not {getattr(self, name)}")
         if not 0 <= self.port <= 65535:
             raise ConfigurationError(f"there is no port {self.port}")
 

@@ -56,12 +56,15 @@ class Prepared:
         Tokens that the prompt has lost with the end of the field that may be shortened.
     error : str or None
         Why there is no request.
+    is_too_long : bool
+        Whether the reason is that the judge cannot read so much.
     """
 
     request: Request | None
     prompt_tokens: int = 0
     dropped_tokens: int = 0
     error: str | None = None
+    is_too_long: bool = False
 
 
 class RequestMaker:
@@ -131,6 +134,7 @@ class RequestMaker:
                 None,
                 full_length,
                 error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
+                is_too_long=True,
             )
         # Tokens are counted by what is left: a cut inside a character or a merge takes more of them than asked for.
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))

@@ -191,9 +191,9 @@ def test_rows_are_stored_whatever_their_number_and_the_first_one_stays(rows, tmp
         return {row: Outcome(np.array([value, -float(row)]), prompt_tokens=row, sample_key=row) for row in range(rows)}
 
     with Store(tmp_path / "store", "run", is_new=True) as store:
-        store.begin_window(0, 0, 0, PlanRecord(1, 1), [(3, 1, Outcome(error="first"))] if rows else [])
-        store.add(0, 0, outcomes(-1.0).items())
-        store.add(0, 0, outcomes(-2.0).items())
+        store.begin_window(0, 0, {0: PlanRecord(1, 1)}, [(0, 3, 1, Outcome(error="first"))] if rows else [])
+        store.add(0, ((0, row, outcome) for row, outcome in outcomes(-1.0).items()))
+        store.add(0, ((0, row, outcome) for row, outcome in outcomes(-2.0).items()))
         found = store.outcomes(0, 0, 0, 1000)
     assert sorted(found) == sorted({*range(rows), *([3] if rows else [])})
     for row, outcome in found.items():

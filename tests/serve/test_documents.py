@@ -6,11 +6,14 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+import typer
 
 pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
 pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not installed")
@@ -18,7 +21,9 @@ pytest.importorskip("uvicorn", reason="the extra `serve` (uvicorn) is not instal
 from serving import serving
 
 from geval_local import load_questions
+from geval_local.cli.app import app
 from geval_local.testing import MockJudge
+from geval_local.yaml_text import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SNIPPETS = re.findall(
@@ -70,6 +75,47 @@ def test_the_promptfoo_assertion(monkeypatch):
         context["config"]["threshold"] = 1.0
         assert module.get_assert("Paris.", context)["pass"] is False
     json.dumps(found)
+
+
+def test_the_http_provider_of_promptfoo():
+    """promptfoo fills the body's texts, posts it, and reads the answer by a path: the same is done here."""
+    config, _ = load_yaml((ROOT / "examples" / "promptfoo" / "http_provider.yaml").read_text(encoding="utf-8"))
+    (provider,) = config["providers"]
+    message = config["tests"][0]["vars"]["message"]
+    prompt = config["prompts"][0].replace("{{message}}", message)
+    settings = provider["config"]
+    filled = json.loads(json.dumps(settings["body"]).replace('"{{prompt}}"', json.dumps(prompt)))
+    headers = {name: value.replace("{{env.GEVAL_LOCAL_API_KEY}}", "k") for name, value in settings["headers"].items()}
+    with serving(MockJudge(), api_key="k") as (port, _):
+        url = provider["id"].replace("8399", str(port))
+        request = urllib.request.Request(url, json.dumps(filled).encode(), headers, method=settings["method"])
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = json.load(response)
+    found = answer
+    for part in re.findall(r"\w+", settings["transformResponse"].removeprefix("json.")):
+        found = found[int(part) if part.isdigit() else part]
+    question = filled["questions"][0]
+    options = {one["value"]: one["description"] for one in question["choices"]}
+    asked = {"type": "choice", "instructions": question["instructions"], "options": options}
+    assert found == MockJudge().decide(message, [asked])[0].choice
+    assert config["tests"][0]["assert"][0]["value"] in options
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_units_of_systemd_hold_together(tmp_path):
+    units = sorted((ROOT / "examples" / "deploy").glob("*.service"))
+    assert len(units) == 2
+    for unit in units:
+        text = unit.read_text(encoding="utf-8").replace("/opt/geval-local/bin/geval-local", "/bin/true")
+        (tmp_path / unit.name).write_text(text, encoding="utf-8")
+        (command,) = re.findall("^ExecStart=.*?geval-local (.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
+        serve = typer.main.get_command(app).commands["serve"]
+        known = {option for parameter in serve.params for option in parameter.opts}
+        assert {word for word in command.split() if word.startswith("--")} <= known
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))], capture_output=True, text=True, timeout=60
+    )
+    assert not [line for line in done.stderr.splitlines() if str(tmp_path) in line], done.stderr
 
 
 def test_the_example_questions_hold_together():

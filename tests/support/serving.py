@@ -10,6 +10,7 @@ import time
 import uvicorn
 
 from geval_local.serve.app import create_app
+from geval_local.serve.connections import server_config
 from geval_local.serve.settings import ServeSettings
 
 __all__ = ["serving"]
@@ -18,11 +19,12 @@ __all__ = ["serving"]
 @contextlib.contextmanager
 def serving(judge, **settings):
     """Serve a judge as ``mock``; yields the port and the server's insides."""
-    app = create_app({"mock": judge}, ServeSettings(**settings))
+    chosen = ServeSettings(**settings)
+    app = create_app({"mock": judge}, chosen)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        server = uvicorn.Server(server_config(app, chosen))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -36,32 +36,9 @@ def score(
     scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
     judge: options.JudgeNames = None,
     models: options.ModelsFile = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="OUT",
-            help="A .jsonl, .csv or .parquet file, or a directory for the run, NAME/: a new or an empty one, or "
-            "that of the same run.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite",
-            help="Replace OUT although it is a file of your own, or a run of another configuration, of which only what "
-            "its manifest names is removed. Not needed for a file that is a result of this tool, unchanged.",
-        ),
-    ] = False,
-    export: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl.",
-        ),
-    ] = None,
+    output: options.Output = None,
+    overwrite: options.OverwriteRun = False,
+    export: options.Formats = None,
     window: Annotated[
         int | None,
         typer.Option(
@@ -72,7 +49,7 @@ def score(
     columns: options.Columns = None,
     csv_safe: options.CsvSafe = False,
     retry_errors: options.RetryErrors = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
+    no_cache: options.NoCache = False,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
@@ -139,11 +116,7 @@ def score(
     from geval_local.runs.target import find_target
 
     target = find_target(output, export or [])
-    if (columns or csv_safe) and "csv" not in target.formats:
-        raise ConfigurationError(
-            "--columns and --csv-safe are about CSV results; the other formats keep everything",
-            hint="Add -o NAME.csv, or --format csv to a run directory.",
-        )
+    options.check_csv(columns, csv_safe, target.formats)
     calibrations = load_calibrations(calibration or [], chosen)
     is_directory = target.directory is not None and target.output is None
     with input_file(file, keep=target.directory is not None, keep_after=is_directory) as path:

@@ -65,6 +65,7 @@ def serve(
         import uvicorn
 
         from geval_local.serve.app import create_app
+        from geval_local.serve.connections import server_config
     except ImportError as error:
         raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
     choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
@@ -75,13 +76,7 @@ def serve(
         note(f"loading {name} ...", "dim")
         judges[name] = choice.load()
         note(f"engine: {judges[name].engine_report.text}", "dim")
-    config = uvicorn.Config(
-        create_app(judges, settings),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        backlog=4096,
-    )
+    config = server_config(create_app(judges, settings), settings)
     note(f"serving {', '.join(judges)} on http://{host}:{port} (the routes: /docs)")
     # uvicorn raises the signal again once everything in flight is finished: that is the end that was asked for.
     with listening, contextlib.suppress(KeyboardInterrupt):

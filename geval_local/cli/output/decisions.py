@@ -1,23 +1,55 @@
-"""What ``decide`` prints: one line per question, and where the file is."""
+"""The end of a run that asked questions: one line per question, what has no answer, and the signatures."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import shlex
+from typing import TYPE_CHECKING, Any
 
-from geval_local.cli.deciding import DecideResult, DecideTask, QuestionTally
-from geval_local.cli.output.console import note, print_json, print_table
+from geval_local import __version__
+from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.run_summary import show_pace, show_unscored
+from geval_local.score import LOW_LABEL_MASS
+
+if TYPE_CHECKING:
+    from geval_local.questions.tally import QuestionSummary
+    from geval_local.runs.completion import RunResult
 
 __all__ = ["show_decisions"]
 
+#: Options of a choice that are counted on its line.
+OPTIONS_SHOWN = 6
 
-def show_decisions(result: DecideResult, task: DecideTask, *, as_json: bool) -> None:
-    """Print what the answers came to."""
+
+def show_decisions(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
+    """Print what the answers came to, to stdout, and what failed, to stderr; parameters as `show_result`."""
     if as_json:
-        questions = {str(tally.question.name): _record(tally) for tally in result.tallies}
-        output = None if task.output is None else str(task.output)
-        record = {"judge": result.judge, "rows": result.rows, "questions": questions, "output": output}
-        print_json({**record, "seconds": round(result.seconds, 3)})
-        return
+        print_json(_record(result, failures))
+    else:
+        _show_table(result)
+        show_pace(result, len(result.answers), "answers")
+        show_unscored([(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers])
+        console = result_console()
+        for signature in result.signatures:
+            console.print(f"signature {signature}", soft_wrap=True, markup=False)
+        note("next:")
+        if result.target.results is None:
+            note(f"  keep every row's answers     {command} -o decisions.jsonl")
+        else:
+            note(f"  every row's answers          {shlex.quote(str(result.target.results))}")
+        note(f"  audit the judge              geval-local judges check {shlex.quote(result.judges[0])}")
+    for answer in result.answers:
+        if answer.low_mass_share > 0:
+            note(
+                f"warning: {answer.name}: {answer.low_mass_share:.1%} of the answers have a label mass below "
+                f"{LOW_LABEL_MASS:g}: there the judge meant to write something else than an answer",
+                "yellow",
+            )
+    for failure in failures:
+        note(f"gate failed: {failure}", "bold red")
+
+
+def _show_table(result: RunResult) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -25,50 +57,56 @@ def show_decisions(result: DecideResult, task: DecideTask, *, as_json: bool) -> 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("question", overflow="fold")
     table.add_column("answers", overflow="fold")
-    for header in ("answered", "label mass", "spread"):
-        table.add_column(header, justify="right")
-    for tally in result.tallies:
-        spread = tally.mean(tally.spread)
+    for header in ("answered", "mass", "min", f"<{LOW_LABEL_MASS:g}", "spread"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for answer in result.answers:
+        low = "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}"
         table.add_row(
-            Text(str(tally.question.name)),
-            Text(_answers(tally)),
-            f"{tally.answered} of {tally.rows}",
-            _figure(tally.mean(tally.mass)),
-            _figure(spread) if spread else "-",
+            Text(answer.name),
+            Text(_told(answer)),
+            f"{answer.answered}/{answer.rows}",
+            _figure(answer.label_mass),
+            _figure(answer.label_mass_min),
+            low,
+            "-" if answer.spread is None else _figure(answer.spread),
         )
     print_table(table)
-    for tally in result.tallies:
-        if tally.first_error is not None:
-            note(
-                f"{tally.question.name}: {tally.rows - tally.answered} without an answer; first: {tally.first_error}",
-                "yellow",
-            )
-    pace = len(result.tallies) * result.rows / max(result.seconds, 1e-9)
-    note(
-        f"{result.rows} rows, {len(result.tallies)} questions each, {result.seconds:.1f} s, {pace:.1f} answers/s", "dim"
-    )
-    if task.output is not None:
-        note(f"written: {task.output}")
 
 
-def _record(tally: QuestionTally) -> dict[str, Any]:
-    record: dict[str, Any] = {"type": tally.question.type, "rows": tally.rows, "answered": tally.answered}
-    if tally.question.type == "choice":
-        record["chosen"] = tally.chosen
-    else:
-        record["mean"] = tally.mean(tally.total)
-    return {**record, "label_mass": tally.mean(tally.mass), "first_error": tally.first_error}
-
-
-def _answers(tally: QuestionTally) -> str:
-    if not tally.answered:
+def _told(answer: QuestionSummary) -> str:
+    if not answer.answered:
         return "-"
-    if tally.question.type == "choice":
-        ordered = sorted(tally.chosen.items(), key=lambda item: -item[1])
-        return ", ".join(f"{name} {count}" for name, count in ordered[:6]) + (", ..." if len(ordered) > 6 else "")
-    name = "mean probability" if tally.question.type == "predicate" else "mean level"
-    return f"{name} {_figure(tally.mean(tally.total))}"
+    if answer.type == "choice":
+        more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
+        return ", ".join(f"{_option(value)} {count}" for value, count in answer.chosen[:OPTIONS_SHOWN]) + more
+    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean)}"
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _option(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
+    results = result.target.results
+    return {
+        "version": __version__,
+        "input": result.manifest.input.path,
+        "output": None if results is None else str(results),
+        "judge": ", ".join(result.judges),
+        "files": [str(file) for file in result.files],
+        **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
+        "rows": result.rows,
+        "precision": result.precisions,
+        "load_seconds": round(result.load_seconds, 3),
+        "seconds": round(result.seconds, 3),
+        "answers_per_second": round(result.rows * len(result.answers) / result.seconds, 3) if result.seconds else None,
+        "questions": {
+            answer.name: answer.to_dict() | {"signature": signature}
+            for answer, signature in zip(result.answers, result.signatures, strict=True)
+        },
+        "failed_gates": failures,
+    }

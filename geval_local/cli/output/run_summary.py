@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
@@ -12,10 +13,10 @@ from geval_local.score import Estimator
 from geval_local.signature import signature_parts
 
 if TYPE_CHECKING:
-    from geval_local.runs.score_file import RunResult
-    from geval_local.summary import Summary
+    from geval_local.runs.completion import RunResult
+    from geval_local.summary import Reason, Summary
 
-__all__ = ["low_mass_warning", "show_result"]
+__all__ = ["low_mass_warning", "show_pace", "show_result", "show_unscored"]
 
 #: Kinds of reasons that are shown for each metric; `--json` has them all.
 REASONS_SHOWN = 8
@@ -44,7 +45,7 @@ def show_result(result: RunResult, failures: list[str], *, as_json: bool, comman
     else:
         _show_first_rows(result)
         _show_table(result)
-        _show_unscored(result)
+        show_unscored([(f"unscored in {summary.metric}", summary.reasons) for summary in result.summaries])
         console = result_console()
         for signature in result.signatures:
             console.print(f"signature {signature}", soft_wrap=True, markup=False)
@@ -124,17 +125,21 @@ def _show_table(result: RunResult) -> None:
         cells = [*_cells(summary), *([_passed(summary)] if has_threshold else [])]
         table.add_row(*map(Text, cells))
     print_table(table)
-    forms = result.rows * len(result.summaries)
-    rate = f"{forms / result.seconds:.1f} scores/s" if result.seconds > 0 else ""
-    loading = f"after {result.load_seconds:.1f} s of loading"
-    judges = ", ".join(result.judges)
-    note(f"{forms} scores by {judges} in {result.seconds:.1f} s ({rate}), {loading}")
-    for precision in result.precisions:
-        note(f"precision: {precision}", "dim")
-    _show_savings(result)
+    show_pace(result, len(result.summaries), "scores")
     for line in dict.fromkeys(f"interval of the mean: {_interval_told(summary)}" for summary in result.summaries):
         note(line, "dim")
     note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
+
+
+def show_pace(result: RunResult, each: int, what: str) -> None:
+    """Say how many results a row has, who gave them, how fast, in what precision, and what was saved."""
+    count = result.rows * each
+    rate = f"{count / result.seconds:.1f} {what}/s" if result.seconds > 0 else ""
+    loading = f"after {result.load_seconds:.1f} s of loading"
+    note(f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s ({rate}), {loading}")
+    for precision in result.precisions:
+        note(f"precision: {precision}", "dim")
+    _show_savings(result)
 
 
 def _interval_told(summary: Summary) -> str:
@@ -151,7 +156,8 @@ def _show_savings(result: RunResult) -> None:
     if prompts:
         note(f"{prompts} prompt tokens, {planned} through the model ({saved})", "dim")
     if cached := result.totals.get("from_cache", 0):
-        note(f"{cached} scores are those of earlier runs, from the cache (--no-cache scores them again)")
+        what = "outcomes" if result.answers else "scores"
+        note(f"{cached} {what} are those of earlier runs, from the cache (--no-cache computes them again)")
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -175,18 +181,19 @@ def _passed(summary: Summary) -> str:
     return "-" if summary.passed_share is None else f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
 
 
-def _show_unscored(result: RunResult) -> None:
+def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
+    """List the reasons of rows without a figure, each list under its heading."""
     console = result_console()
-    for summary in result.summaries:
-        if not summary.reasons:
+    for heading, reasons in found:
+        if not reasons:
             continue
-        console.print(f"unscored in {summary.metric}:", markup=False)
-        for reason in summary.reasons[:REASONS_SHOWN]:
+        console.print(f"{heading}:", markup=False)
+        for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
             console.print(f"  {reason.count} x {reason.text} ({rows})", soft_wrap=True, markup=False)
-        if len(summary.reasons) > REASONS_SHOWN:
-            console.print(f"  and {len(summary.reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
+        if len(reasons) > REASONS_SHOWN:
+            console.print(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
 
 
 def _show_next(result: RunResult, command: str) -> None:

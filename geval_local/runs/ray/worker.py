@@ -137,10 +137,11 @@ class ShardScorer:
         plans: list[PlanRecord] = []
         for number, (metric, places) in enumerate(zip(self._metrics, task.places, strict=True)):
             samples = [task.samples[place] for place in places]
-            window = Window(0, 0, samples, (self._judge.prepare(metric, samples),))
+            prepared = [self._judge.prepare(metric, samples)]
+            window = Window(0, 0, samples, (prepared,))
             store = MemoryStore()
             worker = Worker(store, None, self._judge, 0, advance=lambda count: None, should_stop=lambda: False)
-            worker.execute(window, 0, window.prepared[0] or [])
+            worker.execute(window, [0], prepared)
             outcomes, origins = store.outcomes(0, 0, 0, len(samples)), store.origins(0, 0, 0, len(samples))
             totals = store.totals(0, 0)
             rows += [

@@ -1,0 +1,325 @@
+"""The way of a run to its end: judges are loaded, what is missing is computed, results are written and summed up."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.errors import ConfigurationError, GevalError, Interrupted
+from geval_local.grouping import Documents
+from geval_local.io.result_manifest import AskedQuestion, ScoredMetric, read_manifest
+from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.questions.answer import Answer
+from geval_local.questions.tally import QuestionSummary, QuestionTally
+from geval_local.runs.directory import is_run_directory, open_run
+from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.export import Exporter, clear_away, deliver, describe
+from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.run import Run
+from geval_local.runs.target import Target
+from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.summary import Summary, Tally
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["RunResult", "complete"]
+
+#: Rows whose scores are handed out with the result, to be shown.
+FIRST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes
+    ----------
+    summaries : list of Summary
+        One per judge and metric; empty where questions were asked.
+    answers : list of QuestionSummary
+        One per judge and question; empty where metrics were scored.
+    signatures : list of str
+        One per judge and metric, or question.
+    files : list of Path
+        The result files; empty if nothing was kept.
+    first_rows : list of (Sample, list of Score)
+        The first rows with their scores, one per judge and metric.
+    rows : int
+        Rows of the input.
+    load_seconds, seconds : float
+        Time of loading, and of scoring and writing.
+    totals : dict of str to int
+        Over all judges and metrics: outcomes from the cache, tokens of prompts, tokens that went through a model.
+    precisions : list of str
+        For every judge that was loaded here, in what dtype it ran, why, and how far that moves a score.
+    manifest : Manifest
+        What was asked for, and what judged it.
+    target : Target
+        Where results were to go.
+    """
+
+    summaries: list[Summary]
+    answers: list[QuestionSummary]
+    signatures: list[str]
+    files: list[Path]
+    first_rows: list[tuple[Sample, list[Score]]]
+    rows: int
+    load_seconds: float
+    seconds: float
+    totals: dict[str, int]
+    precisions: list[str]
+    manifest: Manifest
+    target: Target
+
+    @property
+    def judges(self) -> list[str]:
+        """Names of the judges."""
+        return [judge.name for judge in self.manifest.judges]
+
+
+def complete(
+    target: Target,
+    wanted: Manifest | None,
+    calibrations: Mapping[str, Calibrator],
+    loaded: Mapping[str, Judge],
+    events: RunEvents,
+    *,
+    retry_errors: bool,
+    overwrite: bool,
+) -> RunResult:
+    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
+
+    Parameters
+    ----------
+    target : Target
+        Where results go.
+    wanted : Manifest or None
+        The configuration asked for; None for the one on record.
+    calibrations : mapping of str to Calibrator
+        Metric -> map of its scores.
+    loaded : mapping of str to Judge
+        Judges that are there already, by name.
+    events : RunEvents
+        Is told what the run is doing.
+    retry_errors, overwrite
+        See `geval_local.runs.directory.open_run`.
+
+    Raises
+    ------
+    GevalError
+        If the run, its input, its output or a judge cannot be used.
+    Interrupted
+        If it was stopped.
+    """
+    directory = target.directory
+    began = False
+    try:
+        with open_run(directory, wanted, retry_errors=retry_errors, overwrite=overwrite) as run:
+            began = True
+            return _Completion(run, target, calibrations, loaded, events).result()
+    except KeyboardInterrupt as stop:
+        if began and directory is not None and is_run_directory(directory):
+            raise Interrupted(directory) from stop
+        raise
+    except GevalError as error:
+        if began and directory is not None and is_run_directory(directory):
+            command = shlex.join(["geval-local", "resume", str(directory)])
+            kept = f"What is finished is kept; go on with:\n  {command}"
+            error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
+        raise
+
+
+def _load_on_worker(choices: Mapping[str, JudgeChoice], record: JudgeRecord) -> Judge:
+    return choices[record.name].load()
+
+
+@dataclass
+class _Completion:
+    """One run, followed to its end."""
+
+    run: Run
+    target: Target
+    calibrations: Mapping[str, Calibrator]
+    loaded: Mapping[str, Judge]
+    events: RunEvents
+    load_seconds: float = 0.0
+    there: int = 0
+    done: int = 0
+    first_rows: list[tuple[Sample, list[Score]]] = field(default_factory=list)
+    precisions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.choices = {judge.name: JudgeChoice.from_record(judge.choice) for judge in self.run.manifest.judges}
+        self.documents = Documents(self.run.manifest.settings.group_by)
+        self.rows = 0
+        self.tallies: list[Tally] = []
+        self.question_tallies: list[QuestionTally] = []
+        for key, _, place in self.run.results():
+            if self.run.questions:
+                self.question_tallies.append(QuestionTally(key, self.run.questions[place]))
+            else:
+                self.tallies.append(Tally(key, low_mass=LOW_LABEL_MASS))
+
+    def result(self) -> RunResult:
+        """Compute what is missing, write the results, and sum up."""
+        run, begin = self.run, time.perf_counter()
+        if self.calibrations and len(run.manifest.judges) > 1:
+            raise ConfigurationError("a calibration goes with one judge: the one whose scores it was made from")
+        self._check_judges()
+        self.there = sum(counts["rows"] for counts in self._totals())
+        if self.there:
+            self.events.on_resume(self.there, self._expected())
+        with Exporter(run) as exporter:
+            for sample, raw in run.rows(
+                self._loader(),
+                advance=self._advance,
+                should_stop=self.events.should_stop,
+                on_judge=self._begin,
+                on_steps=self.events.on_steps,
+            ):
+                results = {key: self._calibrated(key, result) for key, result in raw.items()}
+                self._count(sample, list(results.values()))
+                exporter.write(sample, results)
+            self.events.on_write()
+        totals: dict[str, int] = {}
+        for counts in self._totals():
+            for name, count in counts.items():
+                totals[name] = totals.get(name, 0) + count
+        told, grouped = self.documents.told, self.documents.field is not None
+        summaries = [tally.summary(told, grouped=grouped) for tally in self.tallies]
+        answers = [tally.summary() for tally in self.question_tallies]
+        files = deliver(run, exporter.files)
+        for file in files:
+            describe(run, file, self._description(summaries, answers))
+        clear_away(run)
+        return RunResult(
+            summaries=summaries,
+            answers=answers,
+            signatures=list(self._signatures()),
+            files=files,
+            first_rows=self.first_rows,
+            rows=self.rows,
+            load_seconds=self.load_seconds,
+            seconds=time.perf_counter() - begin - self.load_seconds,
+            totals=totals,
+            precisions=self.precisions,
+            manifest=run.manifest,
+            target=self.target,
+        )
+
+    def _totals(self) -> list[dict[str, int]]:
+        judges, metrics = range(len(self.run.manifest.judges)), range(len(self.run.metrics))
+        return [self.run.store.totals(judge, metric) for judge in judges for metric in metrics]
+
+    def _check_judges(self) -> None:
+        """Check every judge that is to work, before the first one is loaded.
+
+        Workers of a cluster have their own files. A single judge is checked as it is loaded.
+        """
+        if self.run.manifest.settings.distributed is not None:
+            return
+        waiting = [
+            self.choices[record.name]
+            for record in self.run.manifest.judges
+            if not record.complete and record.name not in self.loaded
+        ]
+        for choice in waiting:
+            choice.entry()
+        if len(waiting) > 1:
+            self.events.on_check()
+            for choice in waiting:
+                choice.check()
+
+    def _expected(self) -> int | None:
+        """How many outcomes there will be, as far as that can be told before the file is read."""
+        file, limit = self.run.manifest.input, self.run.manifest.settings.limit
+        rows = file.rows
+        if rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
+            rows = max(1, file.lines)
+        if rows is not None and limit is not None:
+            rows = min(rows, limit)
+        return None if rows is None else rows * len(self.run.metrics) * len(self.run.manifest.judges)
+
+    def _loader(self) -> Callable[[JudgeRecord], Judge]:
+        """Say how judges are loaded: here, or, without a word to this process, on the workers of a cluster."""
+        if self.run.manifest.settings.distributed is None:
+            return self._load
+        self.events.on_load(None)
+        return partial(_load_on_worker, self.choices)
+
+    def _load(self, record: JudgeRecord) -> Judge:
+        start = time.perf_counter()
+        self.events.on_load(record.name)
+        judge = self.loaded[record.name] if record.name in self.loaded else self.choices[record.name].load()
+        self.events.on_loaded(judge)
+        whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
+        self.precisions.append(f"{whose}{judge.precision}")
+        self.load_seconds += time.perf_counter() - start
+        return judge
+
+    def _begin(self, judge: JudgeRecord) -> None:
+        """Check what depends on the judge, once it is known what it is, before it is put to work."""
+        for name, calibration in self.calibrations.items():
+            calibration.check(judge.signatures[name])
+        self.events.on_score(judge.name, self._expected(), self.there, self.done)
+
+    def _advance(self, count: int) -> None:
+        self.done += count
+        self.events.on_progress(self.done)
+
+    def _calibrated(self, key: str, result: Score | Answer) -> Score | Answer:
+        if key not in self.calibrations or not isinstance(result, Score):
+            return result
+        return self.calibrations[key].calibrate(result)
+
+    def _count(self, sample: Sample, results: list[Score | Answer]) -> None:
+        self.rows += 1
+        scores = [result for result in results if isinstance(result, Score)]
+        if len(self.first_rows) < FIRST_ROWS:
+            self.first_rows.append((sample, scores))
+        # A row that could not be read says nothing of its document, and has no score.
+        document = self.documents.add(sample.fields) if sample.error is None else None
+        for tally, score in zip(self.tallies, scores, strict=True):
+            tally.add(sample.where, sample.row, score, document)
+        answers = [result for result in results if not isinstance(result, Score)]
+        for question_tally, answer in zip(self.question_tallies, answers, strict=True):
+            question_tally.add(sample.where, sample.row, answer)
+
+    def _signatures(self) -> Iterator[str]:
+        for _, judge, place in self.run.results():
+            signature = self.run.asked.signature(place, judge.signatures)
+            assert signature is not None  # every judge has been met
+            yield signature
+
+    def _description(self, summaries: list[Summary], answers: list[QuestionSummary]) -> Description:
+        """Describe the results for the manifest beside them."""
+        run, settings = self.run, self.run.manifest.settings
+        file = run.manifest.input
+        earlier = read_manifest(Path(file.path))
+        # Results of other metrics in an input that was scored before are kept in the output, so their origin is too.
+        metrics = {} if earlier is None else dict(earlier.metrics)
+        questions = {} if earlier is None else dict(earlier.questions)
+        for number, ((key, judge, place), signature) in enumerate(zip(run.results(), self._signatures(), strict=True)):
+            if settings.questions is not None:
+                questions[key] = AskedQuestion(
+                    signature, settings.questions.asked[place], answers[number].rows - answers[number].answered
+                )
+                continue
+            metrics[key] = ScoredMetric(
+                signature,
+                Metric.model_validate(judge.definitions[run.metrics[place].name]),
+                summaries[number].unscored,
+                self.calibrations[key].record() if key in self.calibrations else None,
+            )
+        judge_name = run.manifest.judges[-1].name
+        fields = settings.fields if settings.questions is None else settings.questions.state
+        return Description(judge_name, file.name, file.sha256, self.rows, metrics, fields=fields, questions=questions)

@@ -1,0 +1,203 @@
+"""Questions in a run: every format, interruptions, rows that are tried again, company, and what is on record."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+
+import pytest
+
+from geval_local import Interrupted, RunEvents, decide_file, score_file
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.result_manifest import read_manifest
+from geval_local.metric import Metric
+from geval_local.runs.asked import AskedQuestions
+from geval_local.runs.manifest import read_manifest as read_run_manifest
+from geval_local.testing import MockEngine, MockJudge
+
+QUESTIONS = {
+    "rain: heavy, or not?": {"type": "predicate", "instructions": "It rains <|im_end|> {{state}}."},
+    "mood": {"type": "choice", "options": {True: "it is so", "true": None, "ä": "x"}, "rotations": 3},
+    "wet": {"type": "score", "levels": ["dry", "damp", "wet"]},
+}
+METRIC = Metric(name="clarity", criteria="How clear.", scale="1-5", steps=())
+
+
+def write_rows(path, count):
+    rows = [{"id": n, "state": {"text": f"Tale {n // 4}. " * 5, "n": n % 3}} for n in range(count)]
+    rows[5]["state"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n")
+    return path
+
+
+def judge(**settings):
+    return MockJudge(MockEngine(**({"batch_tokens": 6000, "sensitive": True} | settings)))
+
+
+def decide(file, output, engine=None, **settings):
+    return decide_file(file, QUESTIONS, engine or judge(), output, **({"window": 20, "use_cache": False} | settings))
+
+
+class StopAfter(RunEvents):
+    def __init__(self, engine, packs):
+        self.engine, self.packs = engine, packs
+
+    def should_stop(self):
+        return self.engine.executed_packs >= self.packs
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write_rows(tmp_path / "rows.jsonl", 61)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_are_those_of_decide_many(file, tmp_path):
+    result = decide_file(file, QUESTIONS, MockJudge(), tmp_path / "out.jsonl", use_cache=False)
+    rows = read(tmp_path / "out.jsonl")
+    asked = [row for row in read_good(file) if row["state"] is not None]
+    expected = MockJudge().decide_many([row["state"] for row in asked], QUESTIONS)
+    found = {row["id"]: row["decisions"] for row in rows if "id" in row}
+    for row, decision in zip(asked, expected, strict=True):
+        assert found[row["id"]] == decision.to_dict()
+    assert result.rows == len(rows) == 62
+    assert [answer.answered for answer in result.answers] == [60, 60, 60]
+    assert "missing or null" in rows[5]["decisions"]["mood"]["error"]
+    assert rows[61]["row"] == 62
+    assert "not valid JSON" in rows[61]["decisions"]["wet"]["error"]
+
+
+def read_good(file):
+    return [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+
+
+def test_the_evidence_is_planned_once_for_all_questions(file, tmp_path):
+    seen = []
+
+    class Watched(MockEngine):
+        def plan(self, requests):
+            seen.append(len(requests))
+            return super().plan(requests)
+
+    decide(file, None, MockJudge(Watched()))
+    forms = 1 + 3 + 1
+    assert seen == [19 * forms, 20 * forms, 20 * forms, forms]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_a_run_that_is_stopped_at_random_gives_the_same_bytes(file, tmp_path, ending):
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    decide(file, tmp_path / f"whole.{ending}")
+    whole = (tmp_path / f"whole.{ending}").read_bytes()
+    chance = random.Random(ending)
+    for attempt in range(3):
+        output = tmp_path / f"{attempt}.{ending}"
+        stops = 0
+        while not output.exists():
+            stopped = judge(unit_packs=2)
+            try:
+                decide(file, output, stopped, events=StopAfter(stopped.engine, chance.randint(1, 9)))
+            except Interrupted:
+                stops += 1
+                assert (tmp_path / f".{attempt}.{ending}.run").is_dir()
+        assert stops
+        if attempt == 0:
+            decide(file, tmp_path / f"units.{ending}", judge(unit_packs=2))
+            whole = (tmp_path / f"units.{ending}").read_bytes()
+        assert output.read_bytes() == whole
+        assert not (tmp_path / f".{attempt}.{ending}.run").exists()
+
+
+def test_formats_hold_the_same_answers(file, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
+    result = decide(file, f"{tmp_path}/run/", formats=["jsonl", "csv", "parquet"], columns=["all"])
+    assert [path.name for path in result.files] == ["decisions.jsonl", "decisions.csv", "decisions.parquet"]
+    rows = read(result.files[0])
+    with result.files[1].open(encoding="utf-8", newline="") as table:
+        cells = list(csv.DictReader(table))
+    structs = parquet.read_table(result.files[2]).to_pylist()
+    for row, cell, struct in zip(rows, cells, structs, strict=True):
+        for name, answer in row["decisions"].items():
+            other = struct["decisions"][name]
+            for figure in ("probability", "score", "confidence", "label_mass", "spread", "error"):
+                value = answer.get(figure)
+                assert (other.get(figure) if figure in other else None) == value
+                written = cell.get(f"{name}.{figure}", "")
+                assert written == ("" if value is None else value if isinstance(value, str) else repr(value))
+            if "probabilities" in answer:
+                assert json.loads(cell[f"{name}.probabilities"]) == answer["probabilities"]
+                assert [one["probability"] for one in other["probabilities"]] == [
+                    one["probability"] for one in answer["probabilities"]
+                ]
+    assert "wet.choice" not in cells[0]
+
+
+def test_questions_without_an_answer_are_asked_again_when_that_is_asked_for(file, tmp_path):
+    class Refusing(MockEngine):
+        def read(self, requests):
+            return [
+                one if len(request.ids) % 2 else type(one)(None, error="out of memory")
+                for request, one in zip(requests, super().read(requests), strict=True)
+            ]
+
+    decide(file, f"{tmp_path}/run/", MockJudge(Refusing(batch_tokens=6000)))
+    before = read(tmp_path / "run" / "decisions.jsonl")
+    assert any("out of memory" in answer.get("error", "") for row in before for answer in row["decisions"].values())
+    decide(file, f"{tmp_path}/run/", MockJudge(MockEngine(batch_tokens=6000)), retry_errors=True)
+    after = read(tmp_path / "run" / "decisions.jsonl")
+    for row, other in zip(before, after, strict=True):
+        for name, answer in row["decisions"].items():
+            if "error" not in answer:
+                assert other["decisions"][name] == answer
+            elif "out of memory" in answer["error"]:
+                assert "error" not in other["decisions"][name]
+
+
+def test_earlier_results_are_kept_with_their_origin(file, tmp_path):
+    decide(file, tmp_path / "first.jsonl")
+    scored = score_file(
+        tmp_path / "first.jsonl", METRIC, judge(), tmp_path / "scored.jsonl", fields={"output": "state.text"}
+    )
+    assert scored.summaries[0].scored == 60
+    more = {"snow": {"type": "predicate", "instructions": "It snows."}}
+    decide_file(tmp_path / "scored.jsonl", more, judge(), tmp_path / "both.jsonl", state="state.text")
+    row = read(tmp_path / "both.jsonl")[0]
+    assert list(row["decisions"]) == [*QUESTIONS, "snow"]
+    assert list(row["geval"]) == ["clarity"]
+    described = read_manifest(tmp_path / "both.jsonl")
+    assert list(described.questions) == [*QUESTIONS, "snow"]
+    assert list(described.metrics) == ["clarity"]
+    assert described.questions["mood"].unanswered == 2
+
+
+def test_several_judges_and_the_signature_of_a_question(file, tmp_path):
+    one, two = MockJudge(name="one"), MockJudge(name="two")
+    result = decide_file(file, QUESTIONS, [one, two], tmp_path / "o.csv", limit=3, use_cache=False)
+    header = (tmp_path / "o.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert "mood@one.choice" in header
+    assert "wet@two.score" in header
+    by_name = dict(zip([answer.name for answer in result.answers], result.signatures, strict=True))
+    other = decide_file(file, {"damp": QUESTIONS["wet"], "mood": {**QUESTIONS["mood"], "rotations": 2}}, one, limit=3)
+    hashes = [signature.split("|metric:")[1].split("|")[0].split("@")[1] for signature in other.signatures]
+    assert f"|metric:wet@{hashes[0]}|" in by_name["wet@one"]  # the same question under another name and place
+    assert f"@{hashes[1]}|" not in by_name["mood@one"]
+
+
+def test_a_record_in_another_form_is_refused(file, tmp_path):
+    decide(file, f"{tmp_path}/run/")
+    settings = read_run_manifest(tmp_path / "run").settings
+    AskedQuestions(settings)
+    settings.metrics[0]["template"] = settings.metrics[0]["template"].replace("evidence", "text")
+    with pytest.raises(OutputError, match="another form"):
+        AskedQuestions(settings)
+
+
+@pytest.mark.parametrize("state", ["", {}, "=x", ["a=", "b"], {"": "x"}])
+def test_evidence_without_a_name_is_refused(file, state):
+    with pytest.raises(ConfigurationError):
+        decide_file(file, QUESTIONS, judge(), state=state)
