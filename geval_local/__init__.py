@@ -3,7 +3,8 @@
 - the core, pure: ``metric``, ``metric_file``, ``scale``, ``score``, ``fields``, ``prompt``, ``signature``, ``summary``
 - below it: ``errors``, ``paths``, ``files``, ``yaml_text``; beside it: ``io``, rows in and results out
 - judges: ``models`` and ``inference``, ``tokens``, ``engine``, ``judge``, ``scorer``, ``steps``, ``audit``
-- runs and their use: ``runs``, ``analysis``, ``baselines``, ``report``, ``integrations``, ``cli``, ``testing``
+- runs and their use: ``runs``, ``analysis``, ``baselines``, ``report``, ``frames``,
+  ``evaluation``, ``integrations``, ``cli``, ``testing``
 
 Public names are loaded on first use, so that importing the package does not import torch.
 """
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geval_local.errors import GevalError, Interrupted
+    from geval_local.evaluation.execution import run_evaluation
+    from geval_local.frames.accessor import register_accessors
+    from geval_local.frames.scoring import ascore_frame, score_frame
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge import Judge
     from geval_local.metric import Metric
@@ -46,12 +50,16 @@ _HOMES = {
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
     "ScoreQuestion": "geval_local.questions.question",
+    "ascore_frame": "geval_local.frames.scoring",
     "decide_file": "geval_local.runs.decide_file",
     "load_questions": "geval_local.questions.question",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
+    "register_accessors": "geval_local.frames.accessor",
     "resume": "geval_local.runs.score_file",
+    "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.score_file",
+    "score_frame": "geval_local.frames.scoring",
 }
 
 __all__ = [
@@ -71,12 +79,16 @@ __all__ = [
     "Score",
     "ScoreQuestion",
     "__version__",
+    "ascore_frame",
     "decide_file",
     "load_questions",
     "metric_from_prompt_file",
     "read_samples",
+    "register_accessors",
     "resume",
+    "run_evaluation",
     "score_file",
+    "score_frame",
 ]
 
 

@@ -64,6 +64,9 @@ class Judge(Scorer):
         chosen, self.engine_report = choose_engine(loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens)
         super().__init__(encoder, chosen)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.encoder.style}, engine {self.engine.name})"
+
     @classmethod
     def load(
         cls,

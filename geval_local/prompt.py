@@ -7,7 +7,7 @@ Nothing here knows about tokens or chat templates.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ __all__ = [
     "render_form",
     "render_reason_prompt",
     "render_steps_prompt",
+    "sharing",
 ]
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
@@ -104,6 +105,36 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
         return Prompt("".join([*parts, ending]), cue, request)
 
     return fill
+
+
+def sharing(metrics: Sequence[Metric]) -> list[list[int]]:
+    """Group metrics whose forms begin with the same words and the same field, so that a sample's text is shared.
+
+    The paper's form puts a metric's own criteria before the texts, so that all samples share them: there every metric
+    is a group of its own. Published prompts may open with the source.
+
+    Parameters
+    ----------
+    metrics : sequence of Metric
+        With their final evaluation steps.
+
+    Returns
+    -------
+    list of list of int
+        Places in `metrics`, every one in one group; in their order.
+    """
+    groups: dict[object, list[int]] = {}
+    for place, metric in enumerate(metrics):
+        groups.setdefault(_opening(metric, place), []).append(place)
+    return list(groups.values())
+
+
+def _opening(metric: Metric, place: int) -> object:
+    """Give what a form opens with: its words before the first field, and that field; the criteria make it unique."""
+    if metric.template is None:
+        return place
+    match = PLACEHOLDER.search(metric.template)
+    return place if match is None else (metric.template[: match.start()], placeholder_field(match[1], metric.fields))
 
 
 def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:

@@ -72,6 +72,9 @@ class Scale:
         if min(self.values) == max(self.values):
             raise ScaleError(f"all labels of the scale have the same value {self.values[0]:g}")
 
+    def __repr__(self) -> str:
+        return f"Scale({reprlib.repr(self.spec)})"
+
     @classmethod
     def parse(cls, spec: Scale | str | Mapping[object, object] | Sequence[object]) -> Scale:
         """Read a scale from its written form.

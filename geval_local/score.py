@@ -8,6 +8,7 @@ All arithmetic is here, in float64, and stands once. With ``P(l)`` the probabili
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -276,7 +277,7 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
 class Score:
     """The figures of one sample on one metric.
 
-    A sample that could not be scored has `error` set and NaN figures; it is never 0.
+    A sample that could not be scored has `error` set and NaN figures; it is never 0. ``float(score)`` is its value.
 
     Attributes
     ----------
@@ -373,6 +374,15 @@ class Score:
     def is_scored(self) -> bool:
         """Whether there is a value."""
         return self.error is None
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"Score({self.metric}: unscored, {reprlib.repr(self.error)})"
+        passed = {None: "", True: ", passed", False: ", not passed"}[self.passed]
+        return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
 
     def to_dict(self) -> dict[str, Any]:
         """Figures as plain JSON values: unscored samples hold ``score: null`` and ``error``, never NaN or 0."""

@@ -15,11 +15,13 @@ from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
 from geval_local.cli.commands.export import export
+from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
 from geval_local.cli.commands.reasons import reasons
 from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume
+from geval_local.cli.commands.run import run
 from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.commands.steps import steps
@@ -33,13 +35,14 @@ ABOUT = "Score texts with G-Eval on local language models: exact label probabili
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.command()(score)
 app.command()(decide)
 app.command()(resume)
+app.command()(init)
+app.command()(run)
 app.command()(steps)
 app.command()(reasons)
 app.command()(report)

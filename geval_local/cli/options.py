@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from geval_local.cli.completion import complete_judge
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ JudgeName = Annotated[
         help="A name of `judges list`, a directory, or a hub id in the local cache; options of its own may follow: "
         "NAME,style=chat,dtype=float16. Absent: the default judge.",
         show_default=False,
+        autocompletion=complete_judge,
     ),
 ]
 JudgeNames = Annotated[
@@ -81,6 +83,7 @@ JudgeNames = Annotated[
         "NAME,style=chat,dtype=float16. May be repeated, and results are then named metric@judge. Absent: the default "
         "judge.",
         show_default=False,
+        autocompletion=complete_judge,
     ),
 ]
 Fields = Annotated[

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
-from geval_local.cli.gates import EXIT_GATE, Gates
+from geval_local.cli.gates import EXIT_GATE
 from geval_local.cli.output.console import note
 from geval_local.cli.output.decisions import show_decisions
 from geval_local.cli.output.run_summary import show_result
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.cli.stopping import Stopper
+from geval_local.evaluation.gates import Gate, failures
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.metric import Metric
 
-__all__ = ["follow"]
+__all__ = ["follow", "shown_run"]
 
 WORKERS_LOAD = "workers load the judge"
 
@@ -28,7 +29,7 @@ WORKERS_LOAD = "workers load the judge"
 def follow(
     run: Callable[[RunEvents], RunResult],
     file: str,
-    gates: Gates,
+    gates: Sequence[Gate],
     *,
     results: int,
     judges: int,
@@ -43,7 +44,7 @@ def follow(
         Calls `score_file`, `decide_file` or `resume` with the events that it is given.
     file : str
         Name of the input.
-    gates : Gates
+    gates : sequence of Gate
         What the figures must reach.
     results, judges : int
         How many outcomes a row has (metrics or forms, times judges), and how many judges there are.
@@ -52,16 +53,33 @@ def follow(
     """
     stopper = Stopper()
     with stopper.listening(), show_progress() as progress:
-        result = run(_Shown(stopper, progress, file, results, judges))
-    failures = gates.failures(result.summaries, result.answers)
+        result = run(shown_run(stopper, progress, file, results, judges))
+    failed = failures(gates, result.summaries, answers=result.answers)
     show = show_decisions if result.answers else show_result
-    show(result, failures, as_json=as_json, command=command)
-    if failures:
+    show(result, failed, as_json=as_json, command=command)
+    if failed:
         raise typer.Exit(EXIT_GATE)
 
 
+def shown_run(stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> RunEvents:
+    """Give what shows on stderr what a run is doing, and hands on the wish to stop it.
+
+    Parameters
+    ----------
+    stopper : Stopper
+        Knows whether to stop.
+    progress : Progress
+        Shows it.
+    file : str
+        Name of the input.
+    results, judges : int
+        As in `follow`.
+    """
+    return _Shown(stopper, progress, file, results, judges)
+
+
 class _Shown(RunEvents):
-    """Shows what a run is doing, and hands on the wish to stop it."""
+    """Shows what a run is doing."""
 
     def __init__(self, stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> None:
         self._stopper = stopper

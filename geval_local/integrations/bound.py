@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from geval_local.errors import ConfigurationError
 from geval_local.fields import check_mapping
 from geval_local.integrations.words import in_words
-from geval_local.io.checks import check_metric
+from geval_local.io.checks import check_metrics
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.runs.judge_choice import JudgeChoice
@@ -250,5 +250,5 @@ def score_together(rows: Sequence[tuple[BoundMetric, Mapping[str, Any]]]) -> lis
 def _metric(metric: MetricLike) -> Metric:
     if isinstance(metric, str | os.PathLike):
         return Metric.load(Path(metric) if isinstance(metric, os.PathLike) else metric)
-    check_metric(metric)
+    check_metrics(metric)
     return metric

@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from geval_local.errors import DataError, FieldError, UnscorableError
+from geval_local.errors import ConfigurationError, DataError, FieldError, UnscorableError
 from geval_local.fields import check_mapping, field_value, nearest
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 
-__all__ = ["ROWS_CHECKED", "check_columns", "check_input", "check_metric", "check_rows", "iter_samples"]
+__all__ = [
+    "ROWS_CHECKED",
+    "check_columns",
+    "check_distinct",
+    "check_input",
+    "check_metrics",
+    "check_rows",
+    "iter_samples",
+    "load_metrics",
+]
 
 #: Rows that are looked at before a judge is loaded.
 ROWS_CHECKED = 1000
@@ -24,30 +34,74 @@ _ABSENT = object()
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def check_metric(metric: object) -> None:
-    """Make sure that a metric is one.
+def check_metrics(metrics: object) -> list[Metric]:
+    """Make sure that a metric is one, or that metrics are some; list them.
 
     Raises
     ------
     TypeError
         With what to write instead.
+    ConfigurationError
+        If two metrics have the same name, or there is none.
     """
-    if isinstance(metric, Metric):
-        return
-    if isinstance(metric, str | os.PathLike):
-        raise TypeError(
-            f"a Metric is expected, not the name {os.fspath(metric)!r}; load it: Metric.load({os.fspath(metric)!r})"
+    given: list[object] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+    if not given:
+        raise ConfigurationError("no metric is named", hint="`geval-local metrics list` shows the presets.")
+    listed: list[Metric] = []
+    for metric in given:
+        if isinstance(metric, str | os.PathLike):
+            name = os.fspath(metric)
+            raise TypeError(f"a Metric is expected, not the name {name!r}; load it: Metric.load({name!r})")
+        if not isinstance(metric, Metric):
+            raise TypeError(
+                f"a Metric is expected, not {type(metric).__name__}, or a list of metrics; see Metric.load and "
+                "Metric(name=..., ...)"
+            )
+        listed.append(metric)
+    check_distinct(listed)
+    return listed
+
+
+def load_metrics(given: Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]) -> list[Metric]:
+    """List metrics, of which some may be named.
+
+    Parameters
+    ----------
+    given : Metric, str, path, or sequence of them
+        Metrics, or the names and files that `Metric.load` takes.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none, one cannot be loaded, or two have the same name.
+    TypeError
+        If one is neither.
+    """
+    listed = [given] if isinstance(given, Metric | str | os.PathLike) else list(given)
+    return check_metrics([Metric.load(_name(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
+
+
+def _name(given: str | os.PathLike[str]) -> str | Path:
+    return given if isinstance(given, str) else Path(given)
+
+
+def check_distinct(metrics: Sequence[Metric]) -> None:
+    """Refuse metrics of which two have the same name: results are named after them.
+
+    Raises
+    ------
+    ConfigurationError
+        With the names.
+    """
+    names = [metric.name for metric in metrics]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` of one of them."
         )
-    if isinstance(metric, list | tuple | set | frozenset | Mapping):
-        raise TypeError(
-            f"one Metric at a time is scored, not a {type(metric).__name__}; score them in turn: "
-            "{metric.name: judge.score_many(metric, samples) for metric in metrics}"
-        )
-    raise TypeError(f"a Metric is expected, not {type(metric).__name__}; see Metric.load and Metric(name=..., ...)")
 
 
 def iter_samples(
-    samples: Iterable[Sample | Mapping[str, Any]], metric: Metric, fields: Mapping[str, str] | None = None
+    samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
 ) -> Iterator[Sample]:
     """Give out rows as samples that are read by a mapping.
 
@@ -55,22 +109,22 @@ def iter_samples(
     ----------
     samples : iterable of Sample or mapping
         The rows.
-    metric : Metric
+    metrics : sequence of Metric
         What they are to be scored on.
     fields : mapping of str to str, optional
-        Field of the metric -> column, or dotted path. It goes before a sample's own.
+        Field of a metric -> column, or dotted path. It goes before a sample's own.
 
     Raises
     ------
     TypeError
         If `samples` is something else; for a single row that is none while iterating.
     ConfigurationError
-        If `fields` names a field that the metric does not have.
+        If `fields` names a field that no metric has.
     """
     if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
         raise TypeError(
-            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; give its rows: "
-            'frame.to_dict("records")'
+            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; score the frame: "
+            "geval_local.score_frame(frame, metrics, judge)"
         )
     if isinstance(samples, str | os.PathLike):
         raise TypeError("samples are rows, not a path; read them: read_samples(path)")
@@ -79,7 +133,7 @@ def iter_samples(
     if not isinstance(samples, Iterable):
         raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}")
     mapping = {} if fields is None else fields
-    check_mapping(mapping, metric.fields)
+    check_mapping(mapping, (field for metric in metrics for field in metric.fields))
     return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
 
 

@@ -1,6 +1,7 @@
 """What `geval_local.Judge` is made of, above the engine.
 
 - `scorer`: samples through an engine, window by window, into scores; several questions about one evidence
+- `progress`: how callers hear how far it is, also beside an event loop
 - `decisions`: what `Judge.decide` does
 - `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model
 - `reasons`: the second pass, in which a judge writes why a text got its label

@@ -7,16 +7,19 @@ through the model in packs (`engine.interface`), and comes out as a `Score`.
 from __future__ import annotations
 
 import itertools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
-from geval_local.io.checks import check_columns, check_metric, iter_samples
+from geval_local.io.checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judging.decisions import Asked, DecisionWork, prepare_forms, refuse_long
+from geval_local.judging.progress import OnProgress, in_thread, progress_of
 from geval_local.metric import Metric
+from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
 from geval_local.questions.question import Question, parse_questions
@@ -48,6 +51,8 @@ class Scorer(ABC):
         self.encoder = encoder
         self.engine: Engine = engine
         self._makers: dict[tuple[str, str], RequestMaker] = {}
+        #: Held while an asynchronous call is under way: a judge does one thing at a time.
+        self.turn = threading.Lock()
 
     @property
     @abstractmethod
@@ -58,20 +63,36 @@ class Scorer(ABC):
     def with_steps(self, metric: Metric) -> Metric:
         """Give a metric its evaluation steps."""
 
+    @overload
+    def score(
+        self, metric: Metric, /, *, estimator: Estimator | None = ..., threshold: float | None = ..., **fields: str
+    ) -> Score: ...
+
+    @overload
     def score(
         self,
-        metric: Metric,
+        metric: Sequence[Metric],
+        /,
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        **fields: str,
+    ) -> dict[str, Score]: ...
+
+    def score(
+        self,
+        metric: Metric | Sequence[Metric],
         /,
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
         **fields: str,
-    ) -> Score:
+    ) -> Score | dict[str, Score]:
         """Score one sample, given by its fields.
 
         Parameters
         ----------
-        metric : Metric
+        metric : Metric or sequence of Metric
             What to rate. Steps are written and pinned first if it has none.
         estimator : Estimator, optional
             Exact expectation when absent.
@@ -82,32 +103,59 @@ class Scorer(ABC):
 
         Returns
         -------
-        Score
-            Unscored, with the reason in ``error``, if the fields do not fit the metric.
+        Score, or dict of str to Score
+            Unscored, with the reason in ``error``, if the fields do not fit the metric. By name for several metrics.
 
         Raises
         ------
         TypeError
             If `metric` is no `Metric`.
         """
-        return self.score_many(metric, [fields], estimator=estimator, threshold=threshold)[0]
+        found: Score | dict[str, Score]
+        found = next(self.iter_scores(metric, [fields], estimator=estimator, threshold=threshold))
+        return found
 
+    @overload
     def score_many(
         self,
         metric: Metric,
         samples: Iterable[Sample | Mapping[str, Any]],
         *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> list[Score]: ...
+
+    @overload
+    def score_many(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> dict[str, list[Score]]: ...
+
+    def score_many(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
         fields: Mapping[str, str] | None = None,
-        progress: bool = False,
-    ) -> list[Score]:
+        progress: OnProgress = False,
+    ) -> list[Score] | dict[str, list[Score]]:
         """Score samples; the result has one score per sample, in the order given.
 
         Parameters
         ----------
-        metric : Metric
-            What to rate.
+        metric : Metric or sequence of Metric
+            What to rate. Metrics whose forms begin with the same field, such as published prompts that open with the
+            source, share its computation.
         samples : iterable of Sample or mapping
             From `read_samples`, or plain dictionaries of texts.
         estimator : Estimator, optional
@@ -117,44 +165,126 @@ class Scorer(ABC):
         fields : mapping of str to str, optional
             Field of the metric -> the column, or the dotted path into one, that it is read from, such as
             ``{"output": "answer"}``. Fields that are not in it are found by their names.
-        progress : bool
-            Whether to show a progress bar on stderr.
+        progress : bool or callable
+            Whether to show a progress bar on stderr; or what is called with the number of scores that are finished and
+            the number of all, batch by batch.
+
+        Returns
+        -------
+        list of Score, or dict of str to list of Score
+            By name for several metrics, in their order.
 
         Raises
         ------
         TypeError
             If `metric` is no `Metric`, or `samples` are no rows of columns.
         ConfigurationError
-            If `fields` names a field that the metric does not have.
+            If `fields` names a field that no metric has, or two metrics have the same name.
         DataError
             If `fields` names a column that no sample has.
         """
-        check_metric(metric)
-        listed = list(iter_samples(samples, metric, fields))
+        metrics = check_metrics(metric)
+        listed = list(iter_samples(samples, metrics, fields))
         check_columns(listed, fields or {})
-        if not progress:
-            return list(self.iter_scores(metric, listed, estimator=estimator, threshold=threshold))
-        from rich.console import Console
-        from rich.progress import Progress
+        total = len(listed) * len(metrics)
+        with progress_of(progress, ", ".join(one.name for one in metrics), total) as advance:
+            rows = list(self._iter_rows(metrics, iter(listed), estimator, threshold, advance))
+        columns = {one.name: [row[place] for row in rows] for place, one in enumerate(metrics)}
+        return columns[metric.name] if isinstance(metric, Metric) else columns
 
-        with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task(metric.name, total=len(listed))
-            return list(
-                self.iter_scores(
-                    metric, listed, estimator=estimator, threshold=threshold, advance=lambda n: bar.advance(task, n)
-                )
+    @overload
+    async def ascore_many(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> list[Score]: ...
+
+    @overload
+    async def ascore_many(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> dict[str, list[Score]]: ...
+
+    async def ascore_many(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
+        progress: OnProgress = False,
+    ) -> list[Score] | dict[str, list[Score]]:
+        """Score samples beside an event loop; parameters, result and errors as in `score_many`.
+
+        Calls of one judge are computed one after the other, in a thread; a `progress` that is called, is called in the
+        loop. Cancelled, the work ends after the batch at hand.
+        """
+
+        def work(told: OnProgress) -> list[Score] | dict[str, list[Score]]:
+            return self.score_many(
+                metric, samples, estimator=estimator, threshold=threshold, fields=fields, progress=told
             )
 
+        return await in_thread(work, progress, self.turn)
+
+    @overload
     def iter_scores(
         self,
         metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[Score]: ...
+
+    @overload
+    def iter_scores(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[dict[str, Score]]: ...
+
+    @overload
+    def iter_scores(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[Any]: ...
+
+    def iter_scores(
+        self,
+        metric: Metric | Sequence[Metric],
         samples: Iterable[Sample | Mapping[str, Any]],
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
         fields: Mapping[str, str] | None = None,
         advance: Callable[[int], object] = lambda count: None,
-    ) -> Iterator[Score]:
+    ) -> Iterator[Any]:
         """Score a stream of samples, in order, `WINDOW` samples at a time.
 
         Parameters
@@ -162,33 +292,49 @@ class Scorer(ABC):
         metric, samples, estimator, threshold, fields
             As in `score_many`.
         advance : callable
-            Called with the number of samples finished, pack by pack.
+            Called with the number of scores finished, pack by pack.
+
+        Returns
+        -------
+        iterator of Score, or of dict of str to Score
+            The latter for several metrics.
 
         Raises
         ------
         TypeError, ConfigurationError
             As `score_many`; for single samples while iterating.
         """
-        check_metric(metric)
-        stream = iter_samples(samples, metric, fields)
-        return self._iter_scores(metric, stream, estimator, threshold, advance)
+        metrics = check_metrics(metric)
+        rows = self._iter_rows(metrics, iter_samples(samples, metrics, fields), estimator, threshold, advance)
+        if isinstance(metric, Metric):
+            return (row[0] for row in rows)
+        names = [one.name for one in metrics]
+        return (dict(zip(names, row, strict=True)) for row in rows)
 
-    def _iter_scores(
+    def _iter_rows(
         self,
-        metric: Metric,
+        metrics: Sequence[Metric],
         stream: Iterator[Sample],
         estimator: Estimator | None,
         threshold: float | None,
         advance: Callable[[int], object],
-    ) -> Iterator[Score]:
-        complete = self.with_steps(metric)
+    ) -> Iterator[list[Score]]:
+        """Give out every sample's scores, one per metric."""
+        complete = [self.with_steps(metric) for metric in metrics]
         estimator = estimator or Estimator()
-        limit = metric.threshold if threshold is None else threshold
         while window := list(itertools.islice(stream, WINDOW)):
-            prepared = self.prepare(complete, window)
-            readouts = read_window(self.engine, prepared, advance)
-            for entry, readout in zip(prepared, readouts, strict=True):
-                yield self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
+            columns: list[list[Score]] = [[]] * len(metrics)
+            for group in sharing(complete):
+                prepared = [self.prepare(complete[place], window) for place in group]
+                readouts = iter(read_window(self.engine, list(itertools.chain.from_iterable(prepared)), advance))
+                for place, entries in zip(group, prepared, strict=True):
+                    metric = metrics[place]
+                    limit = metric.threshold if threshold is None else threshold
+                    columns[place] = [
+                        self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
+                        for entry, readout in zip(entries, itertools.islice(readouts, len(entries)), strict=True)
+                    ]
+            yield from map(list, zip(*columns, strict=True))
 
     def decide(
         self,

@@ -3,6 +3,7 @@
 - `run_page`, `comparison_page`: the two pages; `write_report` and `write_comparison` are imported from them
 - `payload`: the records as the compact columns that the page's script reads
 - `overview`: figures, reasons and settings that are readable without the script
+- `described`: what the manifest beside the results tells
 - `human_ratings`: scores beside human ratings
 - `system_section`, `interval_chart`: which system is better, as tables and as a picture
 - `site`: many runs as one folder, with an overview

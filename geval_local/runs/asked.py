@@ -1,4 +1,4 @@
-"""What a run asks of every row: metrics, each planned by itself, or questions about one evidence, planned together.
+"""What a run asks of every row: metrics, or questions about one evidence; what shares text is planned together.
 
 To the store and the executor both are metrics: a form with the labels of a scale. A question is one such form for each
 order of its outcomes; its answer is put together from their outcomes.
@@ -18,6 +18,7 @@ from geval_local.io.columns import SCORES, Layout, decision_layout
 from geval_local.io.evidence import evidence_of
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.prompt import sharing
 from geval_local.questions.answer import Answer, answer_of
 from geval_local.questions.form import QuestionForm, forms_hash, question_forms
 from geval_local.questions.question import Question, parse_questions
@@ -43,14 +44,14 @@ class Asked(ABC):
     ----------
     metrics : list of Metric
         Whose outcomes are stored, in the order of the store.
-    groups : list of range
+    groups : list of sequence of int
         Numbers of the metrics whose prompts are planned together.
     names : list of str
         Names of the results, without a judge.
     """
 
     metrics: list[Metric]
-    groups: list[range]
+    groups: Sequence[Sequence[int]]
     names: list[str]
 
     @abstractmethod
@@ -81,7 +82,7 @@ class AskedMetrics(Asked):
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = [Metric.model_validate(one) for one in settings.metrics]
-        self.groups = [range(place, place + 1) for place in range(len(self.metrics))]
+        self.groups = sharing(self.metrics)
         self.names = [metric.name for metric in self.metrics]
         estimator = Estimator(**settings.estimator)
         thresholds = [metric.threshold if settings.threshold is None else settings.threshold for metric in self.metrics]
@@ -97,10 +98,10 @@ class AskedMetrics(Asked):
     def preparers(self, judge: Judge, metrics: Sequence[Metric]) -> list[Preparer]:
         """See `Asked.preparers`."""
 
-        def prepare(metric: Metric, samples: Sequence[Sample]) -> list[list[Prepared]]:
-            return [judge.prepare(metric, samples)]
+        def prepare(group: Sequence[int], samples: Sequence[Sample]) -> list[list[Prepared]]:
+            return [judge.prepare(metrics[place], samples) for place in group]
 
-        return [partial(prepare, metric) for metric in metrics]
+        return [partial(prepare, group) for group in self.groups]
 
     def results(self, outcomes: Sequence[Outcome]) -> list[Score]:
         """See `Asked.results`."""

@@ -93,6 +93,7 @@ def complete(
     loaded: Mapping[str, Judge],
     events: RunEvents,
     *,
+    load: Callable[[JudgeChoice], Judge] = JudgeChoice.load,
     retry_errors: bool,
     overwrite: bool,
 ) -> RunResult:
@@ -110,6 +111,8 @@ def complete(
         Judges that are there already, by name.
     events : RunEvents
         Is told what the run is doing.
+    load : callable
+        Loads a judge that is not loaded yet.
     retry_errors, overwrite
         See `geval_local.runs.directory.open_run`.
 
@@ -125,7 +128,7 @@ def complete(
     try:
         with open_run(directory, wanted, retry_errors=retry_errors, overwrite=overwrite) as run:
             began = True
-            return _Completion(run, target, calibrations, loaded, events).result()
+            return _Completion(run, target, calibrations, loaded, load, events).result()
     except KeyboardInterrupt as stop:
         if began and directory is not None and is_run_directory(directory):
             raise Interrupted(directory) from stop
@@ -150,6 +153,7 @@ class _Completion:
     target: Target
     calibrations: Mapping[str, Calibrator]
     loaded: Mapping[str, Judge]
+    load: Callable[[JudgeChoice], Judge]
     events: RunEvents
     load_seconds: float = 0.0
     there: int = 0
@@ -259,7 +263,7 @@ class _Completion:
     def _load(self, record: JudgeRecord) -> Judge:
         start = time.perf_counter()
         self.events.on_load(record.name)
-        judge = self.loaded[record.name] if record.name in self.loaded else self.choices[record.name].load()
+        judge = self.loaded[record.name] if record.name in self.loaded else self.load(self.choices[record.name])
         self.events.on_loaded(judge)
         whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
         self.precisions.append(f"{whose}{judge.precision}")

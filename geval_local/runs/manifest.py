@@ -23,6 +23,7 @@ from geval_local.score import Estimator
 
 __all__ = [
     "MANIFEST_NAME",
+    "EvaluationRecord",
     "JudgeRecord",
     "Manifest",
     "QuestionSettings",
@@ -104,6 +105,27 @@ class QuestionSettings(Record):
     rotations: _Positive = 1
 
 
+class EvaluationRecord(Record):
+    """The file of an evaluation that a run is part of.
+
+    Attributes
+    ----------
+    file : str
+        Its name.
+    sha256 : str
+        Hash of its content.
+    overrides : list of str
+        What was set beside it, ``KEY=VALUE``.
+    settings_sha256 : str
+        Hash of what file and overrides say together, comments and layout left out.
+    """
+
+    file: str
+    sha256: Sha256
+    overrides: list[str] = Field(default_factory=list)
+    settings_sha256: Sha256
+
+
 class Settings(Record):
     """What the user asked for.
 
@@ -143,6 +165,8 @@ class Settings(Record):
         Whether CSV cells that a spreadsheet would execute are neutralised.
     group_by : str or None
         Field of the document, for the intervals of the closing table; None for a guess.
+    evaluation : EvaluationRecord or None
+        The file of the evaluation that the run is part of.
     questions : QuestionSettings or None
         What is asked, if it is questions and not metrics.
     """
@@ -164,6 +188,7 @@ class Settings(Record):
     columns: list[str] | None = None
     csv_safe: bool = False
     group_by: str | None = None
+    evaluation: EvaluationRecord | None = None
     questions: QuestionSettings | None = None
 
     @property

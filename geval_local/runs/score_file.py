@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Literal
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
-from geval_local.io.checks import check_input
+from geval_local.io.checks import check_input, load_metrics
 from geval_local.io.columns import check_chosen
 from geval_local.metric import Metric
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.judge_choice import JudgeChoice, choices_of, labels_of
-from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
+from geval_local.runs.manifest import EvaluationRecord, JudgeRecord, Manifest, Settings, definition
 from geval_local.runs.manifest import read_manifest as read_run_manifest
 from geval_local.runs.target import Target, find_run, find_target
 from geval_local.score import Estimator
@@ -35,7 +35,7 @@ from geval_local.score import Estimator
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["RunResult", "resume", "score_file"]
+__all__ = ["RunResult", "check_file", "resume", "score_file"]
 
 
 def score_file(
@@ -61,6 +61,8 @@ def score_file(
     address: str | None = None,
     metric_names: Sequence[str] = (),
     group_by: str | None = None,
+    evaluation: EvaluationRecord | None = None,
+    load: Callable[[JudgeChoice], Judge] = lambda choice: choice.load(),
     events: RunEvents | None = None,
 ) -> RunResult:
     """Score a file; the figures are those of `Judge.score_many`, to the last bit.
@@ -106,6 +108,10 @@ def score_file(
         How the metrics were named by the user, for the record; taken from `metrics` when absent.
     group_by : str, optional
         Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
+    evaluation : EvaluationRecord, optional
+        The file of an evaluation that this run is part of, for the record.
+    load : callable
+        Loads a judge that is not loaded yet; runs that ask the same judge may keep it.
     events : RunEvents, optional
         Is told what the run is doing, and may stop it.
 
@@ -124,7 +130,8 @@ def score_file(
 
     path = Path(file)
     target = find_target(output, formats)
-    chosen_metrics, names = _metrics(metrics)
+    chosen_metrics = load_metrics(metrics)
+    names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     choices, loaded = choices_of(judges)
     if loaded and distributed is not None:
         raise ConfigurationError(
@@ -132,12 +139,7 @@ def score_file(
         )
     target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
-    first = check_input(path, chosen_metrics, limit=limit, mapping=fields or {})
-    if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
-        raise DataError(
-            f"{path}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
-        )
-    check_chosen(columns, first, [metric.name for metric in chosen_metrics])
+    check_file(path, chosen_metrics, limit=limit, fields=fields, group_by=group_by, columns=columns)
     settings = Settings(
         window=window or scorer.WINDOW,
         limit=limit,
@@ -156,6 +158,7 @@ def score_file(
         columns=None if columns is None else list(columns),
         csv_safe=csv_safe,
         group_by=group_by,
+        evaluation=evaluation,
     )
     records = [
         JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
@@ -167,9 +170,34 @@ def score_file(
         dict(calibrations.values()) if calibrations else {},
         {records[place].name: judge for place, judge in loaded.items()},
         events or RunEvents(),
+        load=load,
         retry_errors=retry_errors,
         overwrite=overwrite,
     )
+
+
+def check_file(
+    file: str | os.PathLike[str],
+    metrics: Sequence[Metric],
+    *,
+    limit: int | None = None,
+    fields: Mapping[str, str] | None = None,
+    group_by: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Check that a file can be scored, by its first rows; parameters as in `score_file`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If it cannot be read, no row can be scored on a metric, or a field or column that is named is missing.
+    """
+    first = check_input(file, metrics, limit=limit, mapping=fields or {})
+    if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
+        raise DataError(
+            f"{file}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
+        )
+    check_chosen(columns, first, [metric.name for metric in metrics])
 
 
 def resume(
@@ -218,17 +246,3 @@ def resume(
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
     return complete(target, None, calibrations, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)
-
-
-def _metrics(given: Metric | str | Sequence[Metric | str]) -> tuple[list[Metric], list[str]]:
-    """Load the metrics that are named, and list the names."""
-    listed = [given] if isinstance(given, Metric | str) else list(given)
-    if not listed:
-        raise ConfigurationError("no metric is named", hint="`geval-local metrics list` shows the presets.")
-    metrics = [one if isinstance(one, Metric) else Metric.load(one) for one in listed]
-    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` of one of them."
-        )
-    return metrics, [one for one in listed if isinstance(one, str)]

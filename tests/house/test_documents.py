@@ -21,6 +21,7 @@ from markdown_text import Block, anchors, blocks, commands, links, marked_table
 
 import geval_local
 from geval_local.cli.app import app
+from geval_local.evaluation.model import Evaluation
 from geval_local.fields import ALIASES
 from geval_local.io.columns import DECISION_FIGURES, FIGURES
 from geval_local.metric import Metric
@@ -32,7 +33,13 @@ DOCUMENTS = [
     *PAGES,
     *(
         ROOT / name
-        for name in ("CHANGELOG.md", "ROADMAP.md", "training/README.md", "geval_local/judges/nano/README.md")
+        for name in (
+            "CHANGELOG.md",
+            "ROADMAP.md",
+            "examples/README.md",
+            "training/README.md",
+            "geval_local/judges/nano/README.md",
+        )
     ),
 ]
 BLOCKS = [block for page in PAGES for block in blocks(page) if block.language in ("bash", "python")]
@@ -203,6 +210,11 @@ def test_the_table_of_answers_is_the_packages():
 def test_the_table_of_metric_keys_is_the_packages():
     rows = marked_table(ROOT / "docs" / "metrics.md", "keys")
     assert {NAME.findall(row[0])[0] for row in rows} == set(Metric.model_fields)
+
+
+def test_the_table_of_an_evaluations_keys_is_the_packages():
+    rows = marked_table(ROOT / "docs" / "evaluations.md", "evaluation-keys")
+    assert [NAME.findall(row[0])[0] for row in rows] == list(Evaluation.model_fields)
 
 
 def test_the_way_of_a_sample_names_modules_that_exist_in_thirty_lines():

@@ -52,7 +52,7 @@ ROWS: list[set[str]] = [
     {"baselines"},
     {"report"},
     {"testing"},
-    {"integrations", "serve"},
+    {"evaluation", "frames", "integrations", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]

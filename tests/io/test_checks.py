@@ -86,10 +86,11 @@ class Frame:
     [
         ("rag/faithfulness", GOOD, r"Metric\.load\('rag/faithfulness'\)"),
         (Path("m.yaml"), GOOD, r"Metric\.load\('m\.yaml'\)"),
-        ([METRIC, METRIC], GOOD, "one Metric at a time.*for metric in metrics"),
+        ([METRIC, "rag/faithfulness"], GOOD, r"Metric\.load\('rag/faithfulness'\)"),
+        ({METRIC.name: METRIC}, GOOD, "a Metric is expected, not dict, or a list"),
         (None, GOOD, "a Metric is expected, not NoneType"),
         (Metric, GOOD, "a Metric is expected"),
-        (METRIC, Frame(), r'to_dict\("records"\)'),
+        (METRIC, Frame(), "score_frame"),
         (METRIC, [("S", "O")], "sample 0 .* is of type tuple"),
         (METRIC, [*GOOD, "text"], "sample 2 .* is of type str"),
         (METRIC, GOOD[0], r"give a list of them"),
@@ -108,7 +109,7 @@ def test_misuse_is_a_type_error_with_the_remedy(metric, samples, message) -> Non
 
 def test_a_real_data_frame_is_told_of_too() -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(TypeError, match=r'to_dict\("records"\)'):
+    with pytest.raises(TypeError, match=r"score_frame\(frame, metrics, judge\)"):
         MockJudge().score_many(METRIC, pandas.DataFrame(GOOD))
     assert all(score.is_scored for score in MockJudge().score_many(METRIC, pandas.DataFrame(GOOD).to_dict("records")))
 

@@ -70,7 +70,7 @@ def decide(
     finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
     row or a question without an answer keeps its place, with the reason.
     """
-    from geval_local.cli.gates import Gates
+    from geval_local.cli.gates import read_gates
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_file
     from geval_local.io.columns import read_columns
@@ -82,7 +82,7 @@ def decide(
     from geval_local.runs.events import RunEvents
     from geval_local.runs.target import find_target
 
-    gates = Gates.parse(None, max_unscored)
+    gates = read_gates(None, max_unscored)
     asked = load_questions(questions)
     choices = loading.all_of(judge, models)
     target = find_target(output, export or [], "decisions")

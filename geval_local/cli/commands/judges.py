@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.completion import complete_judge, complete_metric
 from geval_local.cli.loading import Loading, takes_loading
 from geval_local.cli.output.console import note, print_json, print_table, result_console
 from geval_local.errors import JudgeError
@@ -111,9 +112,19 @@ def _kind(entry: JudgeEntry) -> str:
 @app.command()
 @takes_loading()
 def check(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Absent: the default judge.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Absent: the default judge.", autocompletion=complete_judge),
+    ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file.")
+        str,
+        typer.Option(
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="A preset or a metric's YAML file.",
+            autocompletion=complete_metric,
+        ),
     ] = DEFAULT_METRIC,
     models: options.ModelsFile = None,
     as_json: options.Json = False,

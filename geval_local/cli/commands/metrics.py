@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.completion import complete_metric
 from geval_local.cli.output.console import note, print_json, print_table
 from geval_local.errors import ConfigurationError, MetricError, OutputError
 
@@ -84,7 +85,11 @@ def list_metrics(as_json: options.Json = False) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A preset or a YAML file.")]) -> None:
+def show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A preset or a YAML file.", autocompletion=complete_metric)
+    ],
+) -> None:
     """Print a metric as YAML; a preset's is a good start for one of your own."""
     from geval_local.metric import Metric
 

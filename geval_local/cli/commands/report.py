@@ -10,7 +10,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.output.console import note
-from geval_local.errors import ConfigurationError, UnscorableError
+from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from geval_local.analysis.statistics.significance import Comparison
@@ -197,33 +197,20 @@ def _ablation(
 
 def notes_of(run: ScoredRun) -> dict[str, MetricNotes]:
     """Give every metric that the manifest describes its steps, its scale, and the form as the first row fills it."""
-    from geval_local.io.samples import Sample
-    from geval_local.prompt import render_form
+    from geval_local.report.described import notes
 
-    notes: dict[str, MetricNotes] = {}
-    for name in run.metrics:
-        if not run.is_described(name):
-            continue
-        metric = run.origin(name).definition
-        notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
-        for row in run.rows:
-            try:
-                notes[name]["prompt"] = render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
-            except UnscorableError:
-                continue
-            break
-    return notes
+    return notes(run.manifest, run.metrics, run.rows, run.mapping)
 
 
 def signatures_of(run: ScoredRun) -> dict[str, str] | None:
     """Give the signature of every metric that the manifest describes; None if it describes none."""
-    found = {name: run.origin(name).signature for name in run.metrics if run.is_described(name)}
-    return found or None
+    from geval_local.report.described import signatures
+
+    return signatures(run.manifest, run.metrics)
 
 
 def facts_of(run: ScoredRun) -> Mapping[str, Any] | None:
     """Give the other facts of a run that the manifest holds; None without a manifest."""
-    manifest = run.manifest
-    if manifest is None:
-        return None
-    return {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}
+    from geval_local.report.described import facts
+
+    return facts(run.manifest)

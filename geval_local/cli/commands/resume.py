@@ -27,13 +27,13 @@ def resume(
     The results are byte for byte those of a run that was not interrupted, on the same machine.
     """
     from geval_local.cli.calibrated import read_calibration
-    from geval_local.cli.gates import Gates
+    from geval_local.cli.gates import read_gates
     from geval_local.cli.scoring import follow
     from geval_local.runs import score_file
     from geval_local.runs.manifest import read_manifest
     from geval_local.runs.target import find_run
 
-    gates = Gates.parse(fail_under, max_unscored)
+    gates = read_gates(fail_under, max_unscored)
     manifest = read_manifest(find_run(run))
     assert manifest is not None  # as `find_run` has seen
     follow(

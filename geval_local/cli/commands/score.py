@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.completion import complete_metric
 from geval_local.cli.loading import Loading, takes_loading
 from geval_local.errors import ConfigurationError
 
@@ -28,7 +29,13 @@ def score(
     ],
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
+        typer.Option(
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="A preset or a metric's YAML file; may be repeated.",
+            autocompletion=complete_metric,
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used to the letter.")
@@ -87,12 +94,12 @@ def score(
     Without -o only the closing table is printed. With it, finished work is kept at every moment: the same command, or
     `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.gates import Gates
+    from geval_local.cli.gates import read_gates
     from geval_local.fields import read_mapping
     from geval_local.io.columns import read_columns
     from geval_local.score import Estimator
 
-    gates = Gates.parse(fail_under, max_unscored)
+    gates = read_gates(fail_under, max_unscored)
     estimated = Estimator.parse(estimator, n=n, seed=seed)
     _check_spread(distributed, workers, address, output)
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.completion import complete_metric
 from geval_local.cli.loading import Loading, takes_loading
 from geval_local.cli.output.console import note, print_json
 from geval_local.cli.progress import load_shown, show_progress
@@ -22,7 +23,10 @@ __all__ = ["steps"]
 
 @takes_loading(without=("batch_tokens", "engine"))
 def steps(
-    metric: Annotated[str, typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.")],
+    metric: Annotated[
+        str,
+        typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.", autocompletion=complete_metric),
+    ],
     judge: options.JudgeName = None,
     models: options.ModelsFile = None,
     output: Annotated[

@@ -13,10 +13,20 @@ from geval_local.score import Estimator
 from geval_local.signature import signature_parts
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from geval_local.runs.completion import RunResult
     from geval_local.summary import Reason, Summary
 
-__all__ = ["low_mass_warning", "show_pace", "show_result", "show_unscored"]
+__all__ = [
+    "low_mass_warning",
+    "run_record",
+    "show_pace",
+    "show_result",
+    "show_unscored",
+    "show_warnings",
+    "summary_table",
+]
 
 #: Kinds of reasons that are shown for each metric; `--json` has them all.
 REASONS_SHOWN = 8
@@ -41,7 +51,7 @@ def show_result(result: RunResult, failures: list[str], *, as_json: bool, comman
         The command line of this run.
     """
     if as_json:
-        print_json(_record(result, failures))
+        print_json(run_record(result) | {"failed_gates": failures})
     else:
         _show_first_rows(result)
         _show_table(result)
@@ -50,13 +60,19 @@ def show_result(result: RunResult, failures: list[str], *, as_json: bool, comman
         for signature in result.signatures:
             console.print(f"signature {signature}", soft_wrap=True, markup=False)
         _show_next(result, command)
-    for summary, signature in zip(result.summaries, result.signatures, strict=True):
-        if summary.low_mass_share > 0:
-            note(low_mass_warning(summary, signature), "yellow")
-        if summary.shortened:
-            note(f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context", "yellow")
+    show_warnings(result)
     for failure in failures:
         note(f"gate failed: {failure}", "bold red")
+
+
+def show_warnings(result: RunResult, prefix: str = "") -> None:
+    """Warn of low label mass and of rows that were cut; every line begins with `prefix`."""
+    for summary, signature in zip(result.summaries, result.signatures, strict=True):
+        if summary.low_mass_share > 0:
+            note(prefix + low_mass_warning(summary, signature), "yellow")
+        if summary.shortened:
+            told = f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context"
+            note(prefix + told, "yellow")
 
 
 def low_mass_warning(summary: Summary, signature: str) -> str:
@@ -107,24 +123,39 @@ def _show_first_rows(result: RunResult) -> None:
         print_table(table)
 
 
-def _show_table(result: RunResult) -> None:
+def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Table:
+    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns.
+
+    Parameters
+    ----------
+    summaries : sequence of Summary
+        The figures.
+    data : sequence of str
+        Names of the data files, one for each of them, where there may be several.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    # Narrow enough for a terminal of 80 columns.
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    if data:
+        table.add_column("data", overflow="fold")
     table.add_column("metric", overflow="fold")
-    low_mass = result.summaries[0].low_mass
+    low_mass = summaries[0].low_mass
     for heading in ("scored", "mean [95 % CI]", "std", "mass", "min", f"<{low_mass:g}"):
         table.add_column(heading, justify="right", no_wrap=True)
-    has_threshold = any(summary.threshold is not None for summary in result.summaries)
+    has_threshold = any(summary.threshold is not None for summary in summaries)
     if has_threshold:
         table.add_column("passed", justify="right", no_wrap=True)
-    for summary in result.summaries:
+    for place, summary in enumerate(summaries):
         cells = [*_cells(summary), *([_passed(summary)] if has_threshold else [])]
-        table.add_row(*map(Text, cells))
-    print_table(table)
+        table.add_row(*map(Text, [*data[place : place + 1], *cells]))
+    return table
+
+
+def _show_table(result: RunResult) -> None:
+    print_table(summary_table(result.summaries))
+    low_mass = result.summaries[0].low_mass
     show_pace(result, len(result.summaries), "scores")
     for line in dict.fromkeys(f"interval of the mean: {_interval_told(summary)}" for summary in result.summaries):
         note(line, "dim")
@@ -212,7 +243,8 @@ def _show_next(result: RunResult, command: str) -> None:
     note("  compare with another judge   geval-local judges list, then the same command with --judge NAME")
 
 
-def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Write a run's figures as plain JSON values."""
     results = result.target.results
     return {
         "version": __version__,
@@ -231,5 +263,4 @@ def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
             summary.metric: summary.to_dict() | {"signature": signature}
             for summary, signature in zip(result.summaries, result.signatures, strict=True)
         },
-        "failed_gates": failures,
     }

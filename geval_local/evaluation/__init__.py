@@ -1,0 +1,7 @@
+"""One file for a whole evaluation: data, metrics, judges, gates, outputs and report.
+
+- `model`: what such a file holds, and its JSON schema; `gates`: limits on a run's figures
+- `document`: a file read with its overrides, every problem with its line
+- `execution`: the file's runs, one after the other, each durable
+- `start`: a first file, guessed from a data file
+"""

@@ -1,0 +1,311 @@
+"""The file of an evaluation, read with its overrides; every problem with its line."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml.nodes import Node
+
+from geval_local.errors import ConfigurationError, DataError, GevalError
+from geval_local.evaluation.model import Evaluation, known_keys, short
+from geval_local.files import check_is_file
+from geval_local.paths import expanded
+from geval_local.runs.manifest import EvaluationRecord
+from geval_local.yaml_text import YAMLError, line_of, load_yaml
+
+__all__ = ["EvaluationFile", "Override", "Problems", "read_evaluation"]
+
+Place = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value that is set beside the file.
+
+    Attributes
+    ----------
+    text : str
+        ``KEY=VALUE``, as given.
+    place : tuple of (str or int)
+        Where it stands.
+    """
+
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class EvaluationFile:
+    """The file of an evaluation.
+
+    Attributes
+    ----------
+    path : Path
+        Where it is.
+    settings : Evaluation
+        What it says, with the overrides.
+    record : EvaluationRecord
+        Its hashes, for the manifests of its runs.
+    overrides : tuple of Override
+        What was set beside it.
+    node : Node or None
+        Its syntax tree.
+    """
+
+    path: Path
+    settings: Evaluation
+    record: EvaluationRecord
+    overrides: tuple[Override, ...] = ()
+    node: Node | None = field(default=None, repr=False)
+
+    def where(self, *place: int | str) -> str:
+        """Say where something stands: ``evaluation.yaml, line 7``, or the override that says it."""
+        return _where(self.path, self.node, self.overrides, place)
+
+    def resolved(self, path: str) -> Path:
+        """Give a path as it is from where the file is."""
+        return self.path.parent / expanded(path)
+
+
+class Problems:
+    """Collects what is wrong with a file, to say all of it at once.
+
+    Parameters
+    ----------
+    file : EvaluationFile
+        Names the places.
+    """
+
+    def __init__(self, file: EvaluationFile) -> None:
+        self._file = file
+        self._found: dict[str, None] = {}
+        self._hints: dict[str, None] = {}
+
+    @contextmanager
+    def at(self, *place: int | str) -> Iterator[None]:
+        """Take an error of the package as a problem of a place in the file."""
+        try:
+            yield
+        except GevalError as error:
+            self.add(place, error.message, error.hint)
+
+    def add(self, place: Place, text: str, hint: str | None = None) -> None:
+        """Add a problem."""
+        self._found[f"{self._file.where(*place)}: {text}"] = None
+        if hint:
+            self._hints[hint] = None
+
+    def check(self) -> None:
+        """Raise a `ConfigurationError` if there is any problem."""
+        if self._found:
+            raise ConfigurationError("\n".join(self._found), hint="\n".join(self._hints) or None)
+
+
+def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) -> EvaluationFile:
+    """Read the file of an evaluation; what it names is not looked at yet.
+
+    Parameters
+    ----------
+    path : path
+        A YAML file.
+    overrides : sequence of str
+        ``KEY.PATH=VALUE``, the value in YAML: ``data.test.limit=10``, ``judges.0.dtype=float64``.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit, with every line
+        and the key that was probably meant.
+    """
+    path = Path(path)
+    text = _text_of(path)
+    try:
+        document, node = load_yaml(text)
+    except YAMLError as error:
+        raise ConfigurationError(
+            f"{path}: not valid YAML: {error}", hint='A comparison stands in quotes: mean: ">= 3.5".'
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigurationError(
+            f"{path}: an evaluation is a mapping of keys such as data, metrics and judges",
+            hint="`geval-local init` writes one to start from.",
+        )
+    document = _in_full(_without_nulls(document))
+    set_ = []
+    for one in overrides:
+        document, place = _with_override(document, one)
+        set_.append(Override(one, place))
+    document = _without_nulls(document)
+    try:
+        settings = Evaluation.model_validate(document)
+    except ValidationError as error:
+        raise _explained(error, path, node, set_) from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: a value is nested too deeply") from error
+    said = json.dumps(settings.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    record = EvaluationRecord(
+        file=path.name,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        overrides=list(overrides),
+        settings_sha256=hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest(),
+    )
+    return EvaluationFile(path, settings, record, tuple(set_), node)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        check_is_file(path)
+        return path.read_bytes().decode("utf-8-sig")
+    except DataError as error:
+        raise ConfigurationError(f"cannot read the evaluation: {error.message}", hint=error.hint) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"cannot read the evaluation {path}: {error}", hint="It is a text in UTF-8."
+        ) from error
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out keys without a value, such as one whose lines are all comments."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _in_full(document: dict[Any, Any]) -> dict[Any, Any]:
+    """Write parts in full that stand there as their main value, so that an override finds their keys."""
+    document = dict(document)
+    for key, main in (("estimator", "kind"), ("outputs", "directory")):
+        if key in document:
+            document[key] = short(main)(document[key])
+    for key in ("metrics", "judges"):
+        if isinstance(document.get(key), list):
+            document[key] = [short("name")(item) for item in document[key]]
+    if isinstance(document.get("data"), dict):
+        document["data"] = {name: short("file")(item) for name, item in document["data"].items()}
+    return document
+
+
+def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any], Place]:
+    """Set one value in a copy of the document; say where."""
+    key, equals, text = given.partition("=")
+    parts = [part.strip() for part in key.strip().split(".")]
+    if not equals or not all(parts):
+        raise ConfigurationError(
+            f"--set {given!r} sets nothing", hint="Write --set KEY.PATH=VALUE, such as --set data.test.limit=10."
+        )
+    try:
+        # ">= 3" would begin a folded text in YAML, and means a comparison here.
+        value = text.strip() if text.strip().startswith((">", "@")) else load_yaml(text)[0]
+    except YAMLError as error:
+        raise ConfigurationError(f"--set {given!r}: the value is not valid YAML: {error}") from error
+    document = copy.deepcopy(document)
+    place: list[int | str] = []
+    inner: Any = document
+    while True:
+        step, parts = _step(inner, parts, given, tuple(place))
+        place.append(step)
+        if not parts:
+            break
+        following = None
+        if isinstance(inner, dict):
+            following = inner.get(step)
+        elif int(step) < len(inner):
+            following = inner[int(step)]
+        if following is None:
+            following = {}
+            _put(inner, step, following)
+        if not isinstance(following, dict | list):
+            raise ConfigurationError(
+                f"--set {given!r}: {'.'.join(map(str, place))} is {following!r} and holds no keys",
+                hint="Set it as a whole, as a mapping in YAML.",
+            )
+        inner = following
+    _put(inner, place[-1], value)
+    return _in_full(document), tuple(place)
+
+
+def _put(inner: Any, step: int | str, value: Any) -> None:
+    if isinstance(inner, list) and step == len(inner):
+        inner.append(value)
+    else:
+        inner[step] = value
+
+
+def _step(inner: Any, parts: list[str], given: str, place: Place) -> tuple[int | str, list[str]]:
+    """Take the next key of a path; a key of the document may hold dots itself, and the longest one is meant."""
+    if isinstance(inner, list):
+        if not parts[0].isdecimal() or int(parts[0]) > len(inner):
+            raise ConfigurationError(
+                f"--set {given!r}: {'.'.join(map(str, place))} is a list of {len(inner)}, and {parts[0]!r} is no place "
+                "in it",
+                hint=f"Places count from 0; {len(inner)} adds one.",
+            )
+        return int(parts[0]), parts[1:]
+    for length in range(len(parts), 1, -1):
+        if (key := ".".join(parts[:length])) in inner:
+            return key, parts[length:]
+    return parts[0], parts[1:]
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def _where(path: Path, node: Node | None, overrides: Sequence[Override], place: Place) -> str:
+    line = f"{path}, line {line_of(node, place)}"
+    for override in reversed(overrides):
+        if place[: len(override.place)] == override.place:
+            return f"--set {override.text}"
+        if override.place[: len(place)] == place:
+            return f"{line}, with --set {override.text}"
+    return line
+
+
+def _explained(
+    error: ValidationError, path: Path, node: Node | None, overrides: Sequence[Override]
+) -> ConfigurationError:
+    lines: dict[str, int] = {}
+    hints: dict[str, None] = {}
+    for problem in error.errors():
+        place = tuple(part for part in problem["loc"] if part != "[key]")
+        text, hint = _told(problem, place)
+        lines[f"{_where(path, node, overrides, place)}: {text}"] = line_of(node, place)
+        if hint:
+            hints[hint] = None
+    return ConfigurationError("\n".join(sorted(lines, key=lambda line: lines[line])), hint="\n".join(hints) or None)
+
+
+def _told(problem: Mapping[str, Any], place: Place) -> tuple[str, str | None]:
+    """Say a problem in words, with the keys that may stand there."""
+    where = ".".join(map(str, place))
+    if problem["type"] == "extra_forbidden":
+        keys = known_keys(place[:-1])
+        near = difflib.get_close_matches(str(place[-1]), keys, n=1)
+        inside = f" of {'.'.join(map(str, place[:-1]))}" if len(place) > 1 else ""
+        return (
+            f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else ""),
+            f"Known keys{inside}: {', '.join(keys)}.",
+        )
+    if problem["type"] == "missing":
+        return f"the key {where!r} is missing", "`geval-local init` writes a file to start from."
+    if problem["type"] == "string_pattern_mismatch" and "[key]" in problem["loc"]:
+        return f"{where}: a data file's name is that of a directory: letters, digits, '_', '-' and '.'", None
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "literal_error":
+        near = difflib.get_close_matches(str(problem["input"]), str(problem["ctx"]["expected"]).split("'"), n=1)
+        message = f"{problem['input']!r} is none of {problem['ctx']['expected']}" + (
+            f"; did you mean {near[0]!r}?" if near else ""
+        )
+    return f"{where}: {message}" if where else message, None

@@ -1,0 +1,351 @@
+"""The runs of an evaluation, one after the other, each durable; then its reports and its gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.errors import ConfigurationError, GevalError
+from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
+from geval_local.evaluation.gates import EVERY_METRIC, Gate, failures, parse_limit
+from geval_local.evaluation.model import GateSpec, JudgeUse
+from geval_local.fields import nearest
+from geval_local.files import check_replaceable
+from geval_local.io.checks import check_distinct
+from geval_local.metric import Metric
+from geval_local.report.described import described_results
+from geval_local.report.page import check_target, is_own_page
+from geval_local.report.run_page import write_report
+from geval_local.runs.events import RunEvents
+from geval_local.runs.judge_choice import JudgeChoice, labels_of
+from geval_local.runs.score_file import RunResult, check_file, score_file
+from geval_local.runs.target import find_target
+from geval_local.score import Estimator
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["DataRun", "EvaluationResult", "Plan", "make_plan", "run_evaluation"]
+
+
+@dataclass(frozen=True)
+class DataRun:
+    """What is to be done with a data file.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the file.
+    path : Path
+        Its path.
+    directory : Path
+        Its run directory.
+    page : Path or None
+        Its report, if one is wanted.
+    gates : list of Gate
+        What its figures must reach.
+    """
+
+    name: str
+    path: Path
+    directory: Path
+    page: Path | None
+    gates: list[Gate]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an evaluation is to do; everything in it exists, as far as that shows without weights.
+
+    Attributes
+    ----------
+    file : EvaluationFile
+        What asks for it.
+    metrics : list of Metric
+        What is rated.
+    judges : list of JudgeChoice
+        Who rates.
+    data : list of DataRun
+        In the order of the file.
+    """
+
+    file: EvaluationFile
+    metrics: list[Metric]
+    judges: list[JudgeChoice]
+    data: list[DataRun]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation came to.
+
+    Attributes
+    ----------
+    file : EvaluationFile
+        What asked for it.
+    runs : dict of str to RunResult
+        Name of the data file -> its run.
+    reports : dict of str to Path
+        Name of the data file -> its page.
+    failures : list of str
+        The gates that failed, and metrics without any score; each begins with the name of its data file.
+    """
+
+    file: EvaluationFile
+    runs: dict[str, RunResult]
+    reports: dict[str, Path]
+    failures: list[str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no gate failed, and every metric has a score."""
+        return not self.failures
+
+
+def run_evaluation(
+    file: str | PathLike[str] | Plan,
+    *,
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+    retry_errors: bool = False,
+    events: Callable[[DataRun], RunEvents] = lambda run: RunEvents(),
+) -> EvaluationResult:
+    """Do all that the file of an evaluation asks for. Called again, it goes on where it was interrupted.
+
+    Parameters
+    ----------
+    file : path or Plan
+        The YAML file, or what `make_plan` made of it.
+    overrides : sequence of str
+        ``KEY.PATH=VALUE``, see `geval_local.evaluation.document.read_evaluation`.
+    overwrite : bool
+        Leave to replace runs of another configuration, and pages that this tool did not write.
+    retry_errors : bool
+        Whether rows without a score are scored again.
+    events : callable
+        Gives what is told of each run, and may stop it.
+
+    Returns
+    -------
+    EvaluationResult
+
+    Raises
+    ------
+    GevalError
+        If the file, or anything that it names, cannot be used. Data, metrics, judges and outputs are all checked before
+        the first judge is loaded.
+    Interrupted
+        If a run was stopped. Everything finished is kept.
+    """
+    plan = file if isinstance(file, Plan) else make_plan(read_evaluation(file, overrides), overwrite=overwrite)
+    settings, record = plan.file.settings, plan.file.record
+    keeper = _JudgeKeeper()
+    runs: dict[str, RunResult] = {}
+    reports: dict[str, Path] = {}
+    failed: list[str] = []
+    for run in plan.data:
+        data = settings.data[run.name]
+        result = score_file(
+            run.path,
+            plan.metrics,
+            plan.judges,
+            f"{run.directory}/",
+            formats=settings.outputs.formats,
+            estimator=Estimator(**settings.estimator.model_dump()),
+            threshold=settings.threshold,
+            limit=data.limit,
+            fields=data.fields,
+            columns=settings.outputs.columns,
+            csv_safe=settings.outputs.csv_safe,
+            window=settings.window,
+            use_cache=settings.cache,
+            retry_errors=retry_errors,
+            overwrite=overwrite,
+            metric_names=[one.name for one in settings.metrics],
+            group_by=data.group_by,
+            evaluation=record,
+            load=keeper.load,
+            events=events(run),
+        )
+        runs[run.name] = result
+        metrics = [metric.name for _ in result.judges for metric in plan.metrics]
+        failed += [f"{run.name}: {one}" for one in failures(run.gates, result.summaries, metrics)]
+        if run.page is not None:
+            reports[run.name] = _write_page(run, result)
+    return EvaluationResult(plan.file, runs, reports, failed)
+
+
+def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
+    """Find everything that an evaluation names, and check it; all problems are told at once.
+
+    Raises
+    ------
+    ConfigurationError
+        With every problem and its line.
+    """
+    problems = Problems(file)
+    settings = file.settings
+    metrics = _metrics(file, problems)
+    judges = _judges(file, problems)
+    problems.check()
+    with problems.at("metrics"):
+        check_distinct(metrics)
+    labels: list[str] = []
+    with problems.at("judges"):
+        labels = labels_of(judges)
+    if settings.threshold is not None:
+        _check_on_scales(settings.threshold, metrics, ("threshold",), problems)
+    shared = _gates(file, ("gates",), settings.gates, metrics, labels, problems)
+    directory = file.resolved(settings.outputs.directory)
+    data = []
+    for name, one in settings.data.items():
+        run = DataRun(
+            name,
+            file.resolved(one.file),
+            directory / name,
+            directory / f"{name}.html" if settings.report else None,
+            [*shared, *_gates(file, ("data", name, "gates"), one.gates, metrics, labels, problems)],
+        )
+        data.append(run)
+        with problems.at("data", name):
+            check_file(
+                run.path,
+                metrics,
+                limit=one.limit,
+                fields=one.fields,
+                group_by=one.group_by,
+                columns=settings.outputs.columns,
+            )
+        with problems.at("outputs"):
+            find_target(f"{run.directory}/", settings.outputs.formats)
+        if run.page is not None and directory.is_dir():
+            with problems.at("report"):
+                check_replaceable(check_target(run.page), is_own=is_own_page(run.page), overwrite=overwrite)
+    if settings.outputs.columns and "csv" not in settings.outputs.formats:
+        problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
+    problems.check()
+    return Plan(file, metrics, judges, data)
+
+
+def _metrics(file: EvaluationFile, problems: Problems) -> list[Metric]:
+    metrics = []
+    for place, use in enumerate(file.settings.metrics):
+        with problems.at("metrics", place, "name"):
+            is_file = use.name.endswith((".yaml", ".yml"))
+            metric = Metric.load(file.resolved(use.name) if is_file else use.name)
+            if use.threshold is not None:
+                _check_on_scales(use.threshold, [metric], ("metrics", place, "threshold"), problems)
+                metric = metric.model_copy(update={"threshold": use.threshold})
+            metrics.append(metric if use.steps else metric.with_steps(()))
+    return metrics
+
+
+def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeChoice]:
+    choices = []
+    for place, use in enumerate(file.settings.judges):
+        with problems.at("judges", place, "name"):
+            choice = _choice(file, use)
+            choice.entry()
+            choices.append(choice)
+    return choices
+
+
+def _choice(file: EvaluationFile, use: JudgeUse) -> JudgeChoice:
+    given = use.model_dump()
+    for key in ("models_file", "adapter"):
+        if given[key] is not None:
+            given[key] = file.resolved(given[key])
+    if use.name is not None:
+        # A path that is there is meant from where the file is; anything else is a name.
+        with suppress(OSError, GevalError):
+            path = file.resolved(use.name)
+            given["name"] = str(path) if path.exists() else use.name
+    return JudgeChoice(**given)
+
+
+def _check_on_scales(value: float, metrics: Sequence[Metric], place: tuple[int | str, ...], problems: Problems) -> None:
+    """Refuse a limit that no score of a metric can miss, or none can reach: it was meant on another scale."""
+    for metric in metrics:
+        if not metric.scale.low <= value <= metric.scale.high:
+            problems.add(place, f"{value:g} is outside the scale {metric.scale.text} of {metric.name}")
+
+
+def _gates(
+    file: EvaluationFile,
+    place: tuple[str, ...],
+    specs: Mapping[str, GateSpec],
+    metrics: Sequence[Metric],
+    labels: Sequence[str],
+    problems: Problems,
+) -> list[Gate]:
+    names = [metric.name for metric in metrics]
+    known = {name: [metric] for name, metric in zip(names, metrics, strict=True)}
+    known |= {f"{metric.name}@{label}": [metric] for metric in metrics for label in labels}
+    found = []
+    for name, spec in specs.items():
+        concerned = list(metrics) if name == EVERY_METRIC else known.get(name)
+        if concerned is None:
+            problems.add(
+                (*place, name),
+                f"a gate of {name!r}, and no metric here has that name{nearest(name, [*names, EVERY_METRIC])}",
+                f"The metrics are: {', '.join(names)}; {EVERY_METRIC} means every one.",
+            )
+            continue
+        for figure, text in spec.model_dump(exclude_none=True).items():
+            limit = parse_limit(figure, text)
+            if figure in ("mean", "mean_low"):
+                _check_on_scales(limit.value, concerned, (*place, name, figure), problems)
+            if figure == "passed":
+                without = [one.name for one in concerned if one.threshold is None and file.settings.threshold is None]
+                if without:
+                    problems.add((*place, name, figure), f"passed needs a threshold, and {without[0]} has none")
+            # Results are named by their metric alone where there is one judge.
+            found.append(Gate(figure, limit, name.partition("@")[0] if len(labels) == 1 and "@" in name else name))
+    return found
+
+
+class _JudgeKeeper:
+    """Keeps the judge that was loaded last, for the next data file."""
+
+    def __init__(self) -> None:
+        self._choice: JudgeChoice | None = None
+        self._judge: Judge | None = None
+        self._budget = (0, 0)
+
+    def load(self, choice: JudgeChoice) -> Judge:
+        """Load a judge, or give it once more as it was loaded."""
+        if self._judge is not None and self._choice == choice:
+            # A run that is resumed has set the token budget that it began with.
+            self._judge.engine.batch_tokens, self._judge.engine.limit = self._budget
+            return self._judge
+        if self._judge is not None:
+            from geval_local.models.memory import release_memory
+
+            self._judge = None
+            release_memory()
+        self._judge, self._choice = choice.load(), choice
+        self._budget = self._judge.engine.batch_tokens, self._judge.engine.limit
+        return self._judge
+
+
+def _write_page(run: DataRun, result: RunResult) -> Path:
+    """Write the report of a data file's run."""
+    assert run.page is not None
+    results = result.target.results
+    if results is None:
+        raise ConfigurationError("a run without results has no report")
+    described = described_results(sorted(result.files, key=lambda file: file.suffix == ".csv")[0])
+    return write_report(
+        described.path,
+        run.page,
+        metrics=described.notes,
+        group_by=result.manifest.settings.group_by,
+        signature=described.signatures,
+        manifest=described.facts,
+        title=run.name,
+        fields=described.mapping,
+    )

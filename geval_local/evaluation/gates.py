@@ -1,0 +1,180 @@
+"""Gates: limits on a run's figures that turn its exit code to 1."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from geval_local.questions.tally import QuestionSummary
+from geval_local.summary import Reason, Summary
+
+__all__ = ["EVERY_METRIC", "GATE_PATTERN", "Gate", "Limit", "failures", "parse_limit"]
+
+#: In the place of a metric's name: a gate of all of them.
+EVERY_METRIC = "all"
+#: Reasons that are named for a metric without a score.
+REASONS_NAMED = 3
+GATE_PATTERN = r"^\s*(>=|<=|>|<)\s*([+-]?[0-9]+(\.[0-9]+)?)\s*(%?)\s*$"
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+#: How a failure says which side of the limit the figure is on.
+_WORDS = {">=": "under", "<=": "over", ">": "not over", "<": "not under"}
+_SHARES = ("passed", "unscored")
+_NAMES = {
+    "mean": "the mean",
+    "mean_low": "the lower end of the mean's interval",
+    "passed": "the share that passes",
+    "label_mass": "the mean label mass",
+}
+
+
+class Limit(NamedTuple):
+    """The right-hand side of a gate.
+
+    Attributes
+    ----------
+    sign : str
+        ``>=``, ``<=``, ``>`` or ``<``.
+    value : float
+        The number; a share as 0 to 1.
+    is_share : bool
+        Whether it was written in percent.
+    """
+
+    sign: str
+    value: float
+    is_share: bool
+
+
+def parse_limit(figure: str, text: str) -> Limit:
+    """Read what a figure must reach: ``>= 3.5``, ``<= 2%``.
+
+    Raises
+    ------
+    ValueError
+        If it is no comparison, or a share where there is none; with what to write.
+    """
+    match = re.match(GATE_PATTERN, text)
+    if match is None:
+        example = ">= 90%" if figure == "passed" else "<= 2%" if figure == "unscored" else ">= 3.5"
+        raise ValueError(f'{text!r} is no comparison; write one in quotes, such as "{example}"')
+    sign, number, is_share = match[1], float(match[2]), bool(match[4])
+    if is_share and figure not in _SHARES:
+        raise ValueError(f"{text!r}: {figure} is no share, so its limit is not in percent")
+    value = number / 100 if is_share else number
+    if figure in ("passed", "label_mass") or is_share:
+        if not 0 <= value <= 1:
+            raise ValueError(f"{text!r}: a share is between 0 and 1, or 0% and 100%")
+    elif figure == "unscored" and (value < 0 or value != int(value)):
+        raise ValueError(f"{text!r}: rows are counted in whole numbers; a share is written in percent")
+    return Limit(sign, value, is_share)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One limit.
+
+    Attributes
+    ----------
+    figure : {"mean", "mean_low", "passed", "unscored", "label_mass"}
+        What is looked at.
+    limit : Limit
+        What it must reach.
+    metric : str
+        Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
+    """
+
+    figure: str
+    limit: Limit
+    metric: str = EVERY_METRIC
+
+    def concerns(self, result: str, metric: str) -> bool:
+        """Whether it is a gate of a result, which is named by its metric, or ``metric@judge``."""
+        return self.metric in (EVERY_METRIC, result, metric)
+
+    def failure(self, summary: Summary) -> str | None:
+        """Say why it fails; None if it does not. A figure that does not exist fails it."""
+        sign, limit, is_share = self.limit
+        figure = self._figure(summary)
+        if _SIGNS[sign](figure, limit):
+            return None
+        if self.figure == "unscored":
+            return f"{summary.metric}: {summary.unscored} of {summary.rows} rows are unscored, {_beyond(self.limit)}"
+        shown = f"{limit:.2%}" if is_share else f"{limit:g}"
+        found = "missing" if math.isnan(figure) else f"{figure:.2%}" if is_share else f"{figure:.4g}"
+        return f"{summary.metric}: {_NAMES[self.figure]} {found} is {_WORDS[sign]} {shown}"
+
+    def _figure(self, summary: Summary) -> float:
+        if self.figure == "unscored":
+            return summary.unscored / max(summary.rows, 1) if self.limit.is_share else summary.unscored
+        if self.figure == "passed":
+            return math.nan if summary.passed_share is None else summary.passed_share
+        return {"mean": summary.mean, "mean_low": summary.low, "label_mass": summary.label_mass}[self.figure]
+
+
+def failures(
+    gates: Sequence[Gate],
+    summaries: Sequence[Summary],
+    metrics: Sequence[str] = (),
+    *,
+    answers: Sequence[QuestionSummary] = (),
+) -> list[str]:
+    """Say which gates a run has failed, and which metrics or questions have nothing at all, gates or not.
+
+    Parameters
+    ----------
+    gates : sequence of Gate
+        What the figures must reach.
+    summaries : sequence of Summary
+        The figures, one per judge and metric.
+    metrics : sequence of str
+        The metric of every summary; its name where absent.
+    answers : sequence of QuestionSummary
+        The figures of questions, one per judge and question; of the gates, those of unscored rows are about them.
+
+    Returns
+    -------
+    list of str
+        Empty if none.
+    """
+    found = []
+    for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
+        if summary.rows and not summary.scored:
+            found.append(f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}")
+            continue
+        told = (gate.failure(summary) for gate in gates if gate.concerns(summary.metric, metric))
+        found += [one for one in told if one is not None]
+    for answer in answers:
+        if answer.rows and not answer.answered:
+            found.append(f"{answer.name}: {_why(answer.rows, 'an answer', answer.reasons)}")
+            continue
+        missing = answer.rows - answer.answered
+        limits = (gate.limit for gate in gates if gate.figure == "unscored")
+        found += [
+            f"{answer.name}: {missing} of {answer.rows} rows are unanswered, {_beyond(limit)}"
+            for limit in limits
+            if not _SIGNS[limit.sign](missing / max(answer.rows, 1) if limit.is_share else missing, limit.value)
+        ]
+    return found
+
+
+def _beyond(limit: Limit) -> str:
+    """Say how a count or share of rows misses its limit."""
+    told = f"{limit.value:.2%}" if limit.is_share else f"{limit.value:.4g}"
+    return f"{'more than' if limit.sign == '<=' else _WORDS[limit.sign]} {told}"
+
+
+def _why(rows: int, what: str, reasons: Sequence[Reason]) -> str:
+    told = f"the only row has no {what.split()[-1]}" if rows == 1 else f"none of {rows} rows has {what}"
+    named = "; ".join(
+        reason.text + (f" ({reason.count} rows)" if reason.count > 1 else "") for reason in reasons[:REASONS_NAMED]
+    )
+    return f"{told}: {named}" if named else told

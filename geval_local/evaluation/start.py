@@ -1,0 +1,257 @@
+"""A first file of an evaluation, its metrics and field mapping guessed from the columns of a data file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from geval_local.errors import OutputError
+from geval_local.evaluation.model import schema
+from geval_local.fields import nearest, resolve
+from geval_local.files import write_atomically
+from geval_local.io.samples import read_samples
+from geval_local.metric import Metric, preset_names
+
+__all__ = ["SCHEMA_NAME", "Start", "guess_metrics", "schema_text", "start_evaluation", "write_new"]
+
+SCHEMA_NAME = "evaluation.schema.json"
+DEFAULT_METRICS = ("summarization/coherence",)
+#: Of groups that fit equally well, the one that stands first here.
+PREFERRED = ("rag", "summarization", "correctness", "dialogue", "style")
+#: Rows whose columns are looked at.
+ROWS_SEEN = 100
+COLUMNS_NAMED = 20
+_PLAIN = re.compile(r"[A-Za-z_./][\w./@+-]*")
+_WORDS = {"yes", "no", "true", "false", "null", "on", "off"}
+
+TEMPLATE = """\
+# yaml-language-server: $schema={schema}
+# An evaluation: `geval-local run {name}` does all of it, and goes on where it was interrupted.
+# Paths are relative to this file. A value can be set for one run: --set data.{data}.limit=10
+
+# Name: data file. JSONL, JSON, CSV or Parquet, one sample a row; there may be several.
+data:
+  {data}:
+    file: {file}
+{fields}    # limit: 100             # the first rows only
+    # group_by: document_id  # the field of the document, for the interval of the mean
+
+# Presets (`geval-local metrics list`) or YAML files of your own (`geval-local metrics new`).
+metrics:
+{metrics}  # - name: my_metric.yaml
+  #   threshold: 4         # the score that passes
+  #   steps: false         # no evaluation steps in the form
+
+# Names of `geval-local judges list`, directories, or hub ids in the local cache.
+judges:
+{judges}  # - name: qwen2.5-7b
+  #   dtype: float16
+
+# exact; mode, the likeliest label; or {{kind: sample, n: 20, seed: 0}}
+estimator: exact
+
+# What must hold, or the command ends with exit code 1; `all` means every metric.
+# Figures: mean, mean_low (the lower end of its interval), passed, unscored, label_mass.
+gates:
+  all: {{unscored: "<= 5%"}}
+  # {first}: {{mean: ">= 3.5"}}
+
+# A run directory for each data file, and the reports.
+outputs:
+  directory: runs/{stem}
+  formats: [jsonl]  # csv, parquet
+
+# A page for each data file, {data}.html beside its run.
+report: true
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A file to start from.
+
+    Attributes
+    ----------
+    text : str
+        The YAML.
+    notes : list of str
+        What was guessed, and what is left to be filled in.
+    """
+
+    text: str
+    notes: list[str]
+
+
+def start_evaluation(
+    target: Path, data: Path | None = None, *, metrics: Sequence[str] = (), judges: Sequence[str] = ()
+) -> Start:
+    """Compose the file of an evaluation.
+
+    Parameters
+    ----------
+    target : Path
+        Where it will be.
+    data : Path, optional
+        A data file, whose columns tell the fields, and the metrics where none are named.
+    metrics : sequence of str
+        Presets or YAML files.
+    judges : sequence of str
+        Names; absent, the default judge.
+
+    Raises
+    ------
+    DataError, MetricError
+        If the data file cannot be read, or there is no such metric.
+    """
+    from geval_local.models.registry import load_registry
+
+    notes: list[str] = []
+    columns = [] if data is None else _columns(data)
+    names = list(metrics)
+    if not names:
+        names = guess_metrics(columns) if columns else []
+        if columns:
+            notes.append(
+                f"metrics that its columns fit: {', '.join(names)}"
+                if names
+                else "its columns fit no preset by their names; say under `fields` which column holds what"
+            )
+        names = names or list(DEFAULT_METRICS)
+    loaded = [Metric.load(name) for name in names]
+    mapping, missing = _mapping(loaded, columns)
+    if columns:
+        found = ", ".join(f"{field} from {column}" for field, column in mapping.items())
+        notes.append(f"fields: {found or 'none found'}")
+        if missing:
+            notes.append(f"not found: {', '.join(missing)}; map them to columns under `fields`")
+    name = "first" if data is None else _data_name(data)
+    text = TEMPLATE.format(
+        schema=SCHEMA_NAME,
+        name=target.name,
+        stem=re.sub(r"[^\w.-]+", "_", target.stem),
+        data=name,
+        file=_quoted("data.jsonl" if data is None else _relative(data, target)),
+        fields=_fields_text(mapping, missing, columns),
+        metrics="".join(f"  - {_quoted(_metric_name(one, target))}\n" for one in names),
+        judges="".join(f"  - {_quoted(one)}\n" for one in judges or [load_registry().default]),
+        first=_quoted(loaded[0].name),
+    )
+    return Start(text, notes)
+
+
+def guess_metrics(columns: Sequence[str]) -> list[str]:
+    """Name the presets that fit columns by their names: those of the group that makes use of most columns.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Columns of a data file.
+    """
+    best: tuple[tuple[int, int], list[str]] = ((0, 0), [])
+    groups: dict[str, list[str]] = {}
+    for name in preset_names():
+        groups.setdefault(name.split("/")[0], []).append(name)
+    for group, names in groups.items():
+        used: set[str] = set()
+        for name in names:
+            wanted = tuple(Metric.load(name).fields)
+            found = resolve(wanted, tuple(columns))
+            if len(found) < len(wanted):
+                break
+            used |= set(found.values())
+        else:
+            rank = (len(used), -PREFERRED.index(group) if group in PREFERRED else -len(PREFERRED))
+            if not best[1] or rank > best[0]:
+                best = (rank, names)
+    return best[1]
+
+
+def schema_text() -> str:
+    """Write the JSON schema of an evaluation's file."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
+    """Write a file that is not there yet; say whether it was written.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    text : str
+        Its content.
+    same_will_do : bool
+        Whether a file of that content may be there.
+
+    Raises
+    ------
+    OutputError
+        If there is a file of that name, or it cannot be written.
+    """
+    try:
+        if path.is_symlink() or path.exists():
+            if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+                return False
+            raise OutputError(f"{path} is there already", hint="Choose another name with -o; nothing was changed.")
+        write_atomically(path, text, private=False)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    return True
+
+
+def _columns(data: Path) -> list[str]:
+    samples = [sample for sample in islice(read_samples(data), ROWS_SEEN) if sample.error is None]
+    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
+
+
+def _mapping(metrics: Sequence[Metric], columns: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Map the fields of all metrics to columns by their names; list the fields that have none."""
+    if not columns:
+        return {}, []
+    found: dict[str, str] = {}
+    differing = set()
+    for metric in metrics:
+        for field, column in resolve(tuple(metric.fields), tuple(columns)).items():
+            if found.setdefault(field, column) != column:
+                differing.add(field)  # found by its name in each metric's own way
+    wanted = dict.fromkeys(field for metric in metrics for field in metric.fields)
+    missing = [field for field in wanted if field not in found]
+    return {field: found[field] for field in wanted if field in found and field not in differing}, missing
+
+
+def _fields_text(mapping: dict[str, str], missing: Sequence[str], columns: Sequence[str]) -> str:
+    if not columns:
+        return (
+            "    # fields:               # field of a metric: the column that it is read from\n    #   output: answer\n"
+        )
+    more = ", ..." if len(columns) > COLUMNS_NAMED else ""
+    shown = ", ".join(" ".join(column.split()) for column in columns[:COLUMNS_NAMED])
+    lines = [f"    # Field of a metric: its column. The columns are: {shown}{more}", "    fields:"]
+    lines += [f"      {_quoted(field)}: {_quoted(column)}" for field, column in mapping.items()]
+    lines += [f"      # {field}: COLUMN  # not found by its name{nearest(field, columns)}" for field in missing]
+    return "\n".join(lines) + "\n"
+
+
+def _data_name(data: Path) -> str:
+    stem = data.name.split(".")[0]
+    name = re.sub(r"[^\w-]+", "_", stem, flags=re.ASCII).lstrip("-")[:60]
+    return name or "data"
+
+
+def _metric_name(name: str, target: Path) -> str:
+    return _relative(Path(name), target) if name.endswith((".yaml", ".yml")) else name
+
+
+def _relative(path: Path, target: Path) -> str:
+    return Path(os.path.relpath(path, target.parent)).as_posix()
+
+
+def _quoted(text: str) -> str:
+    """Write a text as a value of YAML."""
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

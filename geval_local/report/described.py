@@ -1,0 +1,91 @@
+"""What the manifest beside a result file tells the page of a run: forms, steps, scales, signatures, judge, input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import UnscorableError
+from geval_local.io.result_manifest import Manifest, read_manifest
+from geval_local.io.results import read_result_rows
+from geval_local.io.samples import Sample
+from geval_local.prompt import render_form
+from geval_local.report.overview import MetricNotes
+
+__all__ = ["DescribedResults", "described_results", "facts", "notes", "signatures"]
+
+
+@dataclass(frozen=True)
+class DescribedResults:
+    """A result file with what its manifest says.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    notes : dict of str to MetricNotes
+        Metric -> its steps, its scale, and the form as the first row fills it.
+    signatures : dict of str to str or None
+        Metric -> signature; None if there is none.
+    facts : mapping or None
+        Judge and input; None without a manifest.
+    mapping : dict of str to str
+        Field of a metric -> its column, where the user named one.
+    """
+
+    path: Path
+    notes: dict[str, MetricNotes]
+    signatures: dict[str, str] | None
+    facts: Mapping[str, Any] | None
+    mapping: dict[str, str]
+
+
+def described_results(path: Path) -> DescribedResults:
+    """Read a result file and its manifest.
+
+    Raises
+    ------
+    DataError
+        If one of them cannot be read.
+    """
+    manifest = read_manifest(path)
+    names = [] if manifest is None else list(manifest.metrics)
+    mapping = {} if manifest is None else dict(manifest.fields)
+    rows = read_result_rows(path)
+    return DescribedResults(
+        path, notes(manifest, names, rows, mapping), signatures(manifest, names), facts(manifest), mapping
+    )
+
+
+def notes(
+    manifest: Manifest | None, metrics: Sequence[str], rows: Sequence[Mapping[str, Any]], mapping: Mapping[str, str]
+) -> dict[str, MetricNotes]:
+    """Give every metric that a manifest describes its steps, its scale, and the form as the first row fills it."""
+    found: dict[str, MetricNotes] = {}
+    for name in metrics:
+        if manifest is None or name not in manifest.metrics:
+            continue
+        metric = manifest.metrics[name].definition
+        found[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
+        for row in rows:
+            try:
+                found[name]["prompt"] = render_form(metric, Sample(row, mapping=mapping).texts(metric.fields)).text
+            except UnscorableError:
+                continue
+            break
+    return found
+
+
+def signatures(manifest: Manifest | None, metrics: Sequence[str]) -> dict[str, str] | None:
+    """Give the signature of every metric that a manifest describes; None if it describes none."""
+    known = {} if manifest is None else manifest.metrics
+    return {name: known[name].signature for name in metrics if name in known} or None
+
+
+def facts(manifest: Manifest | None) -> Mapping[str, Any] | None:
+    """Give the other facts of a run that a manifest holds; None without one."""
+    if manifest is None:
+        return None
+    return {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}

@@ -1,0 +1,338 @@
+"""One file for an evaluation: what it says is done, durably; what is wrong with it is told with its line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
+
+from geval_local import run_evaluation, score_file
+from geval_local.errors import ConfigurationError
+from geval_local.evaluation.document import read_evaluation
+from geval_local.evaluation.execution import make_plan
+from geval_local.evaluation.gates import Gate, failures, parse_limit
+from geval_local.evaluation.model import JudgeUse, schema
+from geval_local.evaluation.start import guess_metrics, start_evaluation
+from geval_local.runs.events import RunEvents
+from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.runs.manifest import read_manifest
+from geval_local.summary import Tally
+from geval_local.testing import MockJudge
+from geval_local.yaml_text import load_yaml
+
+LOAD = JudgeChoice.load
+EVALUATION = """\
+data:
+  first: first.jsonl
+  second:
+    file: second.csv
+    fields: {output: answer}
+metrics:
+  - clarity.yaml
+judges:
+  - tiny
+gates:
+  clarity: {unscored: "<= 50%", mean: ">= 1"}
+outputs: out
+report: true
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    (tmp_path / "tiny").symlink_to(judge_directory())
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    write_rows(tmp_path / "first.jsonl", good_rows(6))
+    (tmp_path / "second.csv").write_text("source,answer\nA tale.,It ends.\nA tale.,\n", encoding="utf-8")
+    (tmp_path / "evaluation.yaml").write_text(EVALUATION, encoding="utf-8")
+    # The judge is found as any other, and answers at no cost.
+    monkeypatch.setattr(JudgeChoice, "load", lambda self: MockJudge(name=self.label()))
+    monkeypatch.setattr(JudgeChoice, "check", lambda self: None)
+    return tmp_path
+
+
+def go(here: Path, *arguments: object):
+    return run("run", "evaluation.yaml", *arguments, home=here / "home")
+
+
+# --- what it does ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_all_of_it_is_done_with_the_figures_of_score(here, monkeypatch):
+    loads: list[str] = []
+    monkeypatch.setattr(JudgeChoice, "load", lambda self: loads.append(str(self.name)) or LOAD(self))
+    done = go(here)
+    assert done.exit_code == 0, done.stderr
+    assert len(loads) == 1
+    lines = done.stdout.splitlines()
+    assert any(line.split()[:3] == ["first", "clarity", "6/6"] for line in lines)
+    assert any(line.split()[:3] == ["second", "clarity", "1/2"] for line in lines)
+    assert "unscored in clarity of second:" in done.stdout
+    for page in ("first", "second"):
+        assert "<html" in (here / "out" / f"{page}.html").read_text(encoding="utf-8")
+    alone = score_file("first.jsonl", "clarity.yaml", JudgeChoice(str(here / "tiny")), "alone.jsonl", use_cache=False)
+    assert alone.files[0].read_bytes() == (here / "out" / "first" / "scores.jsonl").read_bytes()
+    assert read_rows(here / "out" / "second" / "scores.jsonl")[1]["geval"]["clarity"]["score"] is None
+
+
+def test_the_manifests_hold_the_hash_of_the_file_and_what_was_set(here):
+    assert go(here, "--set", "data.first.limit=2", "--set", "report=false").exit_code == 0
+    record = read_manifest(here / "out" / "first").settings.evaluation
+    assert record.sha256 == hashlib.sha256(EVALUATION.encode()).hexdigest()
+    assert record.overrides == ["data.first.limit=2", "report=false"]
+    plain = read_evaluation("evaluation.yaml").record
+    assert plain.settings_sha256 != record.settings_sha256
+    assert read_evaluation("evaluation.yaml", record.overrides).record == record
+    (here / "evaluation.yaml").write_text("# a comment\n" + EVALUATION, encoding="utf-8")
+    assert read_evaluation("evaluation.yaml").record.settings_sha256 == plain.settings_sha256
+    assert not (here / "out" / "first.html").exists()
+    assert len(read_rows(here / "out" / "first" / "scores.jsonl")) == 2
+
+
+def test_a_gate_that_fails_exits_with_1_and_json_says_which(here):
+    done = go(here, "--set", "gates.clarity.mean=>= 4.9", "--json")
+    assert done.exit_code == 1
+    record = json.loads(done.stdout)
+    assert [one.split(": the mean")[0] for one in record["failed_gates"]] == ["first: clarity", "second: clarity"]
+    assert set(record["data"]) == {"first", "second"}
+    assert record["data"]["second"]["metrics"]["clarity"]["unscored"] == 1
+    assert "gate failed: first: clarity: the mean" in done.stderr
+    assert go(here, "--set", "data.second.gates={clarity: {unscored: <= 0}}").exit_code == 1
+    assert go(here).exit_code == 0
+
+
+def test_an_interrupted_evaluation_goes_on(here):
+    class Once(RunEvents):
+        def should_stop(self) -> bool:
+            return True
+
+    with pytest.raises(KeyboardInterrupt):
+        run_evaluation("evaluation.yaml", events=lambda one: Once() if one.name == "second" else RunEvents())
+    first = (here / "out" / "first" / "scores.jsonl").stat().st_mtime_ns
+    assert not (here / "out" / "second" / "scores.jsonl").exists()
+    result = run_evaluation("evaluation.yaml")
+    assert result.passed
+    assert list(result.runs) == ["first", "second"]
+    assert set(result.reports) == {"first", "second"}
+    assert (here / "out" / "first" / "scores.jsonl").stat().st_mtime_ns >= first
+    whole = go(here, "--set", "outputs.directory=whole")
+    assert whole.exit_code == 0
+    for name in ("first", "second"):
+        a, b = (here / place / name / "scores.jsonl" for place in ("out", "whole"))
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_another_metric_is_another_configuration_unless_it_may_be_replaced(here):
+    assert go(here).exit_code == 0
+    (here / "other.yaml").write_text(METRIC.replace("clarity", "other"), encoding="utf-8")
+    more = ("--set", "metrics.1=other.yaml")
+    refused = go(here, *more)
+    assert refused.exit_code == 2
+    assert "metrics were clarity, are clarity, other" in refused.stderr
+    assert go(here, *more, "--overwrite").exit_code == 0
+
+
+def test_several_judges_are_gated_by_name(here):
+    judges = "judges=[{name: tiny}, {name: tiny, style: completion, engine: padded}]"
+    done = go(here, "--set", judges, "--set", "data={first: first.jsonl}", "--json")
+    assert done.exit_code == 0, done.stderr
+    results = list(json.loads(done.stdout)["data"]["first"]["metrics"])
+    assert len(results) == 2
+    assert all(name.startswith("clarity@") for name in results)
+    gate = "gates={'" + results[1] + "': {mean: '> 4.99'}}"
+    failed = go(here, "--set", judges, "--set", "data={first: first.jsonl}", "--set", gate, "--json")
+    assert failed.exit_code == 1, failed.stderr
+    assert len(json.loads(failed.stdout)["failed_gates"]) == 1
+
+
+def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
+    (here / "out").mkdir()
+    (here / "out" / "second.html").write_text("mine", encoding="utf-8")
+    monkeypatch.setattr(JudgeChoice, "load", None)
+    done = go(here)
+    assert done.exit_code == 2
+    assert "second.html exists" in done.stderr
+    assert (here / "out" / "second.html").read_text(encoding="utf-8") == "mine"
+
+
+# --- what is wrong with it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("metrics:", "metrcs:", ["line 6: unknown key 'metrcs', did you mean 'metrics'?", "key 'metrics' is missing"]),
+        ("fields:", "filds:", ["line 5: unknown key 'data.second.filds', did you mean 'fields'?"]),
+        ("  - tiny", "  - {name: tiny, dtyp: float32}", ["line 9: unknown key 'judges.0.dtyp', did you mean 'dtype'?"]),
+        ("  - tiny", "  - {name: tiny, dtype: flaot32}", ["line 9: judges.0.dtype", "did you mean 'float32'?"]),
+        ("  - tiny", "  - tinny", ["line 9: there is no judge 'tinny'"]),
+        ("clarity.yaml", "summarization/coherenc", ["line 7: there is no preset metric", "summarization/coherence"]),
+        ("clarity: {", "clarty: {", ["line 11: a gate of 'clarty'", "did you mean 'clarity'"]),
+        ('">= 1"', '"at least 1"', ["line 11: gates.clarity.mean: 'at least 1' is no comparison", '">= 3.5"']),
+        ('">= 1"', '">= 60%"', ["mean is no share"]),
+        ('">= 1"', '">= 6"', ["line 11: 6 is outside the scale 1-5 of clarity"]),
+        ('mean: ">= 1"', 'passed: ">= 90%"', ["line 11: passed needs a threshold, and clarity has none"]),
+        ('">= 1"', ">= 1", ["not valid YAML", "in quotes"]),
+        ("first.jsonl", "absent.jsonl", ["line 2: there is no file", "absent.jsonl"]),
+        ("output: answer", "output: answr", ["line 3: 'output' is mapped to 'answr'", "did you mean 'answer'"]),
+        ("report: true", 'report: "yes"', ["line 13: report: Input should be a valid boolean"]),
+        ("first: first", "../first: first", ["line 2: data.../first", "name is that of a directory"]),
+        ("outputs: out", "outputs: {directory: out, columns: [id]}", ["line 12: columns are about CSV"]),
+        (EVALUATION, "- a\n- b\n", ["an evaluation is a mapping"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_line(here, monkeypatch, old, new, told):
+    text = EVALUATION.replace(old, new)
+    assert text != EVALUATION
+    (here / "evaluation.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(JudgeChoice, "load", None)
+    done = go(here)
+    assert done.exit_code == 2, done.stderr
+    message = " ".join(done.stderr.split())
+    for part in told:
+        assert part in message, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (here / "out").exists()
+
+
+def test_all_problems_are_told_at_once(here):
+    text = EVALUATION.replace("clarity.yaml", "nothing/here").replace("- tiny", "- tinny")
+    (here / "evaluation.yaml").write_text(text, encoding="utf-8")
+    done = go(here, "--check")
+    assert done.exit_code == 2
+    assert "line 7" in done.stderr
+    assert "line 9" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("judges.0.dtyp=float32", "--set judges.0.dtyp=float32: unknown key 'judges.0.dtyp', did you mean 'dtype'?"),
+        ("data.first.limit=many", "--set data.first.limit=many: data.first.limit: Input should be a valid integer"),
+        ("judges.3=nano", "is a list of 1, and '3' is no place in it"),
+        ("report.x=1", "report is True and holds no keys"),
+        ("limit", "sets nothing"),
+        ("window=[", "is not valid YAML"),
+        ("metrics.0.name=nothing/here", "--set metrics.0.name=nothing/here: there is no preset metric"),
+    ],
+)
+def test_what_is_set_wrongly_is_told_by_its_text(here, given, told):
+    done = go(here, "--check", "--set", given)
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())
+
+
+def test_values_that_are_set_have_the_types_of_yaml(here):
+    overrides = ["judges.0.dtype=float64", "data.first.limit=3", "gates.clarity.mean=>= 2", "cache=no", "judges.1=nano"]
+    with pytest.raises(ConfigurationError, match="--set cache=no: cache: Input should be a valid boolean"):
+        read_evaluation("evaluation.yaml", overrides)
+    settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings
+    assert settings.judges == [JudgeUse(name="tiny", dtype="float64"), JudgeUse(name="nano")]
+    assert settings.data["first"].limit == 3
+    assert settings.gates["clarity"].mean == ">= 2"
+    assert settings.cache is False
+
+
+def test_paths_are_relative_to_the_file(here, monkeypatch):
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    done = run("run", "../evaluation.yaml", "--set", "report=false", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert (here / "out" / "first" / "scores.jsonl").is_file()
+    assert list((here / "elsewhere").iterdir()) == []
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_judges_keys_are_those_of_loading():
+    assert set(JudgeUse.model_fields) == {field.name for field in fields(JudgeChoice)}
+
+
+def test_limits_and_gates():
+    assert parse_limit("unscored", "<= 2%") == ("<=", 0.02, True)
+    assert parse_limit("mean", ">3") == (">", 3.0, False)
+    for figure, text in (("unscored", "<= 1.5"), ("passed", ">= 1.2"), ("label_mass", ">= 90%"), ("mean", "3.5")):
+        with pytest.raises(ValueError, match=r"share|comparison|whole"):
+            parse_limit(figure, text)
+    from geval_local.score import Score
+
+    tally = Tally("m")
+    for row, value in enumerate((2.0, 4.0), start=1):
+        score = Score("m", value, probabilities={}, label_mass=0.9, passed=value >= 3, threshold=3.0)
+        tally.add("r", row, score)
+    tally.add("r", 3, Score.unscored("m", "empty"))
+    summary = tally.summary()
+    expected = {
+        ("mean", ">= 3"): None,
+        ("mean", "> 3"): "m: the mean 3 is not over 3",
+        ("mean", "<= 2.5"): "m: the mean 3 is over 2.5",
+        ("passed", ">= 60%"): "m: the share that passes 50.00% is under 60.00%",
+        ("unscored", "<= 0"): "m: 1 of 3 rows are unscored, more than 0",
+        ("unscored", "<= 40%"): None,
+        ("label_mass", ">= 0.95"): "m: the mean label mass 0.9 is under 0.95",
+    }
+    for (figure, text), told in expected.items():
+        assert Gate(figure, parse_limit(figure, text)).failure(summary) == told
+    other = Gate("mean", parse_limit("mean", ">= 5"), "another")
+    assert failures([other], [summary]) == []
+
+
+# --- to start from --------------------------------------------------------------------------------------------------
+
+
+def test_init_guesses_metrics_and_fields_and_its_file_runs(here):
+    (here / "rag.csv").write_text(
+        "user_query,retrieved_chunks,answer\nWhen?,On Monday the ferry stops.,On Monday.\n", encoding="utf-8"
+    )
+    done = run("init", "rag.csv", "-j", "tiny", "-o", "rag.yaml", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    text = (here / "rag.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=evaluation.schema.json\n")
+    document = load_yaml(text)[0]
+    assert document["metrics"] == ["rag/answer_relevance", "rag/context_relevance", "rag/faithfulness"]
+    mapping = {"question": "user_query", "output": "answer", "context": "retrieved_chunks"}
+    assert document["data"]["rag"]["fields"] == mapping
+    assert run("run", "rag.yaml", "--check", home=here / "home").exit_code == 0
+    described = json.loads((here / "evaluation.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(document, described)
+    before = {path: path.read_bytes() for path in here.glob("*.*ml")}
+    again = run("init", "rag.csv", "-o", "rag.yaml", home=here / "home")
+    assert again.exit_code == 2
+    assert "is there already" in again.stderr
+    assert {path: path.read_bytes() for path in here.glob("*.*ml")} == before
+
+
+def test_init_without_data_or_with_strange_columns(here):
+    text = start_evaluation(here / "plain.yaml").text
+    jsonschema.validate(load_yaml(text)[0], schema())
+    (here / "odd: name.csv").write_text('"a: b",Outptu\nx,y\n', encoding="utf-8")
+    start = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
+    document = load_yaml(start.text)[0]
+    assert document["data"]["odd_name"]["file"] == "odd: name.csv"
+    assert "did you mean 'Outptu'" in start.text
+    assert any("not found: source, output" in note for note in start.notes)
+    assert guess_metrics(["source", "output"])[0].startswith("summarization/")
+    assert guess_metrics(["x"]) == []
+    assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]
+
+
+def test_the_schema_knows_what_the_model_knows(here):
+    done = run("init", "--schema", home=here / "home")
+    assert done.exit_code == 0
+    described = json.loads(done.stdout)
+    jsonschema.Draft202012Validator.check_schema(described)
+    document = load_yaml(EVALUATION)[0]
+    jsonschema.validate(document, described)
+    for wrong in ({"metrcs": []}, {"report": "yes"}, {"gates": {"clarity": {"mean": "at least 3"}}}, {"judges": [3]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(document | wrong, described)
+    assert make_plan(read_evaluation("evaluation.yaml")).metrics[0].name == "clarity"
