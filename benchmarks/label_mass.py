@@ -26,8 +26,8 @@ from geval_local import Judge, Metric
 from geval_local.audit import example_samples
 from geval_local.metric import preset_names
 from geval_local.prompt import form_filler
+from geval_local.questions import looks
 from geval_local.scale import Scale
-from geval_local.tokens import label_forms, requests
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WORDS: list[Any] = [
@@ -51,18 +51,17 @@ def metrics() -> list[Metric]:
 @contextmanager
 def as_before() -> Iterator[None]:
     """Leave the request out of every form."""
-    kept = requests.form_filler, label_forms.render_form
+    kept = looks.form_filler
 
-    def filler(metric: Metric) -> Any:
-        fill = form_filler(metric)
+    def filler(metric: Metric, look: int = 0) -> Any:
+        fill = form_filler(metric, look)
         return lambda fields: replace(fill(fields), request="")
 
-    requests.form_filler = filler
-    label_forms.render_form = lambda metric, fields: filler(metric)(fields)
+    looks.form_filler = filler
     try:
         yield
     finally:
-        requests.form_filler, label_forms.render_form = kept
+        looks.form_filler = kept
 
 
 def mass(judge: Judge, metric: Metric, rows: int) -> float:

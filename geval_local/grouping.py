@@ -15,7 +15,7 @@ import numpy as np
 
 from geval_local.fields import ALIASES, lookup
 
-__all__ = ["EVERY_ROW", "Documents", "documents_of"]
+__all__ = ["EVERY_ROW", "Documents", "document_field", "documents_of"]
 
 #: ``--group-by row`` says that every row is a document of its own, unless there is a column of that name.
 EVERY_ROW = "row"
@@ -100,3 +100,14 @@ def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tup
     for row in rows:
         documents.add(row)
     return documents.field, documents.told
+
+
+def document_field(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> str | None:
+    """Find the field that names the document of rows that are compared with each other: given, or the first known one.
+
+    Unlike `documents_of` it asks for no second document: all rows of a file may be for one.
+    """
+    if group_by is not None:
+        return group_by
+    names = (*DOCUMENT_FIELDS, *SOURCE_FIELDS)
+    return next((name for row in rows for name in names if row.get(name) not in (None, "")), None)

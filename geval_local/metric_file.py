@@ -20,6 +20,7 @@ from geval_local.scale import Scale
 from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = [
+    "MOST_LOOKS",
     "Problem",
     "Reading",
     "explain_problem",
@@ -34,6 +35,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
 #: Longer names make no file names.
 MAX_NAME = 200
+#: As many endings of forms as there are; see `geval_local.questions.looks`.
+MOST_LOOKS = 6
 _ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w.\[\]-]*(?: +[\w.\[\]-]+)*)\s*\}\}")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
@@ -239,6 +242,36 @@ def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Prob
         found += _field_problems(parts, known)
     if "scale" in known:
         found += _scale_problems(parts, known)
+    if "looks" in known and not 1 <= parts["looks"] <= MOST_LOOKS:
+        found.append(Problem(("looks",), f"a metric has 1 to {MOST_LOOKS} looks, not {parts['looks']}"))
+    elif {"looks", "template"} <= set(known) and parts["looks"] > 1 and parts["template"] is not None:
+        found.append(Problem(("looks",), "a template is used to the letter, so it has one look"))
+    if "pair" in known and parts["pair"] is not None:
+        found += _pair_problems(parts, known)
+    return found
+
+
+def _pair_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
+    first, second = parts["pair"]
+    found = []
+    if first == second:
+        found.append(Problem(("pair",), f"{first!r} cannot be compared with itself"))
+    if "fields" in known:
+        fields = list(parts["fields"])
+        unknown = [name for name in (first, second) if name not in fields]
+        found += [
+            Problem(("pair",), f"{name!r} is not one of the fields {', '.join(fields)}{nearest(name, fields)}")
+            for name in unknown
+        ]
+    if "scale" in known:
+        values = parts["scale"].values
+        rest = values[2:]
+        if values[0] <= values[1] or any(value != (values[0] + values[1]) / 2 for value in rest):
+            found.append(
+                Problem(
+                    ("scale",), "of a pair: first label above the second, others in the middle: A: 1, B: 0, tie: .5"
+                )
+            )
     return found
 
 

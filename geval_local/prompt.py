@@ -14,7 +14,7 @@ from pathlib import Path
 from geval_local.errors import DataError, MetricError
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
-from geval_local.metric import Metric
+from geval_local.metric import LOOK_HEADINGS, PAIR_CUE, PAIR_HEADING, Metric
 from geval_local.scale import Scale
 
 __all__ = [
@@ -76,13 +76,15 @@ class Prompt:
         return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
 
 
-def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
+def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], Prompt]:
     """Get ready to fill a metric's form for many samples: what they share is composed once.
 
     Parameters
     ----------
     metric : Metric
         Steps, where wanted, are already in it.
+    look : int
+        Which of the metric's looks, from 0. Looks differ in how the form ends, so that they share all before it.
 
     Returns
     -------
@@ -93,12 +95,14 @@ def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     if metric.template is not None:
         template = metric.template
         return lambda fields: _fill_template(template, lambda name: fields[placeholder_field(name, fields)])
-    cue = f"- {metric.title}:"
+    cue = f"- {metric.title}:" if metric.pair is None else f"- {metric.title}{PAIR_CUE}:"
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
-    ending = f"\n\n{FORM_HEADING}\n\n"
-    request = _answer_request(cue, metric.scale)
+    # Every other look lists the labels from the last to the first.
+    labels = metric.scale.labels[::-1] if look % 2 else metric.scale.labels
+    ending = f"\n\n{_form_heading(metric, labels, look)}\n\n"
+    request = _answer_request(cue, labels)
 
     def fill(fields: Mapping[str, str]) -> Prompt:
         parts = [part for opening, name in zip(openings, names, strict=True) for part in (opening, fields[name])]
@@ -234,13 +238,21 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
     )
 
 
-def _answer_request(cue: str, scale: Scale) -> str:
+def _form_heading(metric: Metric, labels: Sequence[str], look: int) -> str:
+    if look == 0:
+        return FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
+    return LOOK_HEADINGS[look - 1].replace("{labels}", ", ".join(_shown(labels, "")))
+
+
+def _shown(labels: Sequence[str], lead: str) -> list[str]:
+    """List labels, of many the first two and the last."""
+    lines = [lead + label for label in labels]
+    return lines if len(lines) <= LABELS_SHOWN else [*lines[:2], "...", lines[-1]]
+
+
+def _answer_request(cue: str, labels: Sequence[str]) -> str:
     """Show a chat model the lines that it may answer with: what it sees written it writes, in the same words."""
-    labels = list(scale.labels)
-    shown = [f"{cue} {label}" for label in (labels if len(labels) <= LABELS_SHOWN else [*labels[:2], labels[-1]])]
-    if len(labels) > LABELS_SHOWN:
-        shown.insert(2, "...")
-    return "\n".join([ANSWER_REQUEST, "", *shown])
+    return "\n".join([ANSWER_REQUEST, "", *_shown(labels, f"{cue} ")])
 
 
 def _instructions(metric: Metric) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from geval_local.scale import Scale
 if TYPE_CHECKING:
     from geval_local.metric import Metric
 
-__all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "Outcome", "Score", "estimate"]
+__all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "LookFigures", "Outcome", "Score", "estimate"]
 
 #: Below this label mass a score names the tokens that took the rest, and a row counts as one of low mass.
 LOW_LABEL_MASS = 0.9
@@ -273,6 +273,21 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
     return distribution.score
 
 
+class LookFigures(NamedTuple):
+    """What one look at a sample came to.
+
+    Attributes
+    ----------
+    score : float
+        By the same estimator as the whole, on the metric's scale.
+    label_mass : float
+        Probability that the model's next text is any label, 0-1.
+    """
+
+    score: float
+    label_mass: float
+
+
 @dataclass(frozen=True)
 class Score:
     """The figures of one sample on one metric.
@@ -310,6 +325,9 @@ class Score:
         Length of the filled form in tokens, 0 if it was never tokenized.
     dropped_tokens : int
         Tokens removed from the field that the metric allows to shorten; 0 almost always.
+    looks : tuple of LookFigures
+        What each look at the sample came to, where there are several; see `geval_local.questions.looks`. All other
+        figures are those of the mean distribution.
     error : str or None
         Why the sample is unscored.
     """
@@ -330,6 +348,7 @@ class Score:
     other_tokens: tuple[tuple[str, float], ...] = ()
     prompt_tokens: int = 0
     dropped_tokens: int = 0
+    looks: tuple[LookFigures, ...] = ()
     error: str | None = None
 
     @classmethod
@@ -344,8 +363,9 @@ class Score:
         other_tokens: tuple[tuple[str, float], ...] = (),
         prompt_tokens: int = 0,
         dropped_tokens: int = 0,
+        looks: Sequence[Distribution] = (),
     ) -> Score:
-        """Derive every figure from a label distribution."""
+        """Derive every figure from a label distribution, the mean of several `looks` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
         return cls(
             metric=metric,
@@ -363,6 +383,9 @@ class Score:
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,
+            looks=tuple(
+                LookFigures(estimate(look, estimator, sample_key=sample_key), look.label_mass) for look in looks
+            ),
         )
 
     @classmethod
@@ -374,6 +397,12 @@ class Score:
     def is_scored(self) -> bool:
         """Whether there is a value."""
         return self.error is None
+
+    @property
+    def look_spread(self) -> float:
+        """Standard deviation of the looks' scores, on the metric's scale: what the wording did; NaN for one look."""
+        values = [look.score for look in self.looks]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
     def __float__(self) -> float:
         return self.value
@@ -408,6 +437,12 @@ class Score:
             record["calibrated"] = self.calibrated
         if self.other_tokens:
             record["other_tokens"] = [list(pair) for pair in self.other_tokens]
+        if self.looks:
+            record |= {
+                "look_scores": [look.score for look in self.looks],
+                "look_masses": [look.label_mass for look in self.looks],
+                "look_spread": self.look_spread,
+            }
         record["prompt_tokens"] = self.prompt_tokens
         if self.dropped_tokens:
             record["dropped_tokens"] = self.dropped_tokens
@@ -430,6 +465,8 @@ class Outcome:
         Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
     error : str or None
         Why there is no score.
+    looks : tuple of ndarray of float64, shape (labels,)
+        ``log P(l | form)`` of every look where `label_logprobs` is the mean over several.
     """
 
     label_logprobs: NDArray[np.float64] | None = None
@@ -438,6 +475,7 @@ class Outcome:
     dropped_tokens: int = 0
     sample_key: int = 0
     error: str | None = None
+    looks: tuple[NDArray[np.float64], ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
         """Derive the score.
@@ -462,4 +500,5 @@ class Outcome:
             other_tokens=self.other_tokens,
             prompt_tokens=self.prompt_tokens,
             dropped_tokens=self.dropped_tokens,
+            looks=[Distribution(metric.scale, look) for look in self.looks],
         )

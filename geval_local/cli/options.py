@@ -12,6 +12,7 @@ from geval_local.cli.completion import complete_judge
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from geval_local.metric import Metric
     from geval_local.score import Estimator
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "JudgeName",
     "JudgeNames",
     "Level",
+    "Looks",
     "MaxUnscored",
     "ModelsFile",
     "New",
@@ -51,6 +53,7 @@ __all__ = [
     "Workers",
     "check_csv",
     "read_estimators",
+    "with_looks",
 ]
 
 _LOADING = "Loading"
@@ -111,6 +114,17 @@ CsvSafe = Annotated[
     ),
 ]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Score the rows again that have no score so far.")]
+Looks = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=6,
+        help="Rate every sample at the end of N forms, which ask in other words and list the labels upwards and "
+        "downwards, and take the mean. Absent: as the metric says, once.",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     str | None,
     typer.Option(
@@ -288,3 +302,20 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
     from geval_local.score import Estimator
 
     return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))
+
+
+def with_looks(metric: Metric, looks: int | None) -> Metric:
+    """Let a metric look at every sample so many times; None leaves it as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is a prompt used to the letter, which has one look.
+    """
+    if looks is None or looks == metric.looks:
+        return metric
+    if metric.template is not None:
+        raise ConfigurationError(
+            f"{metric.name} is a prompt used to the letter, so it has one look", hint="Leave --looks out."
+        )
+    return metric.model_copy(update={"looks": looks})

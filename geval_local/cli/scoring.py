@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.metric import Metric
 
-__all__ = ["follow", "shown_run"]
+__all__ = ["follow", "shown_run", "watch"]
 
 WORKERS_LOAD = "workers load the judge"
 
@@ -47,18 +47,23 @@ def follow(
     gates : sequence of Gate
         What the figures must reach.
     results, judges : int
-        How many outcomes a row has (metrics or forms, times judges), and how many judges there are.
+        How many outcomes a row has (metrics and their looks, or forms, times judges), and how many judges there are.
     as_json, command
         See `show_result`.
     """
-    stopper = Stopper()
-    with stopper.listening(), show_progress() as progress:
-        result = run(shown_run(stopper, progress, file, results, judges))
+    result = watch(run, file, results=results, judges=judges)
     failed = failures(gates, result.summaries, answers=result.answers)
     show = show_decisions if result.answers else show_result
     show(result, failed, as_json=as_json, command=command)
     if failed:
         raise typer.Exit(EXIT_GATE)
+
+
+def watch(run: Callable[[RunEvents], RunResult], file: str, *, results: int, judges: int) -> RunResult:
+    """Follow a run to its end as `follow` does, and show nothing of its figures."""
+    stopper = Stopper()
+    with stopper.listening(), show_progress() as progress:
+        return run(shown_run(stopper, progress, file, results, judges))
 
 
 def shown_run(stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> RunEvents:

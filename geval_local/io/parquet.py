@@ -25,6 +25,8 @@ _TYPES = {
     "probabilities": pa.map_(pa.string(), pa.float64()),
     "mode": pa.string(),
     "passed": pa.bool_(),
+    "look_scores": pa.list_(pa.float64()),
+    "look_masses": pa.list_(pa.float64()),
     "other_tokens": pa.list_(_OTHER_TOKEN),
     "prompt_tokens": pa.int64(),
     "dropped_tokens": pa.int64(),

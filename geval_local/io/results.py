@@ -18,7 +18,7 @@ from geval_local.errors import DataError
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.rows import read_rows
 from geval_local.io.text_formats import FIGURES
-from geval_local.score import Score
+from geval_local.score import LookFigures, Score
 
 __all__ = [
     "Record",
@@ -256,6 +256,7 @@ def _score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
         threshold=_number(figures, "threshold", where),
         threshold_probability=_number(figures, "threshold_probability", where),
         passed={"true": True, "false": False}.get(str(figures.get("passed")).lower()),
+        looks=_looks(figures, where),
         other_tokens=_other_tokens(figures, where),
         prompt_tokens=tokens,
         dropped_tokens=int(_number(figures, "dropped_tokens", where) or 0),
@@ -286,6 +287,14 @@ def _probabilities(figures: Mapping[str, Any], where: str) -> dict[str, float] |
     if wrong:
         raise DataError(f"{where}: the probability of the label {wrong[0]!r:.80} is not between 0 and 1", hint=_HINT)
     return {label: p for label, p in by_label.items() if p is not None}
+
+
+def _looks(figures: Mapping[str, Any], where: str) -> tuple[LookFigures, ...]:
+    scores, masses = (_parsed(figures, name, where) or () for name in ("look_scores", "look_masses"))
+    try:
+        return tuple(LookFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: look_scores and look_masses are not as many numbers each", hint=_HINT) from error
 
 
 def _other_tokens(figures: Mapping[str, Any], where: str) -> tuple[tuple[str, float], ...]:

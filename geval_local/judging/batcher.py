@@ -28,6 +28,7 @@ from geval_local.judging.decisions import DecisionWork
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
+from geval_local.questions.looks import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.requests import Prepared
@@ -112,7 +113,8 @@ class _ScoreWork:
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Score]:
         return [
-            outcome.score(self._metric, estimator=self._estimator, threshold=self._threshold) for outcome in outcomes
+            outcome.score(self._metric, estimator=self._estimator, threshold=self._threshold)
+            for outcome in mean_outcomes(self._metric, outcomes)
         ]
 
 

@@ -22,6 +22,7 @@ from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
+from geval_local.questions.looks import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
@@ -330,9 +331,11 @@ class Scorer(ABC):
                 for place, entries in zip(group, prepared, strict=True):
                     metric = metrics[place]
                     limit = metric.threshold if threshold is None else threshold
+                    read = itertools.islice(readouts, len(entries))
+                    outcomes = [self.outcome(entry, readout) for entry, readout in zip(entries, read, strict=True)]
                     columns[place] = [
-                        self.outcome(entry, readout).score(metric, estimator=estimator, threshold=limit)
-                        for entry, readout in zip(entries, itertools.islice(readouts, len(entries)), strict=True)
+                        outcome.score(metric, estimator=estimator, threshold=limit)
+                        for outcome in mean_outcomes(complete[place], outcomes)
                     ]
             yield from map(list, zip(*columns, strict=True))
 
@@ -441,6 +444,11 @@ class Scorer(ABC):
         metric : Metric
             With its final evaluation steps (see `with_steps`).
         samples : sequence of Sample
+
+        Returns
+        -------
+        list of Prepared
+            `Metric.forms` of them for every sample, side by side; `mean_outcomes` brings their outcomes together.
         """
         return self._maker(metric).prepare(samples)
 

@@ -115,7 +115,13 @@ class AskedMetrics(Asked):
         self, place: int, counts: Sequence[dict[str, int]], definitions: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
         """See `Asked.record`."""
-        return {"definition": definitions.get(self.names[place]), **counts[place]}
+        forms = self.metrics[place].forms
+        # Where a row fills several forms, the counts are of forms.
+        return {
+            "definition": definitions.get(self.names[place]),
+            **counts[place],
+            **({"forms": forms} if forms > 1 else {}),
+        }
 
 
 class AskedQuestions(Asked):

@@ -247,11 +247,13 @@ class _Completion:
         """How many outcomes there will be, as far as that can be told before the file is read."""
         file, limit = self.run.manifest.input, self.run.manifest.settings.limit
         rows = file.rows
-        if rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
+        if self.run.manifest.settings.pairs is not None:
+            limit = None
+        elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
         if rows is not None and limit is not None:
             rows = min(rows, limit)
-        return None if rows is None else rows * len(self.run.metrics) * len(self.run.manifest.judges)
+        return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
 
     def _loader(self) -> Callable[[JudgeRecord], Judge]:
         """Say how judges are loaded: here, or, without a word to this process, on the workers of a cluster."""

@@ -132,7 +132,9 @@ def _held(
         with open_directory(directory, manifest, is_new=is_new) as run:
             if not is_new:
                 labels = [len(metric.scale.labels) for metric in run.metrics]
-                run.store.verify(labels, [judge.complete for judge in manifest.judges], manifest.input.rows)
+                rows = manifest.input.rows
+                due = None if rows is None else [rows * metric.forms for metric in run.metrics]
+                run.store.verify(labels, [judge.complete for judge in manifest.judges], due)
             if retry_errors and run.store.take_errors_back(range(len(manifest.judges))):
                 for judge in manifest.judges:
                     judge.complete = False

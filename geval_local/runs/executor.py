@@ -26,7 +26,7 @@ _Item = TypeVar("_Item")
 
 #: Turns samples into what the engine takes, for the metrics of a group: one list for each of them.
 Preparer = Callable[[Sequence[Sample]], "list[list[Prepared]]"]
-#: A metric of a group, the place of a row in the window, and what the engine takes for the two.
+#: A metric of a group, the number of a form of it in the store, and what the engine takes for the two.
 _Part = tuple[int, int, "Prepared"]
 
 
@@ -43,7 +43,8 @@ class Window:
     samples : list of Sample
         The rows.
     prepared : tuple of (list of list of Prepared, or None)
-        One per group of metrics, with one list for each of them; None where every row has its outcomes already.
+        One per group of metrics, with one list for each of them that holds all forms of a row side by side; None where
+        every row has its outcomes already.
     """
 
     number: int
@@ -129,6 +130,9 @@ def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, 
 class Worker:
     """Does one judge's work.
 
+    What a store calls a row is a form here: row `r` of the input has the forms ``r * forms`` and those after it, where
+    a metric looks at a sample more than once (see `geval_local.questions.looks`).
+
     The units of a window are a function of its prompts, of the token budget on record, and of which rows the cache gave
     when the window was planned, which is on record too; and the figures of a unit depend on nothing but the unit. So a
     run that is resumed, or whose rows without a score are tried again, gives the bytes of an uninterrupted one. The one
@@ -178,7 +182,7 @@ class Worker:
         metrics : sequence of int
             Numbers of the metrics in the run.
         prepared : sequence of sequence of Prepared
-            For every metric, one per row.
+            For every metric, all forms of a row side by side.
 
         Raises
         ------
@@ -187,25 +191,27 @@ class Worker:
         OutputError
             If the store cannot take more.
         """
-        store, number, first = self._store, self._number, window.first
+        store, number, rows = self._store, self._number, len(window.samples)
+        forms = {metric: len(entries) // max(1, rows) for metric, entries in zip(metrics, prepared, strict=True)}
         # Row by row, so that a unit finishes whole rows where prompts of one row share their text.
         parts: list[_Part] = [
-            (metric, place, entries[place])
-            for place in range(len(window.samples))
+            (metric, window.first * forms[metric] + place, entries[place])
+            for row in range(rows)
             for metric, entries in zip(metrics, prepared, strict=True)
+            for place in range(row * forms[metric], (row + 1) * forms[metric])
         ]
         units: list[Unit] | None = None
         if not all(store.is_planned(number, metric, window.number) for metric in metrics):
             units = self._begin(window, metrics, parts)
         origins = {
-            (metric, row - first): origin
-            for metric in metrics
-            for row, origin in store.origins(number, metric, first, window.stop).items()
+            (metric, form): origin
+            for metric, each in forms.items()
+            for form, origin in store.origins(number, metric, window.first * each, window.stop * each).items()
         }
         refused = [
-            (metric, first + place, self._judge.outcome(entry, None))
-            for metric, place, entry in parts
-            if entry.request is None and (metric, place) not in origins
+            (metric, form, self._judge.outcome(entry, None))
+            for metric, form, entry in parts
+            if entry.request is None and (metric, form) not in origins
         ]
         if refused:  # taken back by --retry-errors, and still no prompt
             store.add(number, refused)
@@ -213,20 +219,20 @@ class Worker:
         asked = [
             part for part in parts if part[2].request is not None and origins.get((part[0], part[1])) != Origin.CACHE
         ]
-        missing = [(metric, place) not in origins for metric, place, _ in asked]
+        missing = [(metric, form) not in origins for metric, form, _ in asked]
         if any(missing):
-            self._execute(first, asked, missing, units)
+            self._execute(asked, missing, units)
 
     def _begin(self, window: Window, metrics: Sequence[int], parts: Sequence[_Part]) -> list[Unit]:
         """Plan a window and write down that it is planned, with what needs no model."""
         given: list[tuple[int, int, int, Outcome]] = []
         asked: list[_Part] = []
         for part, known in zip(parts, self._known([entry for _, _, entry in parts]), strict=True):
-            metric, place, entry = part
+            metric, form, entry = part
             if entry.request is None:
-                given.append((metric, window.first + place, Origin.INPUT, self._judge.outcome(entry, None)))
+                given.append((metric, form, Origin.INPUT, self._judge.outcome(entry, None)))
             elif known is not None:
-                given.append((metric, window.first + place, Origin.CACHE, known))
+                given.append((metric, form, Origin.CACHE, known))
             else:
                 asked.append(part)
         requests = _requests(asked)
@@ -265,9 +271,7 @@ class Worker:
 
         return plan_units(self._judge.engine, requests)
 
-    def _execute(
-        self, first: int, asked: Sequence[_Part], missing: Sequence[bool], units: Sequence[Unit] | None
-    ) -> None:
+    def _execute(self, asked: Sequence[_Part], missing: Sequence[bool], units: Sequence[Unit] | None) -> None:
         """Execute the units in which an outcome is missing, and commit each when it is finished."""
         from geval_local.engine.window import execute
 
@@ -283,9 +287,7 @@ class Worker:
                     if missing[index]
                 ]
                 learnt += [(entry, outcome) for _, _, entry, outcome in finished]
-                self._store.add(
-                    self._number, ((metric, first + place, outcome) for metric, place, _, outcome in finished)
-                )
+                self._store.add(self._number, ((metric, form, outcome) for metric, form, _, outcome in finished))
                 self._advance(len(finished))
         finally:
             if self._cache is not None and self._cache.in_use and learnt:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
 from geval_local.files import write_atomically
+from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
 from geval_local.questions.question import parse_questions
 from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
@@ -169,6 +170,8 @@ class Settings(Record):
         The file of the evaluation that the run is part of.
     questions : QuestionSettings or None
         What is asked, if it is questions and not metrics.
+    pairs : PairPlan or None
+        Which pairs of rows are judged, where the metrics compare two texts; the run's rows are these pairs.
     """
 
     window: _Positive
@@ -190,6 +193,7 @@ class Settings(Record):
     group_by: str | None = None
     evaluation: EvaluationRecord | None = None
     questions: QuestionSettings | None = None
+    pairs: PairPlan | None = None
 
     @property
     def stem(self) -> str:
@@ -323,6 +327,8 @@ class Manifest(Record):
                 found.append(f"--{name} was {before}, is {after}")
         if self.settings.fields != other.settings.fields:
             found.append(f"--field was {self.settings.fields or 'none'}, is {other.settings.fields or 'none'}")
+        if self.settings.pairs != other.settings.pairs:
+            found.append(f"pairs were {self.settings.pairs or 'none'}, are {other.settings.pairs or 'none'}")
         found += _question_differences(self.settings.questions, other.settings.questions)
         if self.settings.questions is None or not found:
             found += _metric_differences(self.settings.metrics, other.settings.metrics)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from geval_local.errors import Interrupted, OutputError
+from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.paths import safe_file_name
 from geval_local.questions.answer import Answer
+from geval_local.questions.looks import mean_outcomes
 from geval_local.questions.question import Question
 from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache
@@ -110,6 +112,17 @@ class Run(ABC):
         self.metrics = self.asked.metrics
 
     @property
+    def forms(self) -> int:
+        """How many forms a row fills for one judge, over all metrics."""
+        return sum(metric.forms for metric in self.metrics)
+
+    def samples(self) -> Iterator[Sample]:
+        """Read the input from its beginning: its rows, or the pairs of them that are to be judged."""
+        settings = self.manifest.settings
+        samples = read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields)
+        return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
+
+    @property
     def keys(self) -> list[str]:
         """Names of the results, in the order of the output: by judge where there are several, see `results`."""
         return [key for key, _, _ in self.results()]
@@ -145,7 +158,7 @@ class Run(ABC):
             Loads a judge. It is not called for a judge that has nothing left to do. A distributed run calls it on the
             workers, so there it must be picklable.
         advance : callable
-            Called with the number of (row, metric) pairs finished.
+            Called with the number of forms finished: one per row and metric, or as many as the metric has looks.
         should_stop : callable
             Asked after every pack, in a distributed run after every shard.
         on_judge : callable
@@ -167,19 +180,20 @@ class Run(ABC):
         """Rebuild the results of a window from the store, row by row."""
         judges = []
         for number in range(len(self.manifest.judges)):
-            outcomes = [
-                self.store.outcomes(number, place, window.first, window.stop) for place in range(len(self.metrics))
-            ]
-            for metric, found in zip(self.metrics, outcomes, strict=True):
-                lost = [row for row in range(window.first, window.stop) if row not in found]
+            outcomes = []
+            for place, metric in enumerate(self.metrics):
+                forms = range(window.first * metric.forms, window.stop * metric.forms)
+                found = self.store.outcomes(number, place, forms.start, forms.stop)
+                lost = [form // metric.forms for form in forms if form not in found]
                 if lost:
                     raise OutputError(
                         f"the store of {self.directory} has lost the outcome of row {lost[0] + 1} on {metric.name}",
                         hint="Restore the directory from a backup, or delete it and run again.",
                     )
+                outcomes.append(mean_outcomes(metric, [found[form] for form in forms]))
             judges.append(outcomes)
         keys = self.keys
-        for row, sample in enumerate(window.samples, start=window.first):
+        for row, sample in enumerate(window.samples):
             results = [
                 result for outcomes in judges for result in self.asked.results([found[row] for found in outcomes])
             ]
@@ -284,7 +298,7 @@ class LocalRun(Run):
                     self._meet(record, judge, on_steps)
                 on_judge(record)
                 if judge is None and number < last:
-                    advance((self.manifest.input.rows or 0) * len(self.metrics))
+                    advance((self.manifest.input.rows or 0) * self.forms)
                     continue
                 for window in self._windows(number, judge, advance, should_stop):
                     if number == last:
@@ -306,7 +320,7 @@ class LocalRun(Run):
         """Go through the input once, with one judge; windows come out with all their outcomes committed."""
         check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
-        counts = self.store.counts(number, settings.window)
+        counts = self.store.counts(number, [settings.window * metric.forms for metric in self.metrics])
         groups = self.asked.groups
         preparers: list[Preparer | None] = [None] * len(groups)
         worker = None
@@ -315,17 +329,19 @@ class LocalRun(Run):
             preparers = [*self.asked.preparers(judge, definitions)]
             worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
         windows = read_windows(
-            read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields),
+            self.samples(),
             settings.window,
             preparers,
-            lambda group, window, rows: all(counts.get((metric, window), 0) == rows for metric in groups[group]),
+            lambda group, window, rows: all(
+                counts.get((metric, window), 0) == rows * self.metrics[metric].forms for metric in groups[group]
+            ),
         )
         rows = 0
         with closing(run_ahead(windows)) as ahead:
             for window in ahead:
                 for metrics, prepared in zip(groups, window.prepared, strict=True):
                     if prepared is None or worker is None:
-                        advance(len(window.samples) * len(metrics))
+                        advance(len(window.samples) * sum(self.metrics[metric].forms for metric in metrics))
                     else:
                         worker.execute(window, metrics, prepared)
                 rows = window.stop

@@ -14,15 +14,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
-from geval_local.io.checks import check_input, load_metrics
+from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_metrics
 from geval_local.io.columns import check_chosen
+from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
+from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.files import fingerprint_input
@@ -61,6 +65,7 @@ def score_file(
     address: str | None = None,
     metric_names: Sequence[str] = (),
     group_by: str | None = None,
+    pairs: PairPlan | None = None,
     evaluation: EvaluationRecord | None = None,
     load: Callable[[JudgeChoice], Judge] = lambda choice: choice.load(),
     events: RunEvents | None = None,
@@ -108,6 +113,9 @@ def score_file(
         How the metrics were named by the user, for the record; taken from `metrics` when absent.
     group_by : str, optional
         Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
+    pairs : PairPlan, optional
+        Judge pairs of the file's rows on the metrics, which are asked as `geval_local.questions.pair.pair_metric` says:
+        the score is the preference for the first of the two.
     evaluation : EvaluationRecord, optional
         The file of an evaluation that this run is part of, for the record.
     load : callable
@@ -139,7 +147,17 @@ def score_file(
         )
     target.refuse_input(path)
     # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
-    check_file(path, chosen_metrics, limit=limit, fields=fields, group_by=group_by, columns=columns)
+    if pairs is None:
+        check_file(path, chosen_metrics, limit=limit, fields=fields, group_by=group_by, columns=columns)
+    else:
+        first, chosen_metrics, pairs = _pairs(path, chosen_metrics, pairs, limit, fields or {})
+        group_by = "document"
+        check_chosen(columns, first, [metric.name for metric in chosen_metrics])
+    if distributed is not None and any(metric.forms > 1 for metric in chosen_metrics):
+        raise ConfigurationError(
+            "a distributed run looks at every row once: pairs and looks are judged on one machine",
+            hint="Leave --distributed out, or ask for one look.",
+        )
     settings = Settings(
         window=window or scorer.WINDOW,
         limit=limit,
@@ -158,6 +176,7 @@ def score_file(
         columns=None if columns is None else list(columns),
         csv_safe=csv_safe,
         group_by=group_by,
+        pairs=pairs,
         evaluation=evaluation,
     )
     records = [
@@ -246,3 +265,25 @@ def resume(
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
     return complete(target, None, calibrations, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)
+
+
+def _pairs(
+    path: Path, metrics: list[Metric], plan: PairPlan, limit: int | None, fields: Mapping[str, str]
+) -> tuple[list[Sample], list[Metric], PairPlan]:
+    """Check a file whose rows are judged in pairs; give the first pairs, and the metrics that compare them."""
+    compared = {compared_field(metric) for metric in metrics}
+    if plan.given is None and len(compared) > 1:
+        raise ConfigurationError(
+            f"these metrics rate different fields: {', '.join(sorted(compared))}",
+            hint="Judge them in runs of their own.",
+        )
+    asked = [pair_metric(metric) for metric in metrics]
+    plan = plan.model_copy(update={"compared": compared.pop()})
+    if plan.given is None:
+        check_input(path, metrics, limit=limit, mapping=fields)
+    first = list(islice(pair_samples(read_samples(path, limit=limit, fields=fields), plan), ROWS_CHECKED))
+    if plan.given is not None:
+        check_rows(first, asked, str(path), fields)
+    if all(sample.error is not None for sample in first):
+        raise DataError(str(first[0].error))
+    return first, asked, plan

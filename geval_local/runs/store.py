@@ -104,7 +104,7 @@ class OutcomeStore(Protocol):
         """Whether no row is finished."""
         ...
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
         """Make sure that what is there can be used; see `Store.verify`."""
         ...
 
@@ -250,7 +250,7 @@ class Store:
     def _damaged(self, problem: str) -> OutputError:
         return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
         """Make sure, before a judge is loaded for it, that what is there can be used.
 
         Parameters
@@ -259,8 +259,8 @@ class Store:
             Number of labels, per metric.
         complete : sequence of bool
             Whether every row has its outcome, per judge.
-        rows : int or None
-            Rows of the input; None as long as that is not known.
+        rows : sequence of int or None
+            Outcomes that there are to be, per metric; None as long as that is not known.
 
         Raises
         ------
@@ -282,13 +282,13 @@ class Store:
                     found = len(outcome.label_logprobs)
                     raise self._damaged(f"row {row + 1} has {found} log-probabilities for {labels[metric]} labels")
                 counts[judge, metric] = counts.get((judge, metric), 0) + 1
-                if complete[judge] and rows is not None and row >= rows:
-                    raise self._damaged(f"it has a row {row + 1} of an input of {rows}")
+                if complete[judge] and rows is not None and row >= rows[metric]:
+                    raise self._damaged(f"it has a row {row + 1} of an input of {rows[metric]}")
             for judge, is_complete in enumerate(complete):
                 for metric in range(len(labels)):
-                    if is_complete and rows is not None and counts.get((judge, metric), 0) != rows:
-                        lost = rows - counts.get((judge, metric), 0)
-                        raise self._damaged(f"{lost} of {rows} rows are missing, although all were finished")
+                    if is_complete and rows is not None and counts.get((judge, metric), 0) != rows[metric]:
+                        lost = rows[metric] - counts.get((judge, metric), 0)
+                        raise self._damaged(f"{lost} of {rows[metric]} rows are missing, although all were finished")
             for record in self._connection.execute("SELECT * FROM plans"):
                 if not all(isinstance(number, int) for number in record):
                     raise self._damaged(f"a record of its plans is no record of whole numbers: {record}")
@@ -311,13 +311,17 @@ class Store:
             )
             return found.fetchone() is not None
 
-    def counts(self, judge: int, window_rows: int) -> dict[tuple[int, int], int]:
-        """Count finished rows: ``{(metric, window): rows}``."""
+    def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
+        """Count finished rows: ``{(metric, window): rows}``, given the rows per window of every metric."""
+        counts: dict[tuple[int, int], int] = {}
         with plain_errors(self.path):
-            found = self._connection.execute(
-                "SELECT metric, row / ?, COUNT(*) FROM outcomes WHERE judge = ? GROUP BY 1, 2", (window_rows, judge)
-            )
-            return {(metric, window): count for metric, window, count in found}
+            for metric, rows in enumerate(window_rows):
+                found = self._connection.execute(
+                    "SELECT row / ?, COUNT(*) FROM outcomes WHERE judge = ? AND metric = ? GROUP BY 1",
+                    (rows, judge, metric),
+                )
+                counts |= {(metric, window): count for window, count in found}
+        return counts
 
     def is_empty(self) -> bool:
         """Whether no row is finished."""
@@ -383,12 +387,13 @@ class MemoryStore:
         """See `Store.is_planned`."""
         return window in self._plans.get((judge, metric), {})
 
-    def counts(self, judge: int, window_rows: int) -> dict[tuple[int, int], int]:
+    def counts(self, judge: int, window_rows: Sequence[int]) -> dict[tuple[int, int], int]:
         """See `Store.counts`."""
         found: dict[tuple[int, int], int] = {}
         for (one, metric), rows in self._rows.items():
             for row in rows if one == judge else ():
-                found[metric, row // window_rows] = found.get((metric, row // window_rows), 0) + 1
+                place = (metric, row // window_rows[metric])
+                found[place] = found.get(place, 0) + 1
         return found
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
@@ -411,7 +416,7 @@ class MemoryStore:
         """Take nothing back: nothing was kept."""
         return 0
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
         """Check nothing: nothing was read."""
 
     def sync(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +21,8 @@ __all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_var
 #: What may stand between the form's last character and the label. A new line is not among them: several tokenizers
 #: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
 LEADS = ("", " ")
+#: Fills a form from the text of every field.
+Filler: TypeAlias = Callable[[Mapping[str, str]], Prompt]
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,22 @@ class LabelReader:
     The trie is found once, on a form with short fields. It is valid after every prompt that ends in the same tokens
     as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
     line) gets a trie of its own.
+
+    Parameters
+    ----------
+    encoder : PromptEncoder
+        Tokenizer and prompt style.
+    metric : Metric
+        Whose labels.
+    fill : callable, optional
+        Fills the form; the metric's first one when absent.
     """
 
-    def __init__(self, encoder: PromptEncoder, metric: Metric) -> None:
+    def __init__(self, encoder: PromptEncoder, metric: Metric, fill: Filler | None = None) -> None:
         self._encoder = encoder
         self._metric = metric
-        fillers = [render_form(metric, _filled(metric, text)) for text in ("x", "Some other text.")]
+        fill = fill or partial(render_form, metric)
+        fillers = [fill(_filled(metric, text)) for text in ("x", "Some other text.")]
         first, second = encoder.encode(fillers)
         trie, dropped = find_labels(encoder, metric, fillers[0])
         self.labels = FormLabels(trie, dropped, first[len(first) - _common_suffix(first, second) :])

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.prompt import Prompt, form_filler
+from geval_local.prompt import Prompt
+from geval_local.questions.looks import looks_of
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_forms import LabelReader
 from geval_local.tokens.label_trie import LabelTrie
@@ -68,7 +69,7 @@ class Prepared:
 
 
 class RequestMaker:
-    """Fills a metric's form and tokenizes it.
+    """Fills a metric's forms, one for each look, and tokenizes them.
 
     Parameters
     ----------
@@ -89,41 +90,44 @@ class RequestMaker:
         self.encoder = encoder
         self.metric = metric
         self.context = context
-        self.reader = LabelReader(encoder, metric)
-        self._fill = form_filler(metric)
+        self._looks = looks_of(metric)
+        self._readers = [LabelReader(encoder, look.metric, look.fill) for look in self._looks]
+        #: Of the first look.
+        self.reader = self._readers[0]
 
     @cached_property
     def prefix(self) -> TokenIds:
         """The tokens that forms start with whatever the sample: what two that have no text in common share."""
-        forms = [self._fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
+        forms = [self._looks[0].fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
         first, second = self.encoder.encode(forms)
         return first[: common_prefix(first, second)]
 
     def prepare(self, samples: Sequence[Sample]) -> list[Prepared]:
-        """Turn samples into requests, in order; bad ones carry their reason."""
-        filled: list[tuple[dict[str, str], Prompt] | str] = []
+        """Turn samples into requests, in order, the forms of a sample side by side; bad ones carry their reason."""
+        filled: list[tuple[int, dict[str, str], Prompt] | str] = []
         for sample in samples:
             try:
                 texts = sample.texts(self.metric.fields)
-                filled.append((texts, self._fill(texts)))
+                filled += [(number, texts, look.fill(texts)) for number, look in enumerate(self._looks)]
             except UnscorableError as error:
-                filled.append(str(error))
-        encoded = iter(self.encoder.encode([entry[1] for entry in filled if not isinstance(entry, str)]))
+                filled += [str(error)] * len(self._looks)
+        encoded = iter(self.encoder.encode([entry[2] for entry in filled if not isinstance(entry, str)]))
         return [
             Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
             for entry in filled
         ]
 
-    def _fit(self, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
+    def _fit(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
-        trie = self.reader.trie_for(prompt, ids)
+        fill, reader = self._looks[look].fill, self._readers[look]
+        trie = reader.trie_for(prompt, ids)
         full_length = len(ids)
         name = self.metric.shorten
         while (excess := len(ids) + trie.depth - self.context) > 0 and name is not None and texts[name]:
             texts = {**texts, name: self.encoder.drop_tokens(texts[name], excess)}
-            prompt = self._fill(texts)
+            prompt = fill(texts)
             ids = self.encoder.encode([prompt])[0]
-            trie = self.reader.trie_for(prompt, ids)
+            trie = reader.trie_for(prompt, ids)
         if excess > 0 or (name is not None and not texts[name]):
             remedy = (
                 f"the field {name!r} cannot be shortened far enough"

@@ -61,6 +61,7 @@ NOT_RUN_COUNTS = {
     "gpu.md": 1,
     "analysis.md": 1,
     "serving.md": 1,
+    "pairs.md": 1,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")

@@ -101,6 +101,13 @@ def test_only_what_the_manifest_names_is_replaced_or_removed(here):
     assert "Which system is better?" in Path("site", "first.html").read_text()
 
 
+def test_several_runs_are_no_single_page(here):
+    done = run("report", *(here / "runs").iterdir(), "-o", "page.html", home=here / "home")
+    assert done.exit_code == 2
+    assert "Write -o site/" in done.stderr
+    assert not Path("page.html").exists()
+
+
 def test_a_page_that_was_changed_outlives_its_run(here):
     report(here)
     page = Path("site", "second-one.html")

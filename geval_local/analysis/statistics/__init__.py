@@ -7,5 +7,6 @@
 - `significance`: two judges on common ground; Williams' test; Holm's correction
 - `resampling`: sign-flip and permutation tests, folds of documents
 - `agreement`: judges with each other, without people
+- `bradley_terry`: strengths of systems from comparisons
 - `distributions`: recorded label probabilities as arrays
 """

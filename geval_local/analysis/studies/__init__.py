@@ -7,5 +7,6 @@
 - `bias`, `length`, `prior`: whom a judge favours, what length does, what the form alone says
 - `calibration`, `calibration_maps`: scores brought to the ratings' scale, judged on held-out documents
 - `jury`: several judges as one, against its best judge
+- `pairs`: systems by comparisons, the judge's consistency, agreement with people's comparisons
 - `ablation`, `sampling`: other estimates from the same distributions, and what sampling costs
 """

@@ -62,6 +62,10 @@ def report(
 
     mapping = read_mapping(field or [])
     estimators = options.read_estimators(estimator, others=True)
+    if len(runs) > 1 and output.suffix.lower() in (".html", ".htm"):
+        raise ConfigurationError(
+            f"{len(runs)} runs are a folder of pages, and {output} is the name of one page", hint="Write -o site/."
+        )
     if len(runs) > 1 or str(output).endswith("/") or output.is_dir():
         _write_site(runs, output, mapping, human or [], group_by, system, estimators, title, overwrite=overwrite)
         return

@@ -29,6 +29,7 @@ def resume(
     from geval_local.cli.calibrated import read_calibration
     from geval_local.cli.gates import read_gates
     from geval_local.cli.scoring import follow
+    from geval_local.metric import Metric
     from geval_local.runs import score_file
     from geval_local.runs.manifest import read_manifest
     from geval_local.runs.target import find_run
@@ -42,7 +43,7 @@ def resume(
         ),
         manifest.input.name,
         gates,
-        results=len(manifest.settings.metrics) * len(manifest.judges),
+        results=sum(Metric.model_validate(one).forms for one in manifest.settings.metrics) * len(manifest.judges),
         judges=len(manifest.judges),
         as_json=as_json,
         command=str(context.find_root().obj),

@@ -73,6 +73,7 @@ def score(
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     group_by: options.GroupBy = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    looks: options.Looks = None,
     threshold: Annotated[
         float | None, typer.Option(metavar="X", help="The score that passes, on the metric's scale.")
     ] = None,
@@ -102,7 +103,7 @@ def score(
     gates = read_gates(fail_under, max_unscored)
     estimated = Estimator.parse(estimator, n=n, seed=seed)
     _check_spread(distributed, workers, address, output)
-    chosen = _metrics(metric or [], prompt_file, scale, no_steps)
+    chosen = [options.with_looks(one, looks) for one in _metrics(metric or [], prompt_file, scale, no_steps)]
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
     choices = loading.all_of(judge, models)
@@ -154,7 +155,7 @@ def score(
                 events=events,
             )
 
-        results = len(chosen) * len(choices)
+        results = sum(one.forms for one in chosen) * len(choices)
         command = str(context.find_root().obj)
         follow(run, path.name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
 

@@ -149,7 +149,7 @@ class PartStore:
         """Whether no shard is finished."""
         return not self._paths("*")
 
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: int | None) -> None:
+    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
         """Make sure, before a judge is loaded for them, that the parts can be used; see `Store.verify`.
 
         A row that is missing is no damage here: its shard is given out again.

@@ -1,0 +1,141 @@
+"""``geval-local pairs``: which of two outputs is better, for the pairs of a file, in both orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from geval_local.cli import options
+from geval_local.cli.loading import Loading, takes_loading
+
+__all__ = ["pairs"]
+
+
+@takes_loading()
+def pairs(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet; outputs of several systems.")
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run."
+        ),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
+    ] = None,
+    judge: options.JudgeNames = None,
+    models: options.ModelsFile = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Compare N pairs, spread evenly over systems and documents.")
+    ] = None,
+    given: Annotated[
+        Literal["plain", "llmbar", "pandalm", "mt-bench"] | None,
+        typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
+    group_by: options.GroupBy = None,
+    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    field: options.Fields = None,
+    looks: options.Looks = None,
+    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Pairs that are gathered to share their texts.", show_default=False),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Read the first N rows only.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT although it is a file of your own, or another run.")
+    ] = False,
+    retry_errors: options.RetryErrors = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
+    max_unscored: options.MaxUnscored = None,
+    as_json: options.Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Compare outputs pair by pair, each pair in both orders, by the exact probabilities of A, B and tie.
+
+    The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
+    for the first output; `geval-local preferences` reads them again. An interrupted run goes on by the same command.
+    """
+    from geval_local.cli.gates import EXIT_GATE, read_gates
+    from geval_local.cli.options import with_looks
+    from geval_local.cli.output.console import note, print_json
+    from geval_local.cli.output.preferences import preference_record, show_preferences
+    from geval_local.cli.output.run_summary import run_record, show_result
+    from geval_local.cli.scoring import watch
+    from geval_local.errors import ConfigurationError
+    from geval_local.evaluation.gates import failures
+    from geval_local.fields import read_mapping
+    from geval_local.io.columns import EVERYTHING
+    from geval_local.io.pairs import PairPlan
+    from geval_local.metric import Metric
+    from geval_local.runs.score_file import score_file
+    from geval_local.runs.target import find_target
+
+    chosen = [
+        name for name, value in (("baseline", baseline), ("budget", budget), ("given", given)) if value is not None
+    ]
+    if len(chosen) > 1:
+        raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
+    if not metric:
+        raise ConfigurationError(
+            "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
+        )
+    plan = PairPlan(
+        rule=chosen[0] if chosen else "all",  # type: ignore[arg-type]  # a rule is called like its option
+        baseline=baseline,
+        budget=budget,
+        given=given,
+        seed=seed,
+        group_by=group_by,
+        system=system,
+    )
+    gates = read_gates(None, max_unscored)
+    metrics = [with_looks(Metric.load(name), looks) for name in metric]
+    metrics = [one.with_steps(()) for one in metrics] if no_steps else metrics
+    choices = loading.all_of(judge, models)
+    target = find_target(output)
+    result = watch(
+        lambda events: score_file(
+            file,
+            metrics,
+            choices,
+            output,
+            limit=limit,
+            fields=read_mapping(field or []),
+            columns=[EVERYTHING] if "csv" in target.formats else None,
+            window=window,
+            use_cache=not no_cache,
+            retry_errors=retry_errors,
+            overwrite=overwrite,
+            metric_names=metric,
+            pairs=plan,
+            events=events,
+        ),
+        file.name,
+        results=2 * sum(one.looks for one in metrics) * len(choices),
+        judges=len(choices),
+    )
+    failed = failures(gates, result.summaries)
+    written = result.files[0]
+    keys = [summary.metric for summary in result.summaries if summary.scored]
+    if as_json:
+        found = {key: preference_record(written, key) for key in keys}
+        print_json({**run_record(result), "failed_gates": failed, "preferences": found})
+    else:
+        show_result(result, failed, as_json=False, command=str(context.find_root().obj))
+        for key in keys:
+            show_preferences(written, key)
+        note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
+    if failed:
+        raise typer.Exit(EXIT_GATE)

@@ -1,0 +1,108 @@
+"""What ``pairs`` and ``preferences`` print: systems, the judge's consistency, and agreement with people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from geval_local.analysis.pair_tables import consistency_table, pair_agreement_table, rank_table, system_pair_table
+from geval_local.analysis.preferences import Preference, read_preferences
+from geval_local.analysis.statistics.coefficients import Coefficient
+from geval_local.analysis.statistics.correlation import Correlation, correlate
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.significance import Comparison, compare, corrected
+from geval_local.analysis.studies.pairs import agreement, consistency, rank, system_pairs
+from geval_local.analysis.tables import comparison_table, correlation_table
+from geval_local.cli.output.tables import as_record, show_table
+from geval_local.cli.preferences import Source
+from geval_local.errors import DataError
+
+__all__ = ["preference_record", "show_preferences", "show_sources", "source_records"]
+
+
+def preference_record(path: Path, metric: str) -> dict[str, Any]:
+    """Give all figures of a run of pairs as plain JSON values."""
+    return _record(read_preferences(path, metric))
+
+
+def show_preferences(path: Path, metric: str) -> None:
+    """Print the systems and the consistency of a run of pairs."""
+    found = read_preferences(path, metric)
+    _show_ranks(metric, found, {})
+    show_table(consistency_table({metric: consistency(found)}), "how far the judge agrees with itself")
+    _show_agreement([Source(metric, found)])
+
+
+def show_sources(
+    sources: Sequence[Source], coefficient: Coefficient, target: Target | None, *, every_pair: bool
+) -> None:
+    """Print several ways to compare side by side."""
+    for source in sources:
+        _show_ranks(source.name, source.found, source.human)
+        if every_pair:
+            show_table(system_pair_table(system_pairs(source.found)), f"{source.name}: every pair of systems")
+    show_table(
+        consistency_table({source.name: consistency(source.found) for source in sources}),
+        "how far the judge agrees with itself",
+    )
+    _show_agreement(sources)
+    correlations, tests = _against_people(sources, coefficient, target)
+    if correlations:
+        title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
+        show_table(correlation_table(correlations), title, fold=("n", "groups skipped", "items left out"))
+    if tests:
+        fold = ("on", "Williams", "items / documents", "kept by each")
+        show_table(comparison_table(tests), "which way agrees better with people?", fold=fold)
+
+
+def source_records(sources: Sequence[Source], coefficient: Coefficient, target: Target | None) -> dict[str, Any]:
+    """Give several ways to compare as plain JSON values."""
+    correlations, tests = _against_people(sources, coefficient, target)
+    records = {source.name: {**_record(source.found), "human_means": source.human or None} for source in sources}
+    return {"sources": records, "against_people": as_record(correlations), "tests": as_record(tests)}
+
+
+def _record(found: Sequence[Preference]) -> dict[str, Any]:
+    ranks, warning = rank(found)
+    record: dict[str, Any] = {"systems": as_record(ranks), "warning": warning or None}
+    record |= {"pairs": as_record(system_pairs(found)), "consistency": as_record(consistency(found))}
+    people = any(math.isfinite(one.human) and math.isfinite(one.value) for one in found)
+    return record | {"agreement": as_record(agreement(found)) if people else None}
+
+
+def _show_ranks(name: str, found: Sequence[Preference], human: dict[str, float]) -> None:
+    ranks, warning = rank(found)
+    if ranks:
+        show_table(rank_table(ranks, warning, human), f"{name}: the systems")
+
+
+def _show_agreement(sources: Sequence[Source]) -> None:
+    figures = {}
+    for source in sources:
+        try:
+            figures[source.name] = agreement(source.found)
+        except DataError:
+            continue  # nobody's preference is known
+    if figures:
+        show_table(pair_agreement_table(figures), "comparisons against people's")
+
+
+def _against_people(
+    sources: Sequence[Source], coefficient: Coefficient, target: Target | None
+) -> tuple[dict[str, Correlation], dict[str, Comparison]]:
+    correlations: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
+    for level in ("summary", "system"):
+        for source in rated:
+            correlations[f"{level}: {source.name}"] = correlate(source.items, level, target=target)
+        for one, other in combinations(rated, 2):
+            name = f"{level}: {one.name} less {other.name}"
+            try:
+                tests[name] = compare(one.items, other.items, level, coefficient, target=target)
+            except DataError:
+                continue  # no common ground, which the counts beside show
+    return correlations, corrected(tests)

@@ -1,0 +1,172 @@
+"""Comparisons: what they say of systems, of the judge, and of people, against counting by hand and other maximisers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.bradley_terry import fit_bradley_terry
+from geval_local.analysis.studies.pairs import agreement, consistency, rank, system_pairs
+from geval_local.errors import DataError
+from geval_local.interval import mean_interval, t_interval
+from geval_local.scale import Scale
+
+
+def one(document, first, second, value, tie=0.0, **more) -> Preference:
+    return Preference(document, first, second, (value - tie / 2, 1 - value - tie / 2, tie), **more)
+
+
+def drawn(systems=5, documents=12, seed=0):
+    """Comparisons of all pairs by strengths that are known, with noise."""
+    rng = np.random.default_rng(seed)
+    strengths = np.linspace(1, -1, systems)
+    return [
+        one(
+            f"d{document}",
+            f"s{a}",
+            f"s{b}",
+            float(np.clip(1 / (1 + np.exp(strengths[b] - strengths[a])) + rng.normal(0, 0.1), 0.05, 0.95)),
+            0.05,
+        )
+        for document in range(documents)
+        for a, b in itertools.combinations(range(systems), 2)
+    ]
+
+
+def maximised(found, systems):
+    """Strengths by a general optimiser of the likelihood, mean 0."""
+    place = {system: number for number, system in enumerate(systems)}
+
+    def loss(strengths):
+        return sum(
+            p.value * np.logaddexp(0, strengths[place[p.second]] - strengths[place[p.first]])
+            + (1 - p.value) * np.logaddexp(0, strengths[place[p.first]] - strengths[place[p.second]])
+            for p in found
+        )
+
+    found_at = minimize(loss, np.zeros(len(systems)), tol=1e-12).x
+    return found_at - found_at.mean()
+
+
+def test_strengths_are_those_of_the_maximum_likelihood_and_intervals_leave_documents_out():
+    found = drawn(systems=4, documents=6)
+    ranks, warning = rank(found)
+    assert warning == ""
+    systems = [own.system for own in ranks]
+    assert systems == ["s0", "s1", "s2", "s3"]
+    np.testing.assert_allclose([own.strength.value for own in ranks], maximised(found, systems), atol=1e-5)
+    without = [maximised([p for p in found if p.document != f"d{out}"], systems) for out in range(6)]
+    errors = np.sqrt(5 / 6 * ((np.array(without) - np.mean(without, axis=0)) ** 2).sum(axis=0))
+    for own, error in zip(ranks, errors, strict=True):
+        expected = t_interval(own.strength.value, float(error), 6)
+        assert own.strength.low == pytest.approx(expected.low, abs=1e-4)
+        assert own.strength.high == pytest.approx(expected.high, abs=1e-4)
+    # A system's preference is over all of its comparisons, from either side.
+    mine = [p if p.first == "s1" else p.turned() for p in found if "s1" in (p.first, p.second)]
+    assert ranks[1].preference.value == pytest.approx(np.mean([p.value for p in mine]))
+    assert ranks[1].n == 18
+
+
+def test_strengths_without_bound_are_told_and_not_made_up():
+    beaten = [one("d", "a", "b", 1.0), one("e", "a", "b", 1.0)]
+    ranks, warning = rank(beaten)
+    assert "won, or lost, every comparison" in warning
+    assert all(math.isnan(own.strength.value) for own in ranks)
+    assert [own.system for own in ranks] == ["a", "b"]  # by preference then
+    apart = [one("d", "a", "b", 0.5), one("d", "c", "d", 0.5)]
+    assert "never compared" in rank(apart)[1]
+    with pytest.raises(DataError, match="between 0 and 1"):
+        fit_bradley_terry(2, np.array([0]), np.array([1]), np.array([1.5]), ["d"])
+
+
+def test_pairs_of_systems_are_read_from_either_side():
+    found = [one("d", "a", "b", 0.8, 0.2), one("e", "b", "a", 0.4), one("f", "a", "b", math.nan, error="no")]
+    (pair,) = system_pairs(found)
+    assert (pair.first, pair.second, pair.n, pair.unscored) == ("a", "b", 2, 1)
+    assert pair.preference.value == pytest.approx((0.8 + 0.6) / 2)
+    assert pair.preference.error == pytest.approx(mean_interval([0.8, 0.6], ["d", "e"]).error)
+    assert pair.tie == pytest.approx(0.1)
+    turned = one("e", "b", "a", 0.4, 0.1, orders=(0.5, 0.3), masses=(0.9, 0.8), human=1.0).turned()
+    assert turned.value == pytest.approx(0.6)
+    assert turned.orders == pytest.approx((0.7, 0.5))
+    assert (turned.masses, turned.human, turned.first) == ((0.8, 0.9), 0.0, "a")
+
+
+def test_order_flips_and_circles_are_counted():
+    found = [
+        one("d", "a", "b", 0.6, orders=(0.9, 0.3), masses=(0.8, 0.6)),  # flips
+        one("d", "b", "c", 0.7, orders=(0.8, 0.6), masses=(0.8, 0.6)),
+        one("d", "c", "a", 0.7, orders=(0.7, 0.7), masses=(0.8, 0.6)),  # closes a circle
+        one("e", "a", "b", 0.9, orders=(0.9, 0.9), masses=(0.4, 0.2)),
+        one("e", "b", "c", 0.9, orders=(0.9, 0.9), masses=(0.4, 0.2)),
+        one("e", "a", "c", 0.9, orders=(0.9, 0.9), masses=(0.4, 0.2)),
+    ]
+    own = consistency(found)
+    assert own.position_shift.value == pytest.approx(np.mean([0.3, 0.1, 0, 0, 0, 0]))
+    assert own.position_shift.units == 2
+    assert own.flip_rate.value == pytest.approx(1 / 6)
+    assert own.masses == pytest.approx((0.6, 0.4))
+    assert (own.document_triads, own.document_cyclic) == (2, 1)
+    assert (own.triads, own.cyclic) == (1, 0)  # on average a beats c
+    assert consistency([one("d", "a", "b", 0.5), one("d", "b", "c", 0.9), one("d", "c", "a", 0.9)]).cyclic == 0
+
+
+def test_agreement_with_people_handles_ties():
+    found = [
+        one("d", "a", "b", 0.9, human=1.0),
+        one("d", "a", "c", 0.8, human=0.0),
+        one("e", "a", "b", 0.51, human=0.5),
+        one("e", "a", "c", 0.3, human=0.0),
+        one("f", "a", "b", 0.5, human=1.0),
+        one("f", "a", "c", math.nan, human=1.0, error="no"),
+        one("g", "a", "c", 0.7),
+    ]
+    own = agreement(found)
+    assert (own.n, own.human_ties, own.left_out) == (5, 1, 2)
+    assert own.decided.value == pytest.approx((1 + 0 + 1 + 0.5) / 4)
+    assert own.threshold == pytest.approx(0.01)
+    assert own.with_ties.value == pytest.approx(3 / 5)
+    assert own.expected.value == pytest.approx(np.mean([0.9, 0.2, 0, 0.7, 0.5]))
+    people = one("d", "a", "b", 0.7, 0.2, human=0.75, people=(1.0, 0.5))
+    assert agreement([people]).expected.value == pytest.approx((0.6 + 0.2) / 2)
+    with pytest.raises(DataError, match="preference is known of no comparison"):
+        agreement([found[-1]])
+
+
+def item(system, p, human=math.nan, document="d"):
+    value = math.nan if p is None else sum(label * share for label, share in enumerate(p, start=1))
+    probabilities = None if p is None else {str(label): share for label, share in enumerate(p, start=1)}
+    error = "too long" if p is None else None
+    return ScoredItem(document, system, human, value, probabilities, key=f"{document}/{system}", error=error)
+
+
+def test_scores_are_compared_by_their_distributions_without_a_model():
+    items = [item("a", [0.2, 0.3, 0.5], 3), item("b", [0.6, 0.1, 0.3], 3), item("c", None, 1)]
+    found = preferences_from_scores(items, Scale.parse("1-3"))
+    first = found[0]
+    expected = [0.0, 0.0, 0.0]
+    for (x, px), (y, py) in itertools.product(enumerate([0.2, 0.3, 0.5]), enumerate([0.6, 0.1, 0.3])):
+        expected[0 if x > y else 1 if x < y else 2] += px * py
+    assert first.p == pytest.approx(tuple(expected))
+    assert (first.first, first.second, first.human) == ("a", "b", 0.5)
+    assert [own.error for own in found] == [None, "too long", "too long"]
+    assert math.isnan(found[1].value)
+    assert found[1].human == 1.0
+    by_score = preferences_from_scores(items, Scale.parse("1-3"), by_score=True)
+    assert by_score[0].p == (1.0, 0.0, 0.0)
+
+
+def test_outputs_are_scored_by_their_mean_preference():
+    found = [one("d", "a", "b", 0.8), one("d", "a", "c", 0.6), one("d", "b", "c", math.nan, error="no")]
+    items = {own.system: own for own in outputs_of(found, {("d", "a"): 4.0})}
+    assert items["a"].predicted == pytest.approx(0.7)
+    assert items["b"].predicted == pytest.approx(0.2)
+    assert (items["a"].human, items["a"].group) == (4.0, "d")
+    rated = with_people(found, {("d", "a"): 4.0, ("d", "b"): 4.0, ("d", "c"): 5.0})
+    assert [own.human for own in rated] == [0.5, 0.0, 0.0]

@@ -1,0 +1,131 @@
+"""``pairs`` and ``preferences`` from end to end, with a tiny judge."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_run import METRIC, judge_directory, read_rows, run, write_rows
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {
+            "id": f"{document}{system}",
+            "doc_id": f"d{document}",
+            "system": system,
+            "source": f"A tale of {document}.",
+            "output": f"It ends at {document}{system}.",
+            "rating": 1 + (document + 2 * "abc".index(system)) % 5,
+        }
+        for document in range(4)
+        for system in "abc"
+    ]
+    write_rows(tmp_path / "data.jsonl", rows)
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    return tmp_path
+
+
+def call(*arguments):
+    return run(*arguments, home="home")
+
+
+def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
+    judge = judge_directory()
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert (record["rows"], record["judge"]) == (12, str(judge))
+    own = record["preferences"]["clarity/pairs"]
+    again = call("preferences", "pairs.jsonl", "--json")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["sources"]["pairs"] | {"human_means": None} == own | {"human_means": None}
+    rows = read_rows(place / "pairs.jsonl")
+    values = [
+        row["geval"]["clarity/pairs"]["score"] for row in rows if (row["system_a"], row["system_b"]) == ("a", "b")
+    ]
+    pair = next(one for one in own["pairs"] if (one["first"], one["second"]) == ("a", "b"))
+    assert pair["preference"]["value"] == pytest.approx(sum(values) / 4)
+    shown = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl")
+    assert shown.exit_code == 0, shown.stderr
+    assert "clarity/pairs: the systems" in shown.stdout
+    assert "first shown gains" in shown.stdout
+
+
+def test_pairs_and_scores_stand_side_by_side_against_people(place):
+    judge = judge_directory()
+    assert call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "alone.jsonl").exit_code == 0
+    done = call(
+        "pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs/", "--baseline", "a", "--looks", 2
+    )
+    assert done.exit_code == 0, done.stderr
+    found = call("preferences", "alone.jsonl", "pairs", "--human", "rating", "--json")
+    assert found.exit_code == 0, found.stderr
+    record = json.loads(found.stdout)
+    assert list(record["sources"]) == ["alone, distributions", "alone, scores", "pairs"]
+    assert record["sources"]["pairs"]["agreement"]["n"] == 8
+    assert record["sources"]["alone, scores"]["agreement"]["n"] == 12
+    assert record["sources"]["pairs"]["human_means"] == pytest.approx({"a": 2.5, "b": 3.25, "c": 2.75})
+    assert "summary: pairs" in record["against_people"]
+    shown = call("preferences", "alone.jsonl", "pairs", "--ratings", "data.jsonl", "--human", "rating", "--every-pair")
+    assert shown.exit_code == 0, shown.stderr
+    assert "every pair of systems" in shown.stdout
+    assert "comparisons against people's" in shown.stdout
+
+
+def test_given_pairs_are_held_against_their_own_verdicts(place):
+    rows = [
+        {"input": f"What is {n}?", "output_1": f"It is {n}.", "output_2": "Nothing.", "label": 1 + n % 2}
+        for n in range(5)
+    ]
+    rows[4]["label"] = 3
+    write_rows(place / "llmbar.jsonl", rows)
+    (place / "helpful.yaml").write_text(
+        METRIC.replace("source: Source", "question: Question").replace("clarity", "helpful"), encoding="utf-8"
+    )
+    done = call(
+        "pairs",
+        "llmbar.jsonl",
+        "-m",
+        "helpful.yaml",
+        "-j",
+        judge_directory(),
+        "--given",
+        "llmbar",
+        "-o",
+        "g.csv",
+        "--json",
+    )
+    assert done.exit_code == 0, done.stderr
+    own = json.loads(done.stdout)["preferences"]["helpful/pairs"]
+    assert (own["agreement"]["n"], own["consistency"]["n"], own["consistency"]["unscored"]) == (4, 4, 1)
+    assert own["systems"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-m", "clarity.yaml", "--baseline", "a", "--budget", "3"], "two ways to choose pairs"),
+        ([], "no metric is named"),
+        (["-m", "clarity.yaml", "--baseline", "aa"], "no row is of the baseline 'aa'; did you mean 'a'?"),
+        (["-m", "clarity.yaml", "--system", "writer"], "the field 'writer' of the system is missing"),
+        (["-m", "clarity.yaml", "--group-by", "id"], "none has outputs of two systems"),
+    ],
+)
+def test_what_cannot_work_is_told_before_a_judge_is_loaded(place, arguments, told):
+    done = call("pairs", "data.jsonl", *arguments, "-j", "no-such-judge", "-o", "x.jsonl")
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert not list(place.glob("*x.jsonl*"))
+
+
+def test_looks_are_an_option_of_score(place):
+    done = call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "x.jsonl", "--looks", 3)
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(place / "x.jsonl")[0]["geval"]["clarity"]["look_scores"]) == 3
+    (place / "prompt.txt").write_text("Rate {{output}}.\n- Clarity:", encoding="utf-8")
+    done = call("score", "data.jsonl", "--prompt-file", "prompt.txt", "--scale", "1-5", "--looks", 3)
+    assert done.exit_code == 2
+    assert "has one look" in done.stderr
