@@ -27,15 +27,15 @@ import numpy as np
 
 SYSTEMS = 16
 DIMENSIONS = 4
-#: Data sets of every cell before the table is written.
+#: Data sets per cell before the table is written.
 ROUND = 8
-#: Coverage and rejection that are aimed at.
+#: Nominal coverage and rejection.
 COVERAGE, REJECTION = (0.93, 0.97), (0.03, 0.07)
 
 
 @dataclass(frozen=True)
 class World:
-    """How ratings and scores come about; variances of the texts' quality sum to 1."""
+    """Model of ratings and scores; variances of the texts' quality sum to 1."""
 
     documents: int
     icc: float
@@ -54,13 +54,13 @@ class World:
         scores = []
         for judge in range(judges):
             leaning = math.sqrt(self.icc) * rng.normal(size=(self.documents, 1))
-            # Judges are equal on fixed systems only if they think alike of each; new ones come from one distribution.
+            # Judges are equal on fixed systems only if they agree on each; new ones come from one distribution.
             effect = own[0] if self.fixed else own[judge]
             scores.append(0.7 * quality + effect + leaning + 0.6 * rng.normal(size=shape))
         return human, scores
 
     def draw_effects(self, rng: np.random.Generator, judges: int = 2) -> tuple[np.ndarray, ...]:
-        """Draw what systems are worth, and what each judge thinks of each beside that."""
+        """Draw the systems' true quality, and each judge's own opinion of each."""
         return (
             math.sqrt(self.systems) * rng.normal(size=SYSTEMS),
             math.sqrt(self.judge_systems) * rng.normal(size=(judges, SYSTEMS)),
@@ -68,7 +68,7 @@ class World:
 
 
 def items_of(human: np.ndarray, scores: np.ndarray) -> list[Any]:
-    """Bring one judge's scores into the shape of the analysis."""
+    """Convert one judge's scores to items of the analysis."""
     from geval_local.analysis.records import ScoredItem
 
     return [
@@ -79,7 +79,7 @@ def items_of(human: np.ndarray, scores: np.ndarray) -> list[Any]:
 
 
 class Tool:
-    """What is measured: the package's own functions, as its commands call them."""
+    """The measured functions of the package, called as by its commands."""
 
     def mean(self, values: np.ndarray, groups: list[str]) -> tuple[float, float, float]:
         """Mean and its interval."""
@@ -239,7 +239,7 @@ def rarer(
         table.cover_later(f"{level} {name}", cell, tool.correlation(first, level, level_target, name))
         p = tool.compared(first, second, level, level_target, name)
         table.reject(f"{level} {name}, two judges", cell, p)
-    # Lengths that go with the documents and the systems as scores do, and with no text's quality.
+    # Lengths that depend on documents and systems, like scores, but not on a text's quality.
     words = np.round(60 + 15 * (0.5 * rng.normal(size=(len(human), 1)) + rng.normal(size=human.shape)))
     items = [
         replace(item, length=int(max(1, w))) for item, w in zip(items_of(human, scores[0]), words.flat, strict=True)
@@ -250,7 +250,7 @@ def rarer(
 
 
 def means_and_gaps(tool: Tool, table: Table, documents: int, repeats: range, seed: int) -> None:
-    """Simulate means of skewed scores, and gaps between sides that are none."""
+    """Simulate means of skewed scores, and gaps between equal sides."""
     from geval_local.analysis.records import ScoredItem
 
     shapes: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
@@ -332,7 +332,7 @@ def main(tool: Tool | None = None) -> None:
 
 
 def _write(table: Table, repeats: int, seed: int, seconds: float, output: str | None) -> str:
-    """Write what is known so far, so that an interrupted run is a smaller one."""
+    """Write the results so far, so that an interrupted run is just a smaller one."""
     rows = list(table.rows())
     error = math.sqrt(0.0475 / repeats)
     text = text_of(rows)

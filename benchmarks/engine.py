@@ -109,7 +109,7 @@ def commands() -> str:
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, str, Bench, list[Request]]]:
-    """Go through model name, workload name, model and prompts; one model is in memory at a time."""
+    """Go through model name, workload name, model and prompts; with one model in memory at a time."""
     dtype = getattr(torch, options.dtype)
     real = SUMMEVAL.exists() and "summeval" in options.workloads
     for name in options.models:
@@ -170,7 +170,7 @@ def measure(
             found = ARMS[name](bench, requests)
             synchronize(bench.model.device)
             times[name].append(time.perf_counter() - start)
-            # Of all threads: what is left to compare by where other work shares the processor.
+            # Over all threads: the figure to compare if other work shares the processor.
             processor[name].append(time.process_time() - begun)
             others[name].append(share_of_others(elsewhere, processor[name][-1], times[name][-1]))
             print(f"round {number + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr)
@@ -190,7 +190,7 @@ def measure(
             if "trie" in running
         },
         "processor_seconds": {name: processor[name] for name in running},
-        # Processors that other programs kept busy meanwhile: what is not 0 was not a quiet machine.
+        # Processors kept busy by other programs: not 0 means that the machine was not quiet.
         "processors_of_others": {name: others[name] for name in running},
         "score_reference": reference,
         "score_difference": {}
@@ -203,7 +203,7 @@ def measure(
 
 
 def turns(names: Sequence[str], rounds: int, slow_rounds: int) -> Iterator[tuple[int, str]]:
-    """Go through the rounds and in each of them through the arms, every time from another one on."""
+    """Go through the rounds and in each of them through the arms, starting with another one each time."""
     for number in range(rounds):
         for name in [*names[number % len(names) :], *names[: number % len(names)]]:
             if number < slow_rounds or name in FAST:

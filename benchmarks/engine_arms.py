@@ -1,4 +1,4 @@
-"""The ways of getting label probabilities that the engine benchmark puts side by side.
+"""The ways to compute label probabilities that the engine benchmark compares.
 
 Every arm is a function of a model and requests with single-token labels; it returns the labels' log-probabilities, or
 None where it has no way of giving them.
@@ -188,14 +188,14 @@ def last_logits(bench: Bench, requests: Sequence[Request]) -> LogProbs:
 def continuous_batching(bench: Bench, requests: Sequence[Request]) -> None:
     """Generate one token per prompt with transformers' continuous batching; it gives no label probabilities."""
     config = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    # On a CPU it would size its cache by all of the free memory and spend the run on clearing it.
+    # On a CPU it would size its cache by all free memory and spend the run clearing it.
     pages = sum(-(-len(request.ids) // _PAGE) + 1 for request in requests)
     sizes = (
         {"page_size": _PAGE, "num_blocks": min(pages, 256), "max_batch_tokens": 2048}
         if bench.model.device.type == "cpu"
         else {}
     )
-    # It cannot be told to leave the model's attention as it found it.
+    # It has no option to leave the model's attention unchanged.
     attention = bench.model.config._attn_implementation
     try:
         outputs = bench.model.generate_batch(

@@ -1,4 +1,4 @@
-"""What the engine benchmark prints: a table for people, and one JSON object."""
+"""Output of the engine benchmark: a readable table, and one JSON object."""
 
 from __future__ import annotations
 

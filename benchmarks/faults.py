@@ -46,7 +46,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def execute(directory: Path, file: Path, make_judge: Callable[[], Judge], window: int) -> bytes:
-    """Run to the end, from wherever it is."""
+    """Run to the end from the current state."""
     metrics = [Metric.load(f"summarization/{name}").with_steps(()) for name in ("coherence", "fluency")]
     settings = Settings(window=window, metrics=[definition(metric) for metric in metrics], use_cache=False)
     manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="judge", choice={})])
@@ -67,7 +67,7 @@ def rows_in(directory: Path) -> int:
 
 
 def child(work: Callable[[], object]) -> int:
-    """Do something in a process of its own."""
+    """Run a command in a separate process."""
     sys.stdout.flush()
     process = os.fork()
     if process == 0:
@@ -81,7 +81,7 @@ def child(work: Callable[[], object]) -> int:
 
 
 def trial(directory: Path, arguments: argparse.Namespace, work: Callable[[], object], seconds: float, rng) -> list[int]:
-    """Kill a run as often as asked for; return how many outcomes were committed at each kill."""
+    """Kill a run a given number of times; return how many outcomes were committed at each kill."""
     committed = []
     for _ in range(arguments.kills):
         process = child(work)

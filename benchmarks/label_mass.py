@@ -1,4 +1,4 @@
-"""How much probability a judge gives to labels at all: every packaged metric, and scales of words, before and after.
+"""A judge's total probability of the labels: every packaged metric, and scales of words, before and after.
 
     python benchmarks/label_mass.py DIRECTORY --style chat     # a model directory, or a name of models.yaml
 

@@ -1,4 +1,4 @@
-"""What the machine can do: its measured matmul rate at a model's own shapes, and what it is."""
+"""The machine: its measured matmul rate at a model's own shapes, and its description."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor_time() -> float | None:
-    """Processor seconds that all programs together have used so far; None where the system does not say."""
+    """Processor seconds that all programs together have used so far; None if the system does not report it."""
     try:
         with open("/proc/stat", encoding="utf-8") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
@@ -130,7 +130,7 @@ def save(console: Console, output: Path, records: Sequence[dict[str, Any]]) -> N
 
 
 def version_of(package: str) -> str | None:
-    """Version of a package that need not be there."""
+    """Return the version of an optional package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

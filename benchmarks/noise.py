@@ -1,4 +1,4 @@
-"""How far half precision moves a score, and how much of that the float32 read-out takes away.
+"""The effect of half precision on a score, and the part of it that the float32 read-out removes.
 
     python benchmarks/noise.py               # the embedded judge and the 0.5 B shape of random weights
     python benchmarks/noise.py --judge DIR   # a real judge: what the probe of `--dtype auto` measures, and its choice

@@ -1,4 +1,4 @@
-"""The shell around the model, at work with a judge that costs nothing: speed, memory, tokens saved.
+"""The pipeline around the model, with a judge at no cost: speed, memory, tokens saved.
 
     python benchmarks/pipeline.py speed                       # rows/s, seconds by stage
     python benchmarks/pipeline.py memory --rows 10000 100000 1000000
@@ -30,7 +30,7 @@ from pipeline_run import TOKENIZERS, one_run
 
 
 def one(file: Path, directory: Path, arguments: argparse.Namespace, *, stages: bool = False) -> dict[str, object]:
-    """Do a run in a process of its own."""
+    """Run in a separate process."""
     what = "one-driver" if arguments.what == "driver" else "one"
     command = [sys.executable, __file__, what, "--file", str(file), "--directory", str(directory)]
     command += ["--window", *map(str, arguments.window), "--batch-tokens", str(arguments.batch_tokens)]
@@ -76,7 +76,7 @@ def memory(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]
 
 
 def window(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """How much of what could be shared is shared, by window and by how far candidates lie apart."""
+    """Measure the share of common tokens that is shared, by window and by distance between candidates."""
     results = []
     (rows,) = arguments.rows
     print("share of prompt tokens saved; 16 candidates a source")

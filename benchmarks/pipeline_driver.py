@@ -1,4 +1,4 @@
-"""The driver of a distributed run by itself: what it keeps in memory, without a cluster and without workers.
+"""The driver of a distributed run by itself: its memory use, without a cluster and without workers.
 
 Tasks are packed, given away and taken back as the driver does it, through files in the place of Ray's object store;
 what Ray keeps of every task in the driver's process is not in the figures.
@@ -30,7 +30,7 @@ from geval_local.score import Outcome
 
 
 def driver_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """Drive a run over a file; peak resident memory behind every stage, in MB."""
+    """Drive a run over a file; peak resident memory after every stage, in MB."""
     metric = Metric.load("summarization/coherence").with_steps(())
     settings = Settings(window=arguments.window[0], metrics=[definition(metric)], use_cache=False, distributed="ray")
     manifest = Manifest.new(fingerprint_input(file), settings, [JudgeRecord(name="mock", choice={})])
@@ -68,7 +68,7 @@ def driver_run(file: Path, directory: Path, arguments: argparse.Namespace) -> di
 
 
 def _scored(task: ShardTask, metric: str) -> ShardResult:
-    """Make what a worker would send back, the same for every row."""
+    """Make a worker's result, the same for every row."""
     outcome = Outcome(np.log(np.full(5, 0.2)), (), 700, 0, 1, None)
     rows = [
         PartRow(task.shard.rows[place], number, 0, outcome)

@@ -1,4 +1,4 @@
-"""What the pipeline benchmark feeds: rows of the size of SummEval, and an engine that plans as a real one, for free."""
+"""Load of the pipeline benchmark: rows of SummEval's size, and an engine that plans like a real one at no cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEW_WORDS = 100
 
 
 class FreeEngine(MockEngine):
-    """Plans like the engine that shares prefixes; its read-outs lie ready."""
+    """Plans like the engine that shares prefixes; its read-outs are precomputed."""
 
     def __init__(self, batch_tokens: int) -> None:
         super().__init__(batch_tokens=batch_tokens)
@@ -40,7 +40,7 @@ class FreeEngine(MockEngine):
         return list(plan_packs(range(len(requests)), requests, self.batch_tokens))
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Give out what lies ready."""
+        """Yield precomputed read-outs."""
         for pack in packs:
             yield pack, [self._ready[len(requests[index].ids) & 255] for index in pack.requests]
 

@@ -1,4 +1,4 @@
-"""One run of the pipeline benchmark, with every stage watched if asked for."""
+"""One run of the pipeline benchmark, optionally with every stage timed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tokenizer(name: str):
 
 
 def busy_seconds() -> float:
-    """Processor seconds that everything on this machine has used, and what its host took; 0 where that is not told."""
+    """Processor seconds that everything on this machine has used, and what its host took; 0 if unknown."""
     try:
         times = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     except OSError:

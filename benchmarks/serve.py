@@ -41,7 +41,7 @@ def states(count: int) -> list[dict[str, str]]:
 
 
 class Server:
-    """A server in a process of its own, and the most memory that it took."""
+    """A server in a separate process, and its peak memory."""
 
     def __init__(self, judge: str, queue: int) -> None:
         with socket.socket() as chosen:
@@ -83,13 +83,13 @@ class Server:
         return float(times.user + times.system)
 
     def stop(self) -> None:
-        """Stop it politely."""
+        """Stop it by SIGTERM."""
         self.process.terminate()
         self.process.wait(120)
 
 
 def drive(server: Server, wanted: list[dict[str, str]], clients: int) -> tuple[dict, dict[int, float]]:
-    """Send every state once, by so many clients at a time."""
+    """Send every state once, by a number of clients at a time."""
     places = iter(range(len(wanted)))
     lock = threading.Lock()
     seconds: list[float] = []

@@ -233,7 +233,7 @@ def summeval_for_judge(judge: Judge, documents: int | None) -> list[Request]:
 
 
 def coherence() -> Metric:
-    """Load the metric of the workload, with fixed steps: none are to be written during a benchmark."""
+    """Load the metric of the workload, with fixed steps: none should be written during a benchmark."""
     metric = Metric.load("summarization/coherence")
     return metric if metric.steps else metric.model_copy(update={"steps": STEPS})
 

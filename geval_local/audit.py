@@ -1,4 +1,4 @@
-"""Audits: how a judge's tokenizer sees a metric's form and labels, and how the judge itself answers an example.
+"""Audits: how a judge's tokenizer splits a metric's form and labels, and how the judge scores an example.
 
 The first half needs the tokenizer only; nothing here prints.
 """
@@ -42,7 +42,7 @@ class LabelForm:
     text : str
         The token after the form.
     token_ids : tuple of int
-        The tokens that it adds to the form.
+        Tokens added to the form.
     pieces : tuple of str
         Text of each of them.
     """
@@ -61,23 +61,23 @@ class PromptAudit:
     Attributes
     ----------
     text : str
-        The rendered prompt, control tokens under their own names.
+        The rendered prompt, with control tokens shown by name.
     token_ids : tuple of int
-        Its tokens.
+        Token ids of the prompt.
     pieces : tuple of str
         Text of each of them.
     bos_count : int
-        How often the beginning-of-sequence token is among them.
+        Number of beginning-of-sequence tokens in the prompt.
     dropped_tokens : int
         Tokens cut off the field that may be shortened.
     forms : tuple of LabelForm
         The usable surface forms, in the order of the labels.
     dropped : tuple of DroppedForm
-        Surface forms that re-tokenize the form.
+        Surface forms that would change the tokens of the form itself.
     collisions : tuple of (str, str)
-        Labels of which the first's tokens open the second's.
+        Pairs of labels where the tokens of the first are a prefix of the tokens of the second.
     inner_nodes : tuple of tuple of int
-        The trie's positions that are read: tokens after the form, empty for the form's own end.
+        Positions of the label trie that are read: tokens after the form; empty for the end of the form.
     """
 
     text: str
@@ -100,27 +100,27 @@ class JudgeAudit:
     prompt : PromptAudit
         The example's form.
     example : Distribution
-        What the judge makes of it.
+        The judge's label distribution for it.
     other_tokens : tuple of (str, float)
         The likeliest next tokens outside the labels, with their probabilities.
     lengths : tuple of int
         Lengths in tokens of the prompts that were scored both ways.
     batches : int
-        Into how many packs the engine put them together; as many as there are prompts would compare nothing.
+        Number of packs that held these prompts; with one prompt per pack the comparison would show nothing.
     batch_difference : float
-        Largest difference between their scores so packed and one by one, on the metric's scale.
+        Largest difference between the packed and the one-by-one scores, on the metric's scale.
     parameters, memory_bytes : int
-        Of the model as loaded.
+        Number of parameters, and memory in bytes, of the loaded model.
     dtype, attention, engine : str
-        How it is run.
+        Settings it runs with.
     precision : Precision
-        Why it has this dtype, and how far that moves a score; measured here in half precision.
+        Reason for the dtype, and its effect on a score (measured here for half precision).
     fingerprint, tokenizer_hash : str
-        What it is.
+        Hashes of the weights and of the tokenizer.
     context : int
-        Longest prompt in tokens, the label included.
+        Longest prompt in tokens, including the label.
     directory : Path
-        Where its files are.
+        Directory of its files.
     """
 
     prompt: PromptAudit
@@ -142,14 +142,14 @@ class JudgeAudit:
 
 
 def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
-    """See one sample's form and the labels after it with a tokenizer's eyes.
+    """Tokenize one sample's form and the labels after it.
 
     Parameters
     ----------
     maker : RequestMaker
-        Of the metric and tokenizer.
+        The request maker of the metric and tokenizer.
     sample : Sample
-        What fills the form.
+        The sample that fills the form.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
     encoder, scale = maker.encoder, maker.metric.scale
     ids, trie = prepared.request.ids, prepared.request.trie
     prompt = render_form(maker.metric, sample.texts(maker.metric.fields))
-    # What was cut is known to the maker alone; the tokens themselves tell what is left.
+    # Only the maker knows the number of cut tokens; the rest follows from the token ids.
     text = str(encoder.tokenizer.decode(ids)) if prepared.dropped_tokens else encoder.readable_text(prompt)
     bos = encoder.tokenizer.bos_token_id
     return PromptAudit(
@@ -197,16 +197,16 @@ def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: Reque
     engine : Engine
         The engine that scores with them.
     alone : Engine
-        One that computes every prompt in a forward pass of its own, to compare with.
+        An engine that computes each prompt in a separate forward pass, for comparison.
     maker : RequestMaker
-        Of the metric and the judge's tokenizer.
+        The request maker of the metric and the judge's tokenizer.
 
     Raises
     ------
     JudgeError
         If the example itself cannot be scored.
     UnscorableError
-        If the example's prompt is longer than the judge reads.
+        If the example's prompt is longer than the judge's context.
     """
     samples = example_samples(maker.metric)
     prompt = audit_prompt(maker, samples[0])

@@ -3,16 +3,16 @@
 ::
 
     GevalError
-    |-- ConfigurationError          a request that cannot be met as it stands (exit code 2)
+    |-- ConfigurationError          invalid or unsupported settings (exit code 2)
     |   |-- ScaleError              a malformed scale
-    |   |-- MetricError             a metric file or prompt file that does not hold together
-    |   |-- QuestionError           questions that do not hold together
+    |   |-- MetricError             an inconsistent metric file or prompt file
+    |   |-- QuestionError           inconsistent questions
     |   |-- JudgeError              a judge that cannot be found or loaded
     |   |   |-- WeightsError        weights missing, or in a format that may run code
     |   |   |-- UnsupportedModelError   an architecture that has no next-token softmax
     |   |   `-- TokenizerError      no usable tokenizer, template, or token path for a label
     |   `-- OutputError             an output that cannot be written
-    |-- BusyError                   no room for another call at present
+    |-- BusyError                   too many calls at present, or shutting down
     |-- DataError                   an input file that cannot be read at all (exit code 2)
     `-- UnscorableError             one sample that cannot be scored; kept as a reason, never raised to the user
         `-- FieldError              a metric's field without a column, or whose column holds no text
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class GevalError(Exception):
-    """Base of all errors that a user of the package is meant to catch.
+    """Base class of all errors that users of the package are meant to catch.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class GevalError(Exception):
 
 
 class ConfigurationError(GevalError):
-    """A request that cannot be met as it stands."""
+    """Settings that are invalid or not supported."""
 
 
 class ScaleError(ConfigurationError):
@@ -76,11 +76,11 @@ class ScaleError(ConfigurationError):
 
 
 class MetricError(ConfigurationError):
-    """A metric file or prompt file that does not hold together."""
+    """An inconsistent metric file or prompt file."""
 
 
 class QuestionError(ConfigurationError):
-    """Questions, or a file of them, that do not hold together."""
+    """Inconsistent questions, or an inconsistent file of questions."""
 
 
 class JudgeError(ConfigurationError):
@@ -104,7 +104,7 @@ class OutputError(ConfigurationError):
 
 
 class BusyError(GevalError):
-    """No room for another call at present: come again, or the other side is closing."""
+    """No capacity for another call: retry later, or the server is shutting down."""
 
 
 class DataError(GevalError):
@@ -134,5 +134,5 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of an error's text that says anything, or the error's type."""
+    """Return the first non-blank line of an error's text, or else the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

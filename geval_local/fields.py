@@ -1,7 +1,7 @@
-"""Fields: the column of a row that holds the text of a metric's field, and the way from its value to a text.
+"""Fields: which column of a row holds the text of a metric's field, and how its value becomes text.
 
-One list of aliases serves scoring, analysis, the report and the placeholders of prompt files. A mapping of the user's
-own comes before it.
+One list of aliases serves scoring, analysis, the report and the placeholders of prompt files. The user's own mapping
+takes precedence.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OUTPUTS = (
 _PASSAGES = ("contexts", "retrieval_context", "retrieved_contexts", "retrieved_chunks", "retrieved_documents")
 _CHATS = ("conversation", "dialogue", "messages", "history")
 
-#: Field of a metric -> other column names that are read as it, best first: of two in one row the first is taken.
+#: Field of a metric -> alternative column names, best first; if a row has two, the first is used.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "source": ("document", "article", "context", "input", "source_text", "text", "passage", *_CHATS, "prompt"),
     "output": _OUTPUTS,
@@ -64,7 +64,7 @@ EVERY = "*"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*(?: +\w+)*)\s*\}\}")
 #: Aliases that published prompts use; others stay what they are, because a prompt may well have two of them.
 _PUBLISHED = ("document", "article", "summary", "response", "expected_output")
-#: A longer text is not read: no judge holds a million tokens, and finding that out by tokenizing takes minutes.
+#: Longer texts are rejected: no judge takes a million tokens, and tokenizing to find that out takes minutes.
 MAX_CHARACTERS = 4_000_000
 
 _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
@@ -81,7 +81,7 @@ def resolve(wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, s
     """Map fields to columns; a field without a column is left out.
 
     Each column serves one field: columns of exactly the fields' names first, then those names in another case, then
-    `ALIASES`, in the order of the fields, and of two aliases of a field the one that stands first there.
+    `ALIASES`, in the order of the fields; of two aliases of a field, the one listed first.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ def _match(name: str, columns: list[str], loosely: bool) -> str | None:
     if not loosely:
         return name if name in columns else None
     same = [column for column in columns if str(column).strip().casefold() == name.casefold()]
-    return same[0] if len(same) == 1 else None  # "Output" beside "OUTPUT" is anyone's guess
+    return same[0] if len(same) == 1 else None  # "Output" beside "OUTPUT" is ambiguous
 
 
 def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """Find a value by a column's name, or by a dotted path into one: ``scores.coherence``, ``turns.0.content``.
+    """Return a value by a column's name, or by a dotted path into a column: ``scores.coherence``, ``turns.0.content``.
 
     A column of exactly that name comes first. A number counts the items of a list, from 0, and from its end if it is
     negative. ``*`` stands for every item of a list and every value of an object, and gives one flat list of what is
@@ -124,7 +124,7 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     path : str
         The name or path.
     default : object
-        What to return where there is nothing.
+        Value to return if nothing is found.
     """
     return row[path] if path in row else _walk(row, path.split("."), default)
 
@@ -152,7 +152,7 @@ def _walk(value: Any, parts: Sequence[str], default: Any) -> Any:
 
 
 def lookup(row: Mapping[str, Any], path: str) -> Any:
-    """Find a value as `field_value` does; None if it is not there."""
+    """Return a value as `field_value` does; None if it is missing."""
     return field_value(row, path)
 
 
@@ -166,7 +166,7 @@ def _decoded(value: Any) -> Any:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Name what was probably meant, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
+    """Suggest the known name closest to `name`, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
     by_fold = {str(one).casefold(): str(one) for one in known}
     near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
     return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
@@ -176,7 +176,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def placeholder_field(placeholder: str, fields: Container[str] = ()) -> str:
-    """Name the field that a placeholder stands for: the metric's own of that name, else by the published aliases."""
+    """Return the field that a placeholder refers to: the metric's field of that name, else by the published aliases."""
     key = re.sub(r"\W+", "_", placeholder.strip()).lower()
     own = next((name for name in (placeholder.strip(), key) if name in fields), None)
     if own is None and key in _PUBLISHED:
@@ -190,11 +190,11 @@ def split_cue(template: str) -> tuple[str, str]:
     return head + newline, cue
 
 
-# --- mappings of the user's own ---------------------------------------------------------------------------------------
+# --- user-defined mappings ---------------------------------------------------------------------------------------
 
 
 def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
-    """Read a mapping as the command line has it, ``output=answer``.
+    """Parse a mapping from the command line, ``output=answer``.
 
     Returns
     -------
@@ -204,14 +204,14 @@ def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
     Raises
     ------
     ConfigurationError
-        If a pair is none, or a field is mapped twice.
+        If a pair is malformed, or a field is mapped twice.
     """
     mapping: dict[str, str] = {}
     for pair in pairs:
         field, equals, column = (part.strip() for part in pair.partition("="))
         if not (field and equals and column):
             raise ConfigurationError(
-                f"--field {pair!r} is no mapping", hint="Write FIELD=COLUMN, such as --field output=answer."
+                f"--field {pair!r} is not a mapping", hint="Write FIELD=COLUMN, such as --field output=answer."
             )
         if mapping.get(field, column) != column:
             raise ConfigurationError(f"--field maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
@@ -220,7 +220,7 @@ def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def check_mapping(mapping: object, fields: Iterable[str]) -> None:
-    """Make sure that a mapping is one, and of fields that a metric has.
+    """Check that `mapping` is a mapping of texts, and that its fields are fields of the metrics.
 
     Parameters
     ----------
@@ -232,9 +232,9 @@ def check_mapping(mapping: object, fields: Iterable[str]) -> None:
     Raises
     ------
     TypeError
-        If it is no mapping of texts to texts.
+        If it is not a mapping of texts to texts.
     ConfigurationError
-        If a field is of no metric.
+        If no metric has one of its fields.
     """
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in chain(mapping, mapping.values())):
         raise TypeError('fields is a mapping of fields to columns, such as {"output": "answer"}')
@@ -251,9 +251,9 @@ def check_mapping(mapping: object, fields: Iterable[str]) -> None:
 
 
 def text_of(value: Any, what: str) -> str:
-    """Turn one field's value into its text.
+    """Convert a field's value to text.
 
-    A text is itself, unchanged. A list of texts is joined by blank lines. A chat, a list of objects with ``role`` and
+    A text is returned unchanged. A list of texts is joined by blank lines. A chat, a list of objects with ``role`` and
     ``content``, is written turn by turn with its roles, ``User: ...``, by blank lines too; a content may be a list of
     text parts. A NumPy array counts as a list.
 
@@ -262,12 +262,12 @@ def text_of(value: Any, what: str) -> str:
     value : object
         The value.
     what : str
-        Names it; begins the message.
+        Name of the value, at the start of error messages.
 
     Raises
     ------
     FieldError
-        If it is of a kind that holds no text.
+        If its type cannot be converted to text.
     UnscorableError
         If it is null, NaN, empty, too long, or not valid Unicode.
     """
@@ -309,7 +309,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _turn(message: Mapping[str, Any], what: str) -> str:
-    """Write one message of a chat with its role."""
+    """Format one message of a chat with its role."""
     role, content = message.get("role"), message.get("content", _ABSENT)
     if content is _ABSENT or not isinstance(role, str) or not role.strip():
         raise FieldError(f"{what} is an object without a role and a content, not text", hint=_SHAPES)
@@ -328,7 +328,7 @@ def _part(part: Any, what: str) -> str:
 
 
 def is_unicode(value: Any) -> bool:
-    """Whether no text inside a value holds a lone surrogate, which is how bytes that are not UTF-8 come in."""
+    """Whether every text in a value is free of lone surrogates, which stand for bytes that are not UTF-8."""
     if isinstance(value, str):
         try:
             return value.isascii() or bool(value.encode())
@@ -340,7 +340,7 @@ def is_unicode(value: Any) -> bool:
 
 
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:
-    """Find the text of a row's output, by the rules of scoring; None where there is none."""
+    """Return the text of a row's output, by the rules of scoring; None if there is none."""
     path = (mapping or {}).get("output") or resolve(("output",), tuple(row)).get("output")
     try:
         return None if path is None else text_of(field_value(row, path), "the output")

@@ -1,4 +1,4 @@
-"""Files: checked to be files, decoded as their first bytes say, and written whole or not at all."""
+"""Files: checks that they are regular files, decoding by their first bytes, and atomic writes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
     "write_atomically",
 ]
 
-#: Read at a time: a thread that reads ahead gives the interpreter up at every read, and has to wait for it again.
+#: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
-#: How files begin that hold no text, whatever their names say.
+#: First bytes of files that are not text, whatever their extension.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive, such as an Excel workbook",
     b"PAR1": "a Parquet file",
@@ -56,17 +56,17 @@ _SPECIAL = {
 
 
 def kind_of_special(mode: int) -> str | None:
-    """Name the kind of a path that is no regular file: opening a pipe would wait for a writer for ever."""
+    """Return the kind of a path that is not a regular file: opening a pipe would wait for a writer forever."""
     return next((name for test, name in _SPECIAL.items() if test(mode)), None)
 
 
 def check_is_file(path: Path) -> None:
-    """Make sure that there is a regular file, without opening it.
+    """Check that the path is a regular file, without opening it.
 
     Raises
     ------
     DataError
-        If there is nothing, a directory, a pipe or a device.
+        If the path does not exist, or is a directory, a pipe or a device.
     """
     try:
         special = kind_of_special(path.stat().st_mode)
@@ -85,7 +85,7 @@ def check_is_file(path: Path) -> None:
 
 
 def open_text(path: Path, *, newline: str) -> IO[str]:
-    """Open a file of text, decoded and unpacked; bytes that are not valid in it come through as lone surrogates.
+    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
 
     Parameters
     ----------
@@ -97,31 +97,31 @@ def open_text(path: Path, *, newline: str) -> IO[str]:
     Raises
     ------
     DataError
-        If its first bytes are those of something that is no text.
+        If its first bytes show that it is not text.
     """
     packed = _unpacked(path)
     with packed:
         head = packed.read(_HEAD_BYTES)
     for start, kind in _NO_TEXT.items():
         if head.startswith(start):
-            raise DataError(f"{path} is {kind}, whatever its name says", hint="Save it as JSONL, CSV or Parquet.")
+            raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
     encoding = encoding_of(head)
     if encoding is None:
         raise DataError(
-            f"{path} is no text: it holds zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
+            f"{path} is not text: it contains zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
         )
-    # UTF-16 has no bytes that could stand for themselves; a lone surrogate, which it can hold, is passed on.
+    # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, is passed on.
     errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
     return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Tell the encoding of a text by its first bytes: a mark, or where the zero bytes of UTF-16 stand.
+    """Detect the encoding of a text from its first bytes: a byte-order mark, or the zero bytes of UTF-16.
 
     Returns
     -------
     str or None
-        A codec's name; UTF-8 unless the bytes say otherwise, None if they are those of no text.
+        Codec name; UTF-8 by default, None if the bytes are not text.
     """
     for mark, encoding in _MARKS.items():
         if head.startswith(mark):
@@ -129,13 +129,13 @@ def encoding_of(head: bytes) -> str | None:
     if b"\0" not in head:
         return "utf-8-sig"
     even, odd = head[0::2].count(0), head[1::2].count(0)
-    # Tables and JSON begin with a sign of ASCII, and hold many: column names, quotes, commas. In UTF-16 each has a zero
-    # byte on one side, and next to nothing has one on the other.
+    # Tables and JSON consist largely of ASCII: column names, quotes, commas. In UTF-16 each such character has a zero
+    # byte on one side, and almost never on the other.
     if head[:1] != b"\0" == head[1:2] and odd > 1 and even <= 0.1 * odd:
         return "utf-16-le"
     if head[:1] == b"\0" != head[1:2] and even > 1 and odd <= 0.1 * even:
         return "utf-16-be"
-    # A few zero bytes in a text are the row's fault that holds them; many are no text's.
+    # A few zero bytes in a text are a fault of their row; many mean that the file is not text.
     return "utf-8-sig" if even + odd < 0.05 * len(head) else None
 
 
@@ -148,16 +148,16 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 
 def temporary_path(path: Path, mark: str | None = None) -> Path:
-    """Name the file in which the content of `path` is gathered, in the same directory.
+    """Return the path of the temporary file for `path`, in the same directory.
 
     Parameters
     ----------
     path : Path
         The target.
     mark : str, optional
-        Tells whose file it is, such as the identifier of a run; random when absent.
+        Identifies the owner of the file, such as a run's identifier; random when absent.
     """
-    # The mark keeps it apart from any file of the user's; the name is cut because it grows by the mark.
+    # The mark distinguishes it from the user's files; the name is shortened to leave room for the mark.
     return path.with_name(f".{path.name[:60]}.{mark or secrets.token_hex(8)}.tmp")
 
 
@@ -169,9 +169,9 @@ def replacing(
     mark: str | None = None,
     before_replacing: Callable[[Path], object] = lambda whole: None,
 ) -> Iterator[BinaryIO]:
-    """Open a new file that takes the name `path` at the end of the block, or is removed if the block fails.
+    """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
-    So there is either the old file or the new one under that name, on the disk, whatever happens.
+    At any time the path holds either the complete old file or the complete new one.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def replacing(
     Raises
     ------
     OSError
-        If it cannot be written; then nothing is left of it.
+        If it cannot be written; the partial file is then removed.
     """
     partial = temporary_path(path, mark)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -201,7 +201,7 @@ def replacing(
             file.flush()
             os.fsync(file.fileno())
         finally:
-            with suppress(OSError):  # a full disk refuses what is left in the buffer; the file goes anyway
+            with suppress(OSError):  # a full disk rejects the buffered rest; the file is removed anyway
                 file.close()
         before_replacing(partial)
         partial.replace(path)
@@ -232,14 +232,14 @@ def write_atomically(path: Path, text: str, *, private: bool, mark: str | None =
     Raises
     ------
     OSError
-        If it cannot be written; then nothing is left of it.
+        If it cannot be written; the partial file is then removed.
     """
     with replacing(path, private=private, mark=mark) as file:
         file.write(text.encode())
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a text to a file that the user named, whole or not at all; a link is followed.
+    """Write a text atomically to a file that the user named; a link is followed.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
-    """Refuse to replace a file of the user's without leave.
+    """Check that an existing file may be replaced.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
     is_own : bool
         Whether the file there, if there is one, was written by this tool and not changed since.
     overwrite : bool
-        The user's leave.
+        Whether the user allowed overwriting.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Which rows belong to one document: as the user says, else by ``doc_id``, else by equal sources; and saying so.
+"""Grouping of rows into documents: by the user's field, else by ``doc_id``, else by equal sources.
 
-Rows of one document depend on each other: an interval that takes them for independent is too short. So rows count as
-documents of their own only where nothing suggests otherwise, or where the user says so.
+Rows of one document are dependent: an interval that treats them as independent is too short. So rows count as
+separate documents only if nothing suggests otherwise, or if the user says so.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from geval_local.fields import ALIASES, lookup
 
 __all__ = ["EVERY_ROW", "Documents", "document_field", "documents_of"]
 
-#: ``--group-by row`` says that every row is a document of its own, unless there is a column of that name.
+#: ``--group-by row`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id")
 SOURCE_FIELDS = ("source", *ALIASES["source"])
 
 
 class Documents:
-    """Takes in rows one by one and tells at the end which field groups them; 8 bytes a row.
+    """Collects rows one by one and determines which field groups them; 8 bytes per row.
 
     Parameters
     ----------
     group_by : str, optional
-        Field of the document, by name or dotted path, or ``row`` for none; absent, it is guessed from the first row's
-        columns and dropped again if it turns out to group nothing.
+        Field that identifies the document, by name or dotted path, or ``row`` for none. Absent: guessed from the first
+        row's columns, and dropped again if it turns out to group nothing.
     """
 
     def __init__(self, group_by: str | None = None) -> None:
@@ -40,7 +40,7 @@ class Documents:
         self._missing = 0
 
     def add(self, row: Mapping[str, Any]) -> int:
-        """Take in a row; give the number of its document."""
+        """Add a row; return the number of its document."""
         if not self._codes:
             self._candidate = self._first(row)
         value = None if self._candidate is None else lookup(row, self._candidate)
@@ -52,30 +52,30 @@ class Documents:
 
     @property
     def field(self) -> str | None:
-        """The field that groups the rows; None where every row is a document of its own."""
+        """The field that groups the rows; None if every row is a separate document."""
         if self._candidate is None or self._given == self._candidate:
             return self._candidate
         return None if self._missing or not 1 < self._distinct() < len(self._codes) else self._candidate
 
     @property
     def told(self) -> str:
-        """What rows were taken for, in a sentence's end: ``rows of one doc_id are one document (guessed ...)``."""
+        """Description of the grouping, to end a sentence: ``rows with the same doc_id are one document``."""
         if self._given is not None:
             if self._given != EVERY_ROW and not self._codes:
                 return f"rows with the same {self._given} are one document"
             if self.field is None:
-                return "every row is a document of its own, as --group-by row says"
-            alone = f", and {self._missing} rows without it are one each" if self._missing else ""
+                return "every row is a separate document, as --group-by row says"
+            alone = f", and each of {self._missing} rows without it is its own" if self._missing else ""
             return f"rows with the same {self.field} are one document{alone}"
         if self.field is not None:
-            return f"rows with the same {self.field} are taken for one document (a guess; --group-by FIELD changes it)"
+            return f"rows with the same {self.field} are treated as one document (a guess; --group-by FIELD changes it)"
         if self._candidate is not None and not self._missing and self._distinct() == 1 < len(self._codes):
             why = f"all rows have the same {self._candidate}"
         elif self._candidate is not None and not self._missing:
             why = f"no two rows have the same {self._candidate}"
         else:
             why = "no column names a document"
-        return f"every row is taken for a document of its own, since {why} (a guess; --group-by FIELD changes it)"
+        return f"every row is treated as a separate document, since {why} (a guess; --group-by FIELD changes it)"
 
     def _first(self, row: Mapping[str, Any]) -> str | None:
         if self._given is not None:
@@ -87,12 +87,12 @@ class Documents:
 
 
 def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tuple[str | None, str]:
-    """Find the field that groups rows into documents, and say where it comes from.
+    """Find the field that groups rows into documents, with a description of the grouping.
 
     Returns
     -------
     field : str or None
-        None where every row is a document of its own.
+        None if every row is a separate document.
     told : str
         As `Documents.told`.
     """

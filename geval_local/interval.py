@@ -1,8 +1,8 @@
-"""Interval: a figure with its uncertainty, from leaving out one independent unit at a time (the jackknife).
+"""Interval: a figure with its uncertainty by the jackknife (leaving out one independent unit at a time).
 
-One method for every figure of the package: the standard error of the delete-one jackknife over documents (or systems),
-and Student's t with one degree of freedom less than there are units. For the mean of one value per document this is the
-textbook t interval; it holds its coverage with ten documents, where the percentile bootstrap is too short, and needs no
+All figures of the package use one method: the standard error of the delete-one jackknife over documents (or systems),
+and Student's t with one degree of freedom fewer than units. For the mean of one value per document this is the
+textbook t interval; it keeps its coverage with ten documents, where the percentile bootstrap is too short, and needs no
 random draws.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["FEW_UNITS", "Interval", "jackknife_error", "mean_interval", "t_interval", "t_test"]
 
-#: Fewer independent units than this are warned about: no interval is trustworthy there.
+#: With fewer independent units than this, no interval is trustworthy and a warning is given.
 FEW_UNITS = 10
 #: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).
 _COCHRAN = 25
@@ -40,7 +40,7 @@ class Interval:
     units : int
         Independent units (documents, systems or blocks of documents) that the interval rests on; 0 without one.
     warning : str
-        Why the interval should not be relied upon; empty where nothing speaks against it.
+        Why the interval should not be relied upon; empty if there is no reason.
     """
 
     value: float
@@ -51,7 +51,7 @@ class Interval:
     warning: str = ""
 
     def detectable(self, power: float = 0.8, significance: float = 0.05) -> float:
-        """Smallest true difference from 0 that a test on this many units would have found.
+        """Return the smallest true difference from 0 that a test on this many units would have found.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ def jackknife_error(replicates: ArrayLike) -> Floats:
     Parameters
     ----------
     replicates : array_like
-        NaN where a figure is not defined without a unit; where that is so for more than a tenth of the units, the
+        NaN where a figure is not defined without a unit. If that holds for more than a tenth of the units, the
         error is NaN.
 
     Returns
@@ -94,7 +94,7 @@ def jackknife_error(replicates: ArrayLike) -> Floats:
 def t_interval(
     value: float, error: float, units: int, confidence: float = 0.95, *, unit: str = "documents", warning: str = ""
 ) -> Interval:
-    """Student's interval of a figure with `units` - 1 degrees of freedom; none where the error is not defined."""
+    """Student's t interval of a figure with `units` - 1 degrees of freedom; none if the error is not defined."""
     from scipy.special import stdtrit
 
     if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
@@ -107,7 +107,7 @@ def t_interval(
 
 
 def t_test(value: float, error: float, units: int) -> float:
-    """Two-sided p-value of "the true figure is 0"; 1 where nothing differs at all, NaN where there is no error."""
+    """Two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error."""
     from scipy.special import stdtr
 
     if units < 2 or not (math.isfinite(value) and math.isfinite(error)):

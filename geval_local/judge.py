@@ -1,6 +1,6 @@
-"""Judge: the one entry point that the Python API, the command line, runs and integrations share.
+"""Judge: the entry point shared by the Python API, the command line, runs and integrations.
 
-Here is who judges: the model, how it was loaded, and what its scores depend on. How samples become scores is in
+This module covers the model, how it was loaded, and what its scores depend on. Scoring of samples is in
 `geval_local.judging.scorer`.
 """
 
@@ -40,12 +40,12 @@ class Judge(Scorer):
     Parameters
     ----------
     loaded : LoadedModel
-        See `load`, which is the usual way to a judge.
+        The loaded model; usually created by `load`.
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
     engine : {"auto", "trie", "cache", "padded"}
-        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches after copies of the
-        model's own cache of what they share. ``padded``: right-padded batches. ``auto``: the first of them that a probe
+        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches after a copy of the
+        model's own cache of their shared prefix. ``padded``: right-padded batches. ``auto``: the first that a probe
         shows exact for this model.
 
     Attributes
@@ -92,12 +92,12 @@ class Judge(Scorer):
             A name in models.yaml, a directory, or a hub id that is already in the local cache; None is the default
             judge.
         models_file : str or Path, optional
-            A models file of your own, laid over the packaged one.
+            Your own models file, merged over the packaged one.
         adapter : str or Path, optional
             Directory of a LoRA adapter, which is merged into the weights; needs peft. An adapter in the judge's own
-            directory is taken by itself.
+            directory is used automatically.
         style : {"completion", "chat", "chat-no-prefill"}, optional
-            Prompt style; the entry's own when absent.
+            Prompt style; that of the models file's entry when absent.
         batch_tokens : int, optional
             Most tokens per forward pass.
         engine : {"auto", "trie", "cache", "padded"}
@@ -126,7 +126,7 @@ class Judge(Scorer):
 
     @property
     def precision(self) -> str:
-        """In what dtype it runs, why, and how far that moves a score, as far as it was measured; for people."""
+        """The dtype it runs in, the reason, and its measured effect on a score; human-readable."""
         return self.loaded.precision.text(dtype_name(self.loaded.dtype))
 
     @property
@@ -136,13 +136,13 @@ class Judge(Scorer):
 
     @property
     def context(self) -> int:
-        """Longest prompt in tokens, the label's own tokens included."""
+        """Longest prompt in tokens, including the label's tokens."""
         config: Any = self.loaded.model.config.get_text_config()
         limits = [self.loaded.entry.context, getattr(config, "max_position_embeddings", None)]
         return min((int(limit) for limit in limits if limit), default=DEFAULT_CONTEXT)
 
     def with_steps(self, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
-        """Give a metric its steps: its own, those pinned for this judge, or newly written and pinned ones.
+        """Return a metric with steps: its own, those pinned for this judge, or newly written and pinned ones.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class Judge(Scorer):
     def continue_text(
         self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
     ) -> str:
-        """Continue a prompt by a numbered list; used for evaluation steps only, never for scores."""
+        """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         beams = 1 if self.is_chat else BEAMS
@@ -167,11 +167,11 @@ class Judge(Scorer):
 
     @property
     def identity(self) -> str:
-        """All that a read-out depends on beside the prompt's tokens and the labels."""
+        """Identifier of everything a read-out depends on besides the prompt's tokens and the labels."""
         return readout_identity(self.loaded, self.engine.name)
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
-        """Name everything that a score of this metric depends on.
+        """Return the signature: everything that a score of this metric depends on.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ class StepsProvenance(BaseModel):
     fingerprint : str
         Content fingerprint of that judge's weights and tokenizer.
     prompt_sha256 : str
-        Hash of the prompt they were written for.
+        Hash of the prompt that asked for them.
     created : str
         UTC date and time, ISO 8601.
     version : str
@@ -96,14 +96,14 @@ class Metric(BaseModel):
     name : str
         Identifier, such as ``summarization/coherence``.
     criteria : str
-        The quality to be rated, and the difference between good and bad.
+        The quality to rate, and the difference between good and bad.
     title : str, optional
         The name that the form shows; derived from `name` when absent.
     introduction : str, optional
         The task introduction that opens the prompt.
     steps : list of str, optional
-        Evaluation steps. Absent: the judge writes them once (auto chain-of-thought) and they are pinned. An empty
-        list means that the metric is to be used without steps.
+        Evaluation steps. Absent: the judge writes them once (auto chain-of-thought) and pins them. An empty
+        list means that the metric has no steps.
     steps_provenance : StepsProvenance, optional
         Present when a model wrote the steps.
     fields : dict of str to str
@@ -113,14 +113,14 @@ class Metric(BaseModel):
     rubric : dict of str to str, optional
         Label or band of labels -> its description, printed under the criteria.
     threshold : float, optional
-        The score from which a sample counts as passed, on the metric's scale.
+        The lowest score that passes, on the metric's scale.
     shorten : str, optional
-        The one field that may lose its end when a prompt is too long for the judge. Without it such a sample is
+        The one field that may be truncated when a prompt is too long for the judge. Without it such a sample is
         unscored.
     case_variants : bool
         Whether word labels also count in lower case, capitalised and in upper case, as people write them.
     template : str, optional
-        A published prompt used to the letter, with ``{{field}}`` placeholders and the form's cue as its last line;
+        A published prompt, used verbatim, with ``{{field}}`` placeholders and the form's cue as its last line;
         replaces introduction, criteria, steps and fields' headings in the prompt.
     looks : int
         In how many ways the form ends, 1 to 6: other words for what is asked, the labels listed upwards or downwards.
@@ -163,7 +163,7 @@ class Metric(BaseModel):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Metric:
-        # The reader of YAML collects the problems of a file; parts that are not well-formed have stand-ins then.
+        # The YAML reader collects all problems of a file; malformed parts are then replaced by stand-ins.
         reading = info.context if isinstance(info.context, Reading) else Reading()
         known = [key for key in type(self).model_fields if key not in reading.stand_ins]
         problems = find_problems(dict(self), known)
@@ -219,7 +219,7 @@ class Metric(BaseModel):
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the evaluation steps are still to be generated."""
+        """Whether the evaluation steps still have to be generated."""
         return self.steps is None and self.template is None
 
     @property
@@ -229,7 +229,7 @@ class Metric(BaseModel):
 
     @property
     def hash(self) -> str:
-        """Hash (16 hex digits) of all that the prompt and the scale are made from, the steps left out."""
+        """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
         # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
         record = {key: value for key, value in record.items() if (key, value) not in (("looks", 1), ("pair", None))}

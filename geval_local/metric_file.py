@@ -1,4 +1,4 @@
-"""Metric files: where they are found, how they are read, and every problem of one with its line. Pure."""
+"""Metric files: lookup, parsing, and all problems of a file with their lines. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
-#: Longer names make no file names.
+#: Longer names do not fit into file names.
 MAX_NAME = 200
 #: As many endings of forms as there are; see `geval_local.questions.looks`.
 MOST_LOOKS = 6
@@ -42,7 +42,7 @@ _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
 
 
-# --- where metrics are ------------------------------------------------------------------------------------------------
+# --- lookup -----------------------------------------------------------------------------------------------------------
 
 
 def find_metric(name: str | Path) -> tuple[str, str]:
@@ -78,7 +78,7 @@ def find_metric(name: str | Path) -> tuple[str, str]:
 
 
 def metric_file_text(path: Path) -> str:
-    """Read a metric's file; a `MetricError` if that cannot be done."""
+    """Read the text of a metric file; a `MetricError` if it cannot be read."""
     try:
         check_is_file(path)
         return path.read_text(encoding="utf-8")
@@ -104,16 +104,16 @@ def preset_names() -> list[str]:
 
 
 class Problem(NamedTuple):
-    """One thing that does not fit.
+    """One problem of a metric file.
 
     Attributes
     ----------
     path : tuple of (str or int)
-        The key, and the key or index inside it.
+        The key, and the key or index within its value.
     text : str
         The problem in words.
     quote : str
-        The faulty words themselves, where they are part of a longer text.
+        The faulty text itself, if it is part of a longer one.
     """
 
     path: tuple[str | int, ...]
@@ -128,26 +128,26 @@ class Problem(NamedTuple):
 
 @dataclass
 class Reading:
-    """A metric's file while it is read.
+    """State while a metric file is read.
 
     Attributes
     ----------
     problems : list of Problem
         Problems between parts, collected instead of raised.
     stand_ins : set of str
-        Keys that are missing or not well-formed, and were replaced so that the others could be checked.
+        Keys that are missing or malformed, replaced so that the others can be checked.
     """
 
     problems: list[Problem] = field(default_factory=list)
     stand_ins: set[str] = field(default_factory=set)
 
 
-#: Well-formed values of the keys that a metric must have.
+#: Valid values of the required keys.
 _STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
 
 
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
-    """Read YAML text as the class of a metric; arguments and errors are those of `Metric.from_yaml`."""
+    """Read YAML text into a metric class; arguments and errors as for `Metric.from_yaml`."""
     try:
         data, node = load_yaml(text)
     except YAMLError as error:
@@ -175,7 +175,7 @@ def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
 
 
 def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tuple[_Model | None, list[Problem]]:
-    """Validate a metric's data; every problem has its path, and its text names the key."""
+    """Validate a metric's data; every problem has its path and names the key."""
     reading = Reading()
     problems: list[Problem] = []
     found = None
@@ -192,12 +192,12 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
 
 
 def _printable(text: str) -> str:
-    """Make lone surrogates, which no terminal takes, visible escapes."""
+    """Replace lone surrogates, which terminals reject, by visible escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def explain_problem(problem: Mapping[str, Any], keys: list[str]) -> str:
-    """Say in words what pydantic found wrong, with the nearest known key where one is unknown."""
+    """Describe a pydantic error, with the nearest known key for an unknown one."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(problem["loc"][-1]), keys, n=1)
@@ -208,23 +208,23 @@ def explain_problem(problem: Mapping[str, Any], keys: list[str]) -> str:
     return f"{where}: {message}" if where else message
 
 
-# --- what does not fit together ---------------------------------------------------------------------------------------
+# --- consistency ------------------------------------------------------------------------------------------------------
 
 
 def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    """Find everything that does not fit together, as far as the parts are known.
+    """Find all inconsistencies between the known parts of a metric.
 
     Parameters
     ----------
     parts : mapping
         The attributes of a `Metric`.
     known : collection of str
-        Which of them were given and are well-formed; a rule that needs another one is left out.
+        The ones that were given and are well-formed; rules that need others are skipped.
     """
     found: list[Problem] = []
     for key in known:
         if not is_unicode(_plain(parts[key])):
-            found.append(Problem((key,), "holds half a surrogate pair, which is no text"))
+            found.append(Problem((key,), "holds half a surrogate pair, which is not text"))
     if "name" in known and not _NAME.fullmatch(parts["name"]):
         shown = parts["name"] if len(parts["name"]) < 80 else parts["name"][:77] + "..."
         found.append(
@@ -326,7 +326,7 @@ def _scale_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Pr
             found.append(
                 Problem(
                     ("rubric", band),
-                    f"{band!r} is no label of the scale {_shown(scale)}, nor a band of its labels such as "
+                    f"{band!r} is not a label of the scale {_shown(scale)}, nor a band of its labels such as "
                     f"{scale.labels[0]}-{scale.labels[-1]}{nearest(band, scale.labels)}",
                 )
             )
@@ -338,7 +338,7 @@ def _shown(scale: Scale) -> str:
 
 
 def _is_band(text: str, scale: Scale) -> bool:
-    """Whether a key of a rubric is a label, a value, or labels from one to another or side by side."""
+    """Whether a key of a rubric is a label, a value, a range of labels or a list of labels."""
     labels = {label.casefold() for label in scale.labels}
     text = text.strip()
     if text.casefold() in labels or _number(text) in scale.values:
@@ -349,7 +349,7 @@ def _is_band(text: str, scale: Scale) -> bool:
     listed = [part.strip() for part in re.split(r",|/| or | and ", text)]
     if len(listed) > 1:
         return all(part and _is_band(part, scale) for part in listed)
-    # Labels may hold the sign that stands between the ends of a band.
+    # Labels may contain the sign that separates the ends of a band.
     cuts = [(text[: match.start()], text[match.end() :]) for match in re.finditer(r"\s*(?:-|–|\.\.| to )\s*", text)]
     return any(low.casefold() in labels and high.casefold() in labels for low, high in cuts)
 

@@ -1,4 +1,4 @@
-"""Places of files that may be lost (fetched judges, pinned steps, caches), and names that are safe for files."""
+"""Directories for expendable files (fetched judges, pinned steps, caches), and safe file names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def expanded(path: str | Path) -> Path:
     Raises
     ------
     ConfigurationError
-        If there is no such user, or nobody knows where the home directory is.
+        If there is no such user, or the home directory is not known.
     """
     try:
         return Path(path).expanduser()
@@ -38,7 +38,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def home_directory() -> Path:
-    """Find the user's directory of this package; it need not exist.
+    """Return the user's directory for this package; it need not exist.
 
     Returns
     -------
@@ -52,13 +52,13 @@ def home_directory() -> Path:
 
 
 def home_folder(name: str) -> Path | None:
-    """Make a folder in the user's directory of this package, private to the user.
+    """Create a folder in the user's directory for this package, private to the user.
 
     Returns
     -------
     Path or None
-        The folder; None if it cannot be written to. The log says so once for each directory, so that a run that misses
-        its pins and its cache has one warning and not two.
+        The folder; None if it cannot be written to. This is logged once per directory, so that a run without
+        pins and cache gives one warning instead of two.
     """
     home = home_directory()
     folder = home / name
@@ -83,7 +83,7 @@ def home_folder(name: str) -> Path | None:
 
 
 def safe_file_name(name: str) -> str:
-    """Make a file name from the name of a metric or a result.
+    """Return a safe file name for the name of a metric or a result.
 
     Two names share a file name only if they differ in ``/`` and ``.`` alone.
 
@@ -95,7 +95,7 @@ def safe_file_name(name: str) -> str:
     Returns
     -------
     str
-        Ordinary names with ``.`` for ``/``. All others as far as they can be read, cut, with a hash of the whole.
+        Ordinary names with ``.`` for ``/``. All others: the safe characters, shortened, and a hash of the name.
     """
     if len(name) <= _LONGEST and _ORDINARY.fullmatch(name):
         return name.replace("/", ".")

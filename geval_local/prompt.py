@@ -1,7 +1,7 @@
-"""Prompts as text: the form that is filled for each sample, and the steps prompt (Liu et al., 2023, section 2).
+"""Prompts as text: the form filled for each sample, and the steps prompt (Liu et al., 2023, section 2).
 
 A prompt is a *body* and a *cue*. The cue is the form's last line ("- Coherence:"); the label is the model's next text.
-Nothing here knows about tokens or chat templates.
+Independent of tokens and chat templates.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
 
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
-#: Edition of what a chat model is asked beside the paper's form; it stands in every signature of a chat style.
+#: Edition of the request to chat models beside the paper's form; part of every signature of a chat style.
 CHAT_FORM = 3
-#: Scales of more labels are shown by their first two and their last: every line is read again for every sample.
+#: Larger scales are shown by their first two labels and the last: every line is computed again for every sample.
 LABELS_SHOWN = 10
 STEPS_HEADING = "Evaluation Steps:"
 STEPS_REQUEST = (
@@ -57,8 +57,8 @@ class Prompt:
     cue : str
         The form's last line, without trailing white space; the label follows it.
     request : str
-        What a chat model is asked for after the body, where the cue opens an answer of its own: it would write about
-        the text where a plain language model just continues the form. Empty in prompts that are used to the letter.
+        Request to a chat model after the body, where the cue starts a separate answer: it would otherwise write about
+        the text where a plain language model just continues the form. Empty in prompts used verbatim.
     """
 
     body: str
@@ -72,7 +72,7 @@ class Prompt:
 
     @property
     def question(self) -> str:
-        """What the user's turn of a chat holds where the cue opens the assistant's."""
+        """The user's turn of a chat in which the cue starts the assistant's turn."""
         return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
 
 
@@ -89,8 +89,8 @@ def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], 
     Returns
     -------
     callable
-        Fills the form from the text of every field of the metric. Texts are inserted as they are: braces, template
-        syntax and headings inside them mean nothing.
+        Fills the form from the text of every field of the metric. Texts are inserted unchanged: braces, template
+        syntax and headings in them have no meaning.
     """
     if metric.template is not None:
         template = metric.template
@@ -158,7 +158,7 @@ def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
     Parameters
     ----------
     metric : Metric
-        Steps that it already has are left out.
+        The metric; existing steps are ignored.
     instruct : bool
         Whether to ask for the list in words, as an instruction-tuned model in a chat expects.
 
@@ -192,10 +192,10 @@ def render_reason_prompt(metric: Metric, fields: Mapping[str, str], label: str) 
 
 
 def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str | None = None) -> Metric:
-    """Read a published prompt file as a metric, used to the letter.
+    """Read a published prompt file as a metric that uses it verbatim.
 
     Newlines are read as in Python's text mode (carriage returns go), which is how G-Eval's own script reads its
-    files; white space after the form's last line is dropped, because the label's own surface forms bring it.
+    files; white space after the form's last line is dropped, because the surface forms of labels include it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Scales: ordered labels with values, and how people write them. Pure.
+"""Scales: ordered labels with values, and their written forms. Pure.
 
 The definitions are those of G-Eval (Liu et al., 2023, section 2): the score is the probability-weighted sum of the
 label values, ``score = sum_l p(l) * value(l)``, here with exact probabilities instead of sampled frequencies.
@@ -39,7 +39,7 @@ class Scale:
     Parameters
     ----------
     labels : tuple of str
-        The labels as the model is to write them, distinct after stripping white space, at least two.
+        The labels as the model should write them, distinct after stripping white space, at least two.
     values : tuple of float
         One finite value per label; not all equal. They need not be integers, nor sorted.
 
@@ -92,7 +92,7 @@ class Scale:
         Raises
         ------
         ScaleError
-            If the specification cannot be read, with the forms that can.
+            If the specification cannot be read; the message lists the accepted forms.
         """
         return spec if isinstance(spec, Scale) else cls(*_read(spec))
 
@@ -115,12 +115,12 @@ class Scale:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether every label is the number it stands for."""
+        """Whether every label is written as its own value."""
         return all(_same_number(label, value) for label, value in zip(self.labels, self.values, strict=True))
 
     @property
     def text(self) -> str:
-        """How a prompt names the scale: ``1-5``, ``-2 to 2``, ``0-1 in steps of 0.25``, ``1/2/4/8``, ``Yes/No``."""
+        """The scale as written in a prompt: ``1-5``, ``-2 to 2``, ``0-1 in steps of 0.25``, ``1/2/4/8``, ``Yes/No``."""
         step = self._step
         if step is None:
             return "/".join(self.labels)
@@ -168,7 +168,7 @@ def _same_number(label: str, value: float) -> bool:
 
 
 def _read(spec: str | Mapping[object, object] | Sequence[object]) -> LabelsAndValues:
-    """Read the written form of a scale; `Scale` checks its labels and values."""
+    """Parse the written form of a scale; `Scale` checks its labels and values."""
     if isinstance(spec, str):
         return _read_text(spec)
     if isinstance(spec, Mapping):
@@ -182,7 +182,7 @@ def _read(spec: str | Mapping[object, object] | Sequence[object]) -> LabelsAndVa
 
 
 def _refuse_ends(values: Sequence[float]) -> None:
-    """Refuse a list of two numbers that are the ends of a range: as labels they would be a scale without a middle."""
+    """Reject a list of two numbers that look like a range: as labels they would have nothing between them."""
     if len(values) == 2 and abs(values[1] - values[0]) > 1:
         low, high = (f"{value:g}" for value in sorted(values))
         raise ScaleError(
@@ -212,7 +212,7 @@ def _read_text(spec: str) -> LabelsAndValues:
 
 
 def label_text(label: object) -> str:
-    """Write a label that YAML or Python read as a number the way people write it.
+    """Write a label, also one that YAML or Python read as a number, in its usual form.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def label_text(label: object) -> str:
 
 
 def _plain(number: Decimal) -> str:
-    """Write a decimal as people do: no exponent, no trailing zeros."""
+    """Write a decimal in plain notation: no exponent, no trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -1,6 +1,6 @@
 """From label log-probabilities to a score: Distribution, the estimators, Score, and the Outcome that runs keep.
 
-All arithmetic is here, in float64, and stands once. With ``P(l)`` the probability that the model's next text is label
+All arithmetic is here, in float64, written once. With ``P(l)`` the probability that the model's next text is label
 ``l`` and ``m = sum P(l)`` the label mass, ``p(l) = P(l) / m`` and the score is ``sum p(l) * value(l)`` (Liu et al.,
 2023, section 2).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "LookFigures", "Outcome", "Score", "estimate"]
 
-#: Below this label mass a score names the tokens that took the rest, and a row counts as one of low mass.
+#: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
 LOW_LABEL_MASS = 0.9
 # What is left of a sum of a thousand probabilities by rounding.
 _SUM_ERROR = 1e-12
@@ -44,7 +44,7 @@ class Distribution:
         The labels and their values.
     label_logprobs : array_like, shape (labels,)
         Natural logarithms of ``P(l | form)``, the probability that the model's next text is the label (not
-        normalised over the labels); ``-inf`` is allowed for single labels.
+        normalised over the labels); ``-inf`` is allowed, but not for all labels.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Distribution:
         return self.scale.values[order[int(reached.argmax())]] if reached.any() else self.scale.high
 
     def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
-        """Mean value of `n` labels drawn from the distribution: the estimator that sampling judges are left with.
+        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
     distribution : Distribution
         The label distribution of one form.
     estimator : Estimator
-        Which reduction.
+        The reduction to use.
     sample_key : int
         A number that belongs to the sample itself (a hash of its prompt), so that the draws of ``sample`` do not
         depend on the sample's place in a file.
@@ -306,7 +306,7 @@ class Score:
         ``{label: p}``, normalised over the labels; empty if unscored.
     label_mass : float
         Probability that the model's next text is any label at all, 0-1. Low mass means that the model did not
-        understand the form as a form.
+        treat the form as a form.
     std, entropy : float
         Spread of the distribution: in units of the scale, and in nats.
     mode : str or None
@@ -390,7 +390,7 @@ class Score:
 
     @classmethod
     def unscored(cls, metric: str, reason: str, *, prompt_tokens: int = 0) -> Score:
-        """Record a sample that cannot be scored, with its reason."""
+        """Return the score of a sample that cannot be scored, with the reason."""
         return cls(metric=metric, error=reason, prompt_tokens=prompt_tokens)
 
     @property
@@ -414,7 +414,7 @@ class Score:
         return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain JSON values: unscored samples hold ``score: null`` and ``error``, never NaN or 0."""
+        """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""
         if self.error is not None:
             return {"score": None, "error": self.error, "prompt_tokens": self.prompt_tokens}
         record: dict[str, Any] = {
@@ -451,16 +451,16 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The outcome of one form.
+    """The model's result for one form: label log-probabilities, or the reason why there are none.
 
     Attributes
     ----------
     label_logprobs : ndarray of float64, shape (labels,), or None
         ``log P(l | form)``; None if there is no score.
     other_tokens : tuple of (str, float)
-        The likeliest next tokens outside the labels, where the label mass is low.
+        The likeliest next tokens outside the labels, if the label mass is low.
     prompt_tokens, dropped_tokens : int
-        Length of the form, and what the field that may be shortened has lost, in tokens.
+        Length of the form, and number of tokens removed from the field that may be shortened.
     sample_key : int
         Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
     error : str or None
@@ -478,7 +478,7 @@ class Outcome:
     looks: tuple[NDArray[np.float64], ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
-        """Derive the score.
+        """Compute the score.
 
         Parameters
         ----------

@@ -8,18 +8,18 @@ from dataclasses import dataclass, fields
 
 __all__ = ["LIBRARIES", "Signature", "judge_name", "signature_differences", "signature_parts", "told_differences"]
 
-#: Keys that name versions of libraries: scores may move with them by rounding, not by meaning.
+#: Keys that name versions of libraries: a change may shift scores by rounding only.
 LIBRARIES = ("transformers", "torch", "version")
 
 
 @dataclass(frozen=True)
 class Signature:
-    """All that must be equal before two scores may be compared.
+    """Everything that must be equal for two scores to be comparable.
 
     Attributes
     ----------
     judge : str
-        Name, with that of an adapter, and content fingerprint of the weights, adapter included.
+        Name (with an adapter's name) and content fingerprint of the weights, including the adapter.
     tokenizer : str
         Hash of tokenizer and chat template.
     metric : str
@@ -31,7 +31,7 @@ class Signature:
     style : str
         Prompt style, and whether thinking was closed.
     dtype, attention : str
-        How the model was run; the dtype with its quantization, if it was quantized while loading.
+        Settings that the model ran with; the dtype includes the quantization, if it was quantized while loading.
     estimator : str
         See `Estimator.text`.
     transformers, torch, version : str
@@ -61,7 +61,7 @@ class Signature:
 
 
 def signature_parts(text: str) -> dict[str, str]:
-    """Take a written signature apart, ``key:value|key:value``, also one by another version with other keys."""
+    """Split a written signature, ``key:value|key:value``; other versions may have other keys."""
     parts = (part.partition(":") for part in re.split(r"\|(?=\w+:)", text))
     return {key: value for key, _, value in parts}
 
@@ -69,7 +69,7 @@ def signature_parts(text: str) -> dict[str, str]:
 def signature_differences(first: str, second: str, *, missing: str = "-") -> dict[str, tuple[str, str]]:
     """List the differences of two written signatures: ``{key: (first, second)}``; `missing` for a key that one lacks.
 
-    A judge is its content: the same weights under another name or path are no difference.
+    Judges are compared by content: the same weights under another name or path are not a difference.
     """
     one, other = signature_parts(first), signature_parts(second)
     pairs = {key: (one.get(key, missing), other.get(key, missing)) for key in [*one, *other]}
@@ -77,12 +77,12 @@ def signature_differences(first: str, second: str, *, missing: str = "-") -> dic
 
 
 def told_differences(differ: Mapping[str, tuple[str, str]], pair: str = "{} there, {} here") -> str:
-    """Tell differences of signatures in a message, each as `pair` puts its two values."""
+    """Format differences of signatures for a message; `pair` formats the two values."""
     return "; ".join(f"{key}: {pair.format(*values)}" for key, values in differ.items())
 
 
 def judge_name(name: str) -> str:
-    """Shorten the name of a judge for display: of a directory or a hub id, its last part."""
+    """Shorten a judge's name for display: the last part of a directory or hub id."""
     return name.rstrip("/").rpartition("/")[2] or name
 
 

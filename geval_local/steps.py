@@ -1,6 +1,6 @@
 """Evaluation steps (auto chain-of-thought): written once per metric and judge, then pinned and reused.
 
-Liu et al. (2023), section 2: the model is given the task introduction and the criteria, and writes the steps by itself.
+Liu et al. (2023), section 2: the model reads the task introduction and the criteria, and writes the steps.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ logger = logging.getLogger("geval_local")
 
 MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
-#: Numbers are left out: "Sentence 2: ..." after "Sentence 1: ..." says nothing new.
+#: Numbers are ignored: "Sentence 2: ..." after "Sentence 1: ..." adds nothing.
 _WORD = re.compile(r"[^\W\d]+")
 _REMEDY = "Write `steps:` into the metric's YAML file yourself, or score with --no-steps."
 _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 
 
-#: Told which metric's steps are being written, and how many tokens of them there are: 0 when it begins.
+#: Called with the metric whose steps are being written, and the number of tokens so far: 0 at the start.
 OnSteps = Callable[[Metric, int], object]
 
 
 def _tell_nobody(metric: Metric, tokens: int) -> None:
-    """Let nobody know."""
+    """Ignore the progress."""
 
 
 class StepsWriter(Protocol):
-    """What this module needs of a judge: its name, its fingerprint, and what it continues a prompt with."""
+    """The part of a judge that this module needs: name, fingerprint and text generation."""
 
     @property
     def name(self) -> str:
@@ -70,16 +70,16 @@ class StepsWriter(Protocol):
         ...
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
-        """Continue a prompt by a numbered list; the same every time. `on_token` is told the number of new tokens."""
+        """Continue a prompt with a numbered list, deterministically; `on_token` gets the number of new tokens."""
         ...
 
 
-#: Judges that could not write the steps of a metric, and of which: the next metric is not to cost another minute.
+#: Judge -> metric whose steps it could not write; saves another minute of trying for the next metric.
 _UNABLE: WeakKeyDictionary[StepsWriter, str] = WeakKeyDictionary()
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """Read a numbered list; it ends where the numbering or the text breaks off.
+    """Parse a numbered list; it ends where the numbering or the text breaks off.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        The steps in order; empty if the text is no list.
+        The steps in order; empty if the text is not a list.
     """
     steps: list[str] = []
     blank = 0
@@ -120,9 +120,9 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
     judge : StepsWriter
         The judge, usually a `Judge`.
     metric : Metric
-        Steps that it already has are replaced.
+        The metric; existing steps are replaced.
     on_steps : callable
-        Called with the metric and the number of tokens written so far; what it raises ends the writing.
+        Called with the metric and the number of tokens written so far; an exception from it ends the generation.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
     Raises
     ------
     JudgeError
-        If what the judge wrote is not a numbered list of at least two different steps.
+        If the judge's text is not a numbered list of at least two different steps.
     """
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
@@ -155,10 +155,10 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
 
 
 def _read_answer(cue: str, written: str) -> tuple[str, ...]:
-    """Read what follows the cue: the rest of the first step, or, from a chatty model, a list of its own."""
+    """Parse the text after the cue: the rest of the first step, or, from a chatty model, a complete list."""
     first = _FIRST_ITEM.search(written)
     if first is None or written[: first.start()].strip():
-        # The space is written out: decoding drops it in front of a text in some tokenizers.
+        # The space is explicit: some tokenizers drop a leading space when decoding.
         steps = parse_steps(f"{cue} {written.lstrip(' ')}")
         if len(steps) > 1 or first is None:
             return steps
@@ -166,7 +166,7 @@ def _read_answer(cue: str, written: str) -> tuple[str, ...]:
 
 
 def _distinct(steps: tuple[str, ...]) -> tuple[str, ...]:
-    """End a list before the first step that says what an earlier one has said, whatever its case and punctuation."""
+    """Cut a list before the first step that repeats an earlier one, ignoring case and punctuation."""
     seen: set[tuple[str, ...]] = set()
     for number, step in enumerate(steps):
         words = tuple(_WORD.findall(step.casefold()))
@@ -177,19 +177,19 @@ def _distinct(steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _in_sentence_case(steps: tuple[str, ...]) -> tuple[str, ...]:
-    """Let each step open with a capital if the judge's tokenizer knows no upper case; else leave all as written."""
+    """Capitalize each step if the judge's tokenizer has no upper case; otherwise leave the steps as written."""
     if any(char.isupper() for step in steps for char in step):
         return steps
     return tuple(step[:1].upper() + step[1:] for step in steps)
 
 
 def pinned_path(metric: Metric, fingerprint: str) -> Path:
-    """Name the file in which the steps of a metric by one judge are pinned; it need not exist.
+    """Return the path of the file that pins a judge's steps for a metric; it need not exist.
 
     Parameters
     ----------
     metric : Metric
-        Its hash, which leaves the steps out, is part of the name.
+        The metric; its hash, which excludes the steps, is part of the name.
     fingerprint : str
         Content fingerprint of the judge.
     """
@@ -197,7 +197,7 @@ def pinned_path(metric: Metric, fingerprint: str) -> Path:
 
 
 def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
-    """Give a metric the steps that a judge has pinned for it; None if there are none.
+    """Return a metric with the steps pinned for this judge; None if there are none.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
     try:
         if not path.is_file():
             return None
-    except OSError:  # a home that may not be looked into has no pins
+    except OSError:  # an unreadable home directory has no pins
         return None
     pinned = Metric.load(path)
     if pinned.hash != metric.hash or not pinned.steps:
@@ -219,19 +219,19 @@ def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
 
 
 def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
-    """Give a metric that needs steps those that a judge has pinned, if there are any; write nothing."""
+    """Return a metric that needs steps with the judge's pinned ones, if any; write nothing."""
     return (read_pinned(metric, fingerprint) if metric.needs_steps else None) or metric
 
 
 def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> tuple[Metric, Path | None]:
-    """Give a metric its steps: those it has, those pinned for this metric and judge, or newly written and pinned ones.
+    """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
 
     Parameters
     ----------
     judge : StepsWriter
         The judge.
     metric : Metric
-        Returned as it is unless it needs steps.
+        The metric; returned unchanged unless it needs steps.
     on_steps : callable
         See `write_steps`.
 
@@ -240,13 +240,13 @@ def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tel
     metric : Metric
         The metric with its steps.
     written : Path or None
-        The file that new steps were pinned in; None if nothing was written, also because the user's directory of this
-        package takes no files. The log says so then, and the steps serve this time only.
+        The file that new steps were pinned in; None if nothing was written, for example because the user's directory
+        of this package is not writable. In that case a warning is logged and the steps serve this run only.
 
     Raises
     ------
     JudgeError
-        If the judge cannot write steps. It is not asked again then, for no other metric either.
+        If the judge cannot write steps. It is then not asked again, for other metrics either.
     MetricError
         If the pinned file is damaged or belongs to another prompt.
     """

@@ -1,4 +1,4 @@
-"""Summary: the figures of a whole file, with the uncertainty of the mean and the reasons of unscored rows."""
+"""Summary: figures for a whole file, with the uncertainty of the mean and the reasons for unscored rows."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from geval_local.score import LOW_LABEL_MASS, Score
 
 __all__ = ["Reason", "Reasons", "Summary", "Tally"]
 
-#: How many rows are named for each reason of being unscored.
+#: Number of rows listed for each reason.
 ROWS_NAMED = 5
-#: How many tokens are named that took the mass of the labels.
+#: Number of listed tokens outside the labels, for rows of low mass.
 TOKENS_NAMED = 5
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why rows are unscored.
+    """A reason why rows are unscored.
 
     Attributes
     ----------
     text : str
-        The reason as the first of them has it. Reasons that differ in their numbers alone are counted together.
+        The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
     count : int
-        How many rows have it.
+        Number of rows with this reason.
     rows : tuple of int
-        Row numbers of the first of them, at most `ROWS_NAMED`.
+        Numbers of the first of these rows, at most `ROWS_NAMED`.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of all rows on one metric. Unscored rows are counted and enter no other figure.
+    """Figures over all rows for one metric. Unscored rows are counted but enter no other figure.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Summary:
     interval : Interval
         Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents.
     grouping : str
-        Which rows were taken for one document.
+        Description of how rows were grouped into documents.
     std : float
         Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
     label_mass, label_mass_min : float
@@ -68,11 +68,11 @@ class Summary:
     passed_share : float or None
         Share of the scored rows that reach it, 0-1; None without a threshold or a score.
     shortened : int
-        Rows of which a field was cut to fit the judge.
+        Rows with a field that was shortened to fit the judge's context.
     reasons : tuple of Reason
-        Why rows are unscored, the most frequent reason first.
+        Reasons for unscored rows, most frequent first.
     other_tokens : tuple of (str, float)
-        The next tokens that took the mass of the rows with low mass, with their mean probability there, 0-1; at most
+        The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
         `TOKENS_NAMED`.
     """
 
@@ -94,7 +94,7 @@ class Summary:
 
     @property
     def mean(self) -> float:
-        """Mean score."""
+        """The mean score."""
         return self.interval.value
 
     @property
@@ -113,7 +113,7 @@ class Summary:
         return self.rows - self.scored
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain JSON values; a figure that does not exist is null, never NaN or 0."""
+        """Return the figures as plain JSON values; a figure that does not exist is null, never NaN or 0."""
         return {
             "rows": self.rows,
             "scored": self.scored,
@@ -172,7 +172,7 @@ class Reasons:
 
 
 class Tally:
-    """Takes in the scores of one metric row by row, 25 bytes a row, and sums them up at the end.
+    """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end.
 
     Parameters
     ----------
@@ -196,18 +196,18 @@ class Tally:
         self._other: dict[str, float] = {}
 
     def add(self, where: str, row: int | None, score: Score, group: int | None = None) -> None:
-        """Count one row.
+        """Add one row.
 
         Parameters
         ----------
         where : str
-            How errors name it.
+            The row's name in error messages.
         row : int or None
             Its number in the input.
         score : Score
             Its score, or the reason why it has none.
         group : int, optional
-            Number of its document; absent, the row is a document of its own.
+            Number of its document; if absent, the row is a separate document.
         """
         self._rows += 1
         if score.error is not None:
@@ -224,15 +224,15 @@ class Tally:
             self._threshold = score.threshold
             self._passed.append(score.passed)
 
-    def summary(self, grouping: str = "every row is a document of its own", *, grouped: bool = True) -> Summary:
-        """Sum up the rows so far.
+    def summary(self, grouping: str = "every row is a separate document", *, grouped: bool = True) -> Summary:
+        """Summarize the rows so far.
 
         Parameters
         ----------
         grouping : str
-            Which rows were taken for one document, to be shown.
+            Description of how rows were grouped, for display.
         grouped : bool
-            Whether the groups of the rows are documents; False where they turned out to group nothing.
+            Whether the rows' groups are documents; False if they turned out to group nothing.
         """
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A judge without a model, for tests of your own: every prompt has its label probabilities, and they cost nothing.
+"""A mock judge without a model, for your own tests: each prompt gets fixed label probabilities at no cost.
 
 >>> from geval_local.testing import MockJudge                          # doctest: +SKIP
 >>> MockJudge().score(metric, source="...", output="...").value        # doctest: +SKIP
@@ -41,13 +41,13 @@ class MockEngine:
     batch_tokens : int
         Most tokens per pack.
     unit_packs : int
-        Packs of a unit. Read-outs depend in their last bits on the packs before theirs in the unit, as those of an
-        engine that shares prefixes do.
+        Packs per unit. The last bits of read-outs depend on the preceding packs of the unit, as they do with an
+        engine that shares prefixes.
     sensitive : bool
-        Whether read-outs depend in their last bits on what else is in the pack, as those of a real model do. Without
+        Whether the last bits of read-outs depend on the rest of the pack, as they do with a real model. Without
         it equal prompts have equal scores.
     seconds : float
-        How long each pack takes.
+        Duration of each pack.
     """
 
     name = "mock"
@@ -85,7 +85,7 @@ class MockEngine:
         return [*packs, Pack(tuple(members), tokens, len(packs) // self.unit_packs)] if members else packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Read packs out, in order."""
+        """Read out packs in order."""
         self._unit = -1
         for pack in packs:
             if self.seconds:
@@ -98,7 +98,7 @@ class MockEngine:
             yield pack, readouts
 
     def read(self, requests: Sequence[Request]) -> list[Readout]:
-        """Read one pack out; override it to simulate what a device can do to you."""
+        """Read out one pack; override it to simulate device failures."""
         context = self._history
         if self.sensitive:
             digest = hashlib.blake2b(context + str(self.limit).encode(), digest_size=8)
@@ -109,27 +109,27 @@ class MockEngine:
         return [Readout(self.label_logprobs(request) - nudge) for request in requests]
 
     def label_logprobs(self, request: Request) -> Any:
-        """Say how likely every label is after a prompt; they sum up to `LABEL_MASS`."""
+        """Compute log-probabilities of the labels after a prompt; the probabilities sum to `LABEL_MASS`."""
         draw = np.frombuffer(hashlib.blake2b(request.ids.tobytes()).digest(), dtype=np.uint8)
         weights = 1.0 + np.resize(draw, request.trie.labels)
         return np.log(weights * (LABEL_MASS / weights.sum()))
 
 
 class MockJudge(Judge):
-    """A judge whose read-outs come from a `MockEngine`; all else is as with a real one.
+    """A judge whose read-outs come from a `MockEngine`; everything else works as in a real judge.
 
     Parameters
     ----------
     engine : MockEngine, optional
-        A plain one when absent.
+        The engine; a default one when absent.
     tokenizer : PreTrainedTokenizerBase, optional
-        With a fast backend; bytes when absent.
+        A tokenizer with a fast backend; one token per byte when absent.
     style : {"completion", "chat", "chat-no-prefill"}
         Prompt style.
     context : int
         Longest prompt, in tokens.
     name : str
-        Its name.
+        Name of the judge.
     """
 
     engine: MockEngine
@@ -145,7 +145,7 @@ class MockJudge(Judge):
     ) -> None:
         self.name = name
         self.fingerprint = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        # No model is loaded, so that only what scores has to be set up.
+        # No model is loaded, so only the scoring part is set up.
         encoder = PromptEncoder(tokenizer if tokenizer is not None else byte_tokenizer(), style=style)
         Scorer.__init__(self, encoder, engine if engine is not None else MockEngine())
         self.engine_report = EngineReport("mock")
@@ -153,27 +153,27 @@ class MockJudge(Judge):
 
     @property
     def context(self) -> int:
-        """Longest prompt in tokens, the label's own tokens included."""
+        """Longest prompt in tokens, including the label's tokens."""
         return self._context
 
     @property
     def precision(self) -> str:
-        """No dtype at all."""
+        """The dtype: none."""
         return "none (a mock)"
 
     @property
     def identity(self) -> str:
-        """All that a read-out depends on beside the prompt's tokens and the labels."""
+        """Identifier of everything a read-out depends on besides the prompt's tokens and the labels."""
         return f"mock:{self.fingerprint}"
 
     def continue_text(
         self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
     ) -> str:
-        """Write three steps, always the same."""
+        """Write three fixed steps."""
         return STEPS
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
-        """Name everything that a score of this metric depends on."""
+        """Return the signature: everything that a score of this metric depends on."""
         return Signature(
             judge=f"{self.name}@{self.fingerprint}",
             tokenizer="mock",

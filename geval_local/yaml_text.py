@@ -1,6 +1,6 @@
-"""YAML as people mean it: ``Yes`` and ``No`` are words, dates are text, and every value knows its line.
+"""YAML without surprises: ``Yes`` and ``No`` are words, dates are text, and every value has its line number.
 
-Read and written by ruamel.yaml; a document that somebody edits keeps its comments.
+Read and written by ruamel.yaml; edited documents keep their comments.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ruamel.yaml.util import load_yaml_guess_indent
 __all__ = ["YAMLError", "dump_yaml", "edit_yaml", "line_of", "load_yaml"]
 
 MAX_CHARACTERS = 1_000_000
-#: Values of a document with every alias counted as often as it is used.
+#: Most values in a document, counting an alias at each use.
 MAX_VALUES = 100_000
-#: Lists and mappings inside each other; reading takes time by the square of their depth.
+#: Most levels of nesting; parsing time grows with the square of the depth.
 MAX_DEPTH = 64
-#: Line folding is left to whoever edits the file.
+#: Wide enough that lines are never folded; users may wrap them when they edit the file.
 _WIDTH = 1_000_000
 _TEXT = "tag:yaml.org,2002:str"
-#: What looks like a date, or is a lone ``=``, is text here.
+#: Dates and a lone ``=`` are read as text.
 _READ_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -73,25 +73,25 @@ def load_yaml(text: str) -> tuple[Any, Node | None]:
     yaml.max_depth = MAX_DEPTH
     try:
         with catch_warnings():
-            simplefilter("ignore")  # an anchor that is there twice means what comes last, as everywhere
+            simplefilter("ignore")  # a repeated anchor refers to its last definition, as usual
             node = yaml.compose(StringIO(text))
         if node is None:
             return None, None
         _check_nodes(node)
         return yaml.constructor.construct_document(node), node
     except YAMLError as error:
-        if "max_depth" in str(error):  # its own words are about the library
+        if "max_depth" in str(error):  # the library's message refers to its own option
             raise YAMLError("nested too deeply") from error
         raise
     except RecursionError as error:
         raise YAMLError("nested too deeply") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # "0x_" looks like a number to the resolver and is none; `!!bool foo` and the like fail in their own ways.
+        # "0x_" looks like a number to the resolver but is not one; `!!bool foo` and the like fail in their own ways.
         raise YAMLError(f"a value cannot be read as its tag or its form says: {error}") from error
 
 
 def _check_nodes(root: Node) -> None:
-    """Refuse documents whose meaning is unclear, or that grow without bound when they are read."""
+    """Reject documents that are ambiguous, or that grow without bound when they are read."""
     sizes: dict[int, int] = {}
 
     def size(node: Node) -> int:
@@ -120,7 +120,7 @@ def _check_keys(node: MappingNode) -> None:
         if not isinstance(key, ScalarNode):
             raise YAMLError(f"line {_line(key)}: a key must be a single value, not a list or a mapping")
         if key.value in seen:
-            raise YAMLError(f"line {_line(key)}: the key {key.value!r} is there twice")
+            raise YAMLError(f"line {_line(key)}: the key {key.value!r} occurs twice")
         seen.add(key.value)
 
 
@@ -146,7 +146,7 @@ def line_of(node: Node | None, path: Sequence[int | str]) -> int:
 
 
 def dump_yaml(data: object) -> str:
-    """Write plain values as YAML: keys in their order, long texts in blocks, no line folding."""
+    """Write plain values as YAML: keys in order, long texts as blocks, no line folding."""
     return _written(_writer(), _with_styles(data))
 
 
@@ -163,14 +163,14 @@ def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
     Raises
     ------
     YAMLError
-        If the text is not YAML, no mapping, or a comment would be lost.
+        If the text is not YAML or not a mapping, or a comment would be lost.
     """
     newline = "\r\n" if "\r\n" in text else "\n"
     mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
     body = text.removeprefix(mark).replace("\r\n", "\n")
     document, sequence, offset = load_yaml_guess_indent(body)
     if not isinstance(document, CommentedMap):
-        raise YAMLError("the document is no mapping")
+        raise YAMLError("the document is not a mapping")
     inner = [value.lc.col for value in document.values() if isinstance(value, CommentedMap) and _is_block(value)]
     yaml = _writer()
     yaml.preserve_quotes = True
@@ -197,14 +197,14 @@ def _is_block(value: CommentedMap | CommentedSeq) -> bool:
 
 
 def _comments(text: str, without: Iterable[str] = ()) -> set[str]:
-    """Collect the lines that are comments, those inside the values of some keys left out."""
+    """Collect comment lines, except those inside the values of the keys in `without`."""
     _, root = load_yaml(text)
     inside: set[int] = set()
     for key, value in root.value if isinstance(root, MappingNode) else ():
         scalars = list(_scalars(value))
         if key.value in without and scalars:
             inside.update(range(value.start_mark.line, max(scalar.end_mark.line for scalar in scalars)))
-        for scalar in scalars:  # a line of a text in a block may start with "#" too
+        for scalar in scalars:  # a line of a block text may also start with "#"
             inside.update(range(scalar.start_mark.line + 1, scalar.end_mark.line))
     lines = [line.strip() for number, line in enumerate(text.split("\n")) if number not in inside]
     return {line for line in lines if line.startswith("#")}
@@ -220,11 +220,11 @@ def _scalars(node: Node) -> Iterable[ScalarNode]:
 
 
 def _refill(old: CommentedSeq, new: list[Any]) -> None:
-    """Change a list in place: a comment after a block stands at the block's last item, and would go with it."""
+    """Change a list in place: a comment after a block belongs to the block's last item and would be lost with it."""
     comments = old.ca.items
     last = comments.pop(len(old) - 1, None)
     if last is not None and isinstance(old[-1], LiteralScalarString | FoldedScalarString):
-        last[0].value = "\n" + last[0].value  # a block has ended its line, any other text has not
+        last[0].value = "\n" + last[0].value  # a block already ends its line, other texts do not
     for place in [place for place in comments if place >= len(new) - 1]:
         del comments[place]
     while len(old) > len(new):
@@ -259,7 +259,7 @@ def _with_styles(value: Any) -> Any:
         return [_with_styles(item) for item in value]
     if not isinstance(value, str):
         return value
-    # Control characters, and separators that YAML takes for line breaks, are safe as escapes only.
+    # Control characters, and separators that YAML treats as line breaks, are safe only as escapes.
     if not value.replace("\n", "").replace("\t", "").isprintable():
         return DoubleQuotedScalarString(value)
     return LiteralScalarString(value) if "\n" in value else value

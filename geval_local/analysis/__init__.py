@@ -1,6 +1,6 @@
-"""Can the scores be trusted? Everything here reads records, never models.
+"""Analyses of whether scores can be trusted. They read records, never models.
 
-- `records`: ScoredItem, the one shape that all analyses share
+- `records`: ScoredItem, the record type of all analyses
 - `reading`: result files as items
 - `ratings`: human ratings, published benchmark files, other people's outputs
 - `statistics`: coefficients, levels, intervals and tests

@@ -31,7 +31,7 @@ logger = logging.getLogger("geval_local")
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file come as ``geval`` from each.
+    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
 
     A run directory stands for the results of its run.
 
@@ -44,7 +44,7 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN where the field is absent, null or empty; the mean of a list of ratings.
+    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
 
 
 def _number(value: Any) -> float:
-    """Read one number; NaN for what is none."""
+    """Read one number; NaN for an empty value."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -105,7 +105,7 @@ def _say_averaged(field: str) -> None:
 
 
 def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
-    """Make sure that a field holds ratings, before anything is scored for them.
+    """Check that a field contains ratings, before any scoring.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Identity of each row: its ``id`` where all rows have distinct ones, else its number from 1."""
+    """Return a key for each row: its ``id`` if all rows have distinct ones, else its number from 1."""
     ids = [str(row["id"]) for row in rows if row.get("id") is not None]
     if len(ids) == len(rows) == len(set(ids)):
         return ids
@@ -153,13 +153,13 @@ def read_results(
     path : str or Path
         As written by ``geval-local score``, in any of its formats, or the directory of a run.
     metric : str
-        Which metric.
+        Name of the metric.
     human : str, optional
         Field of the human rating, by name or dotted path. Single rows may lack it.
     group_by : str, optional
-        Field of the document; without it every item is a group of its own.
+        Field of the document; without it every item is a separate group.
     system : str, optional
-        Field that names the writer; by default ``system_id`` or ``system`` where a row has one.
+        Field with the writer's name; by default ``system_id`` or ``system`` where a row has one.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def read_results(
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
-    """Take the figures of one metric out of scored rows.
+    """Return the figures of one metric from scored rows.
 
     Raises
     ------
@@ -201,9 +201,9 @@ def rated_items(
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
 ) -> list[ScoredItem]:
-    """Join figures, one per row, to the rows' human ratings; the other arguments are those of `read_results`.
+    """Join figures, one per row, to the rows' human ratings; other arguments as for `read_results`.
 
-    `fields` maps ``output`` to its column where its name does not tell.
+    `fields` maps ``output`` to its column if the name differs.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def rated_items(
 
 
 def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
-    """Say that a row lacks a field, with the columns that it has."""
+    """Return the error for a missing field, with the row's columns."""
     columns = [str(name) for name in row if name != "geval"]
     return DataError(
         f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",

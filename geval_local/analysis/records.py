@@ -1,4 +1,4 @@
-"""ScoredItem: one rated text with its score, the shape that every analysis shares."""
+"""ScoredItem: one rated text with its score, the record type of all analyses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ScoredItem:
         The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
         resampled together.
     system : str
-        Who wrote the output; empty if unknown.
+        Writer of the output; empty if unknown.
     human : float
         The human rating; NaN if there is none.
     predicted : float
@@ -34,7 +34,7 @@ class ScoredItem:
     length : int, optional
         Length of the output in words.
     key : str
-        Identity of the item: what pairs it with the same item of another run.
+        Key of the item, which pairs it with the same item of another run.
     error : str, optional
         Why the item is unscored.
     """
@@ -62,7 +62,7 @@ def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int
     kept : list of ScoredItem
         Items with finite `human` and `predicted`, in order.
     left_out : dict of str to int
-        Reason -> how many items were left out for it.
+        Reason -> number of items left out for it.
     """
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
@@ -86,7 +86,7 @@ def pair(
     first, second : sequence of ScoredItem
         Scores of two judges, metrics or runs.
     same_human : bool
-        Whether a differing human rating is an error, as it must be wherever both are compared with the same people.
+        Whether a differing human rating is an error, as needed when both are compared with the same ratings.
 
     Raises
     ------

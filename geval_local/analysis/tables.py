@@ -1,4 +1,4 @@
-"""Results as headers and rows of text: what a terminal table, Markdown or HTML is made from."""
+"""Results as headers and rows of text, for terminal tables, Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def correlation_table(
     *,
     digits: int = 3,
 ) -> Table:
-    """One row per name, with coefficients, counts, ties, and why groups and items are missing.
+    """Build a table with one row per name: coefficients, counts, ties, and reasons for missing groups and items.
 
-    The accuracy is shown where every row has one, the AUC where any has; what the intervals hold for is in the notes.
+    The accuracy is shown if every row has one, the AUC if any has; the notes name the intervals' populations.
     """
     wanted = [*coefficients]
     if results and all(math.isfinite(result.accuracy.value) for result in results.values()):
@@ -91,13 +91,13 @@ def correlation_table(
 
 
 def average_table(averages: Mapping[str, Interval], what: str, *, digits: int = 3) -> Table:
-    """Averages over a benchmark's dimensions, one row per contender."""
+    """Build a table of averages over a benchmark's dimensions, one row per contender."""
     rows = tuple((name, interval(one, digits)) for name, one in averages.items())
     return Table(("", what), rows, tuple(interval_warnings(averages)))
 
 
 def ceiling_table(ceiling: Ceiling) -> Table:
-    """People with each other, and each judge in the place of one of them."""
+    """Build a table of people with each other, and each judge in place of one of them."""
     rows = [("people, leave one out", interval(ceiling.people), "-", "-")]
     rows += [
         (name, interval(one.agreement), interval(one.difference), p_value(one.p))
@@ -119,7 +119,7 @@ def benchmark_table(
     *,
     digits: int = 3,
 ) -> Table:
-    """Own rows above the published ones, on the published table's coefficient and columns.
+    """Build a table of own rows above published ones, with the published table's coefficient and columns.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def benchmark_table(
 
 
 def comparison_table(results: Mapping[str, Comparison]) -> Table:
-    """One row per compared pair, both on the documents that both keep."""
+    """Build a table with one row per compared pair, on the documents that both keep."""
     rows = tuple(
         (
             name,
@@ -179,7 +179,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
 
 
 def agreement_table(results: Mapping[str, Agreement]) -> Table:
-    """One row per pair of judges or runs."""
+    """Build a table with one row per pair of judges or runs."""
     figures = ("pearson", "spearman", "kendall", "mean_difference", "mean_absolute_difference", "largest_difference")
     rows = tuple(
         (
@@ -207,7 +207,7 @@ def agreement_table(results: Mapping[str, Agreement]) -> Table:
 
 
 def sampling_table(costs: Sequence[SamplingCost]) -> Table:
-    """One row per number of draws, the exact expectation first; the spread over seeds after each figure."""
+    """Build a table with one row per number of draws, exact first; each figure with its spread over seeds."""
 
     def spread(value: Spread | None, exact: bool) -> str:
         if value is None:
@@ -227,14 +227,14 @@ def sampling_table(costs: Sequence[SamplingCost]) -> Table:
 
 
 def side_table(means: Sequence[SideMean]) -> Table:
-    """One row per side."""
+    """Build a table with one row per side."""
     rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
     notes = ("every document weighs the same", *interval_warnings({m.side: m.mean for m in means}))
     return Table(("", "mean score", "mean human", "n", "unscored"), rows, notes)
 
 
 def gap_table(gaps: Mapping[str, Gap]) -> Table:
-    """One row per gap, such as one per human preference."""
+    """Build a table with one row per gap, such as one per human preference."""
     rows = tuple(
         (
             name,
@@ -255,7 +255,7 @@ def gap_table(gaps: Mapping[str, Gap]) -> Table:
 
 
 def calibration_table(calibration: Calibration) -> Table:
-    """Before and after on held-out groups, beside a straight line and a constant answer."""
+    """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
     held = calibration.held_out
 
     def row(name: str, figures: Figures) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def calibration_table(calibration: Calibration) -> Table:
 
 
 def length_table(bias: LengthBias) -> Table:
-    """Scores against length, and the human ratings of the same items beside them."""
+    """Build a table of scores against length, with the human ratings of the same items."""
     rows = [_against_length("scores", bias.score)]
     if bias.human is not None:
         rows.append(_against_length("human ratings", bias.human))
@@ -299,7 +299,7 @@ def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
 
 
 def prior_label_table(effect: PriorEffect) -> Table:
-    """Show what the judge answers when the input holds nothing."""
+    """Build a table of the judge's distribution for content-free input."""
     return Table(
         ("", *effect.prior, "score"),
         (("content-free input", *(number(p) for p in effect.prior.values()), number(effect.prior_score)),),
@@ -307,7 +307,7 @@ def prior_label_table(effect: PriorEffect) -> Table:
 
 
 def prior_table(effect: PriorEffect) -> Table:
-    """Mean score and agreement before and after the prior is divided out."""
+    """Build a table of mean score and agreement before and after dividing out the prior."""
     sides = (("as scored", effect.mean_before, effect.before), ("prior divided out", effect.mean_after, effect.after))
     rows = tuple(
         (name, number(mean), *("-" if result is None else interval(getattr(result, c)) for c in COEFFICIENTS))
@@ -330,12 +330,12 @@ def prior_table(effect: PriorEffect) -> Table:
 
 
 def weight_table(jury: Jury) -> Table:
-    """Weight of each judge."""
+    """Build a table with the weight of each judge."""
     return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
 
 
 def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
-    """List the items that the judges see most differently.
+    """Build a table of the items with the largest disagreement.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], co
     judges : mapping of str to mapping of str to float
         Judge -> key of an item -> its score.
     count : int
-        How many items, at most.
+        Most items to list.
     """
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
     rows = tuple(
@@ -364,7 +364,7 @@ def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], co
 
 
 def difference_table(differences: Mapping[str, Difference]) -> Table:
-    """One row per metric that two runs share."""
+    """Build a table with one row per metric shared by two runs."""
     rows = tuple(
         (
             name,
@@ -385,7 +385,7 @@ def difference_table(differences: Mapping[str, Difference]) -> Table:
 
 
 def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
-    """How raw responses were read, one row per dimension."""
+    """Build a table of parsed raw responses, one row per dimension."""
     rows = tuple(
         (name, str(len(p.values)), str(p.responses), str(p.unparseable), str(p.out_of_scale), str(p.counted))
         for name, p in parsed.items()
@@ -394,7 +394,7 @@ def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
 
 
 def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
-    """Items with the largest difference: key, both scores, the beginning of the output."""
+    """Build a table of the items with the largest difference: key, both scores, start of the output."""
     cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
     return Table(("item", "A", "B", "A - B", "output"), cells)
 

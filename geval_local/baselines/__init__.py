@@ -1,6 +1,6 @@
-"""Reference metrics of other people, as rows beside a judge.
+"""Reference metrics by other authors, for comparison with a judge.
 
 - `overlap`: length, ROUGE, BLEU and chrF, without a model
-- `gptscore`: how probable the judge finds the output
-- `reference_models`: BERTScore, BARTScore and UniEval on weights that the user has; `unieval`: UniEval's questions
+- `gptscore`: the judge's likelihood of the output
+- `reference_models`: BERTScore, BARTScore and UniEval on the user's weights; `unieval`: UniEval's questions
 """

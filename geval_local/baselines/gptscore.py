@@ -1,6 +1,6 @@
-"""GPTScore (Fu et al., 2023, arXiv:2302.04166): how probable the output is when the judge is asked to write a good one.
+"""GPTScore (Fu et al., 2023, arXiv:2302.04166): the output's likelihood when the judge is asked to write a good one.
 
-The same model, tokenizer and head as the judge's own scores; what is asked is the metric's criteria, and what is read
+Uses the same model, tokenizer and head as the judge's scores; the request contains the metric's criteria, and the score
 is the mean log-probability of the output's tokens.
 """
 
@@ -25,12 +25,12 @@ __all__ = ["NO_READING", "gptscore_figures", "render_request"]
 OUTPUT = "output"
 #: Most tokens of a forward pass, padding included.
 CPU_TOKENS, GPU_TOKENS = 4_096, 32_768
-#: Why an output that could be asked about has no score: another attempt may give one.
+#: Reason for a missing score that another attempt may produce.
 NO_READING = "out of memory, or not a number"
 
 
 def render_request(metric: Metric, texts: Mapping[str, str]) -> str:
-    """Compose what the judge is asked to write: the criteria, and all fields but the output."""
+    """Compose the judge's writing request: the criteria, and all fields except the output."""
     heading = metric.fields[OUTPUT]
     blocks = [
         f"Write a text ({heading}) that would get the highest rating on this metric.",
@@ -53,11 +53,11 @@ def gptscore_figures(
     Parameters
     ----------
     judge : Judge
-        Whose model it is.
+        The judge whose model is used.
     metric : Metric
-        With a field ``output``; its evaluation steps are not used.
+        A metric with a field ``output``; its evaluation steps are not used.
     samples : sequence of Sample
-        In order.
+        The samples.
     advance : callable
         Called with the number of samples finished.
 
@@ -69,7 +69,7 @@ def gptscore_figures(
     Raises
     ------
     ConfigurationError
-        If the metric has no field ``output``, or is a published prompt to the letter.
+        If the metric has no field ``output``, or is a published prompt used verbatim.
     """
     if OUTPUT not in metric.fields or metric.template is not None:
         raise ConfigurationError(
@@ -77,7 +77,7 @@ def gptscore_figures(
         )
     encoder = judge.encoder
     if encoder.style == "chat-no-prefill":
-        # The output is what the assistant writes, whoever has to write the label.
+        # The assistant writes the output in every prompt style.
         encoder = PromptEncoder(encoder.tokenizer, style="chat")
     figures: list[dict[str, Any]] = [{} for _ in samples]
     places: list[int] = []
@@ -98,7 +98,7 @@ def gptscore_figures(
             reason = f"context and output have {len(whole)} tokens, the judge reads {judge.context}"
             figures[place] = {"score": None, "error": reason}
             continue
-        # The output's first token may reach over the border; what is shared is the context.
+        # The output's first token may span the border; the shared tokens are the context.
         shared = min(len(context), len(whole) - 1)
         differ = np.flatnonzero(context[:shared] != whole[:shared])
         start = int(differ[0]) if differ.size else shared

@@ -1,7 +1,7 @@
 """The trivial baseline (length) and reference metrics that need no network: ROUGE, BLEU and chrF.
 
-ROUGE is Google's ``rouge-score``, BLEU and chrF are ``sacrebleu``; both come with the extra ``meta``. METEOR is not
-here: nltk's needs the WordNet data, which is fetched from the network and is not on any package index.
+ROUGE is Google's ``rouge-score``, BLEU and chrF are ``sacrebleu``; both come with the extra ``meta``. METEOR is missing
+because nltk's needs the WordNet data, which is downloaded and not on any package index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from geval_local.errors import ConfigurationError, DataError
 __all__ = ["BASELINES", "baseline_items", "baseline_scores", "references"]
 
 BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
-# The references of Topical-Chat are the true next turns, which the file holds as one of its systems.
+# The references of Topical-Chat are the true next turns, which the file contains as one of its systems.
 TRUE_TURN = "Original Ground Truth"
 
 _Compare = Callable[[str, str], float]
@@ -40,7 +40,7 @@ def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str 
     Returns
     -------
     list of float
-        NaN where a text has no reference.
+        NaN if a text has no reference.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str 
 def references(data: BenchmarkData) -> list[str | None]:
     """Find the reference of each row of a benchmark.
 
-    SummEval: its reference summary. Topical-Chat: the true next turn, which is a row of its own and has no reference
+    SummEval: its reference summary. Topical-Chat: the true next turn, which is a separate row and has no reference
     itself. QAGS: its file has no reference summaries (`reference` repeats the source), so it is the source.
     """
     if data.benchmark.name == "topical-chat":
@@ -93,7 +93,7 @@ def baseline_items(
     data : BenchmarkData
         The rows.
     dimension : str
-        Which human rating.
+        Name of the human rating.
     name : str
         One of `BASELINES`.
     scores : sequence of float, optional

@@ -1,4 +1,4 @@
-"""Reference metrics that are models of their own: BERTScore, BARTScore and UniEval, on weights that the user has.
+"""Reference metrics with their own models: BERTScore, BARTScore and UniEval, on the user's weights.
 
 Each follows its authors' code: bert-score 0.3 without idf and rescaling, BARTScore's ``bart_score.py``, UniEval's
 ``scorer.py``. None of them is a judge: a BERT has no next-token distribution, and BART and T5 are encoder-decoders.
@@ -25,10 +25,10 @@ __all__ = ["ReferenceModel", "bart_scores", "bert_scores", "load_reference_model
 Kind = Literal["bertscore", "bartscore", "unieval"]
 Pairs = Sequence[tuple[str, str]]
 
-#: Longest input in tokens, as in BARTScore's and UniEval's code; a model that reads less has its own limit.
+#: Longest input in tokens, as in BARTScore's and UniEval's code; a model with a shorter context has its own limit.
 MAX_TOKENS = 1024
 BATCH = 8
-#: (model type, layers) -> the layer that bert-score reads.
+#: (model type, layers) -> the layer used by bert-score.
 BEST_LAYERS = {("bert", 12): 9, ("bert", 24): 18, ("roberta", 12): 10, ("roberta", 24): 17, ("distilbert", 6): 5}
 
 
@@ -39,13 +39,13 @@ class ReferenceModel:
     Attributes
     ----------
     kind : {"bertscore", "bartscore", "unieval"}
-        What it computes.
+        The metric that it computes.
     model, tokenizer : object
         From transformers, in evaluation mode.
     limit : int
         Longest input in tokens.
     shortened : int
-        Texts that were cut to `limit` so far.
+        Number of texts truncated to `limit` so far.
     """
 
     kind: Kind
@@ -56,13 +56,13 @@ class ReferenceModel:
 
     @property
     def layer(self) -> int:
-        """The layer that BERTScore reads: the one that its authors chose, or the last."""
+        """The layer used by BERTScore: the authors' choice, or the last."""
         config = self.model.config
         layers = int(config.num_hidden_layers)
         return BEST_LAYERS.get((str(config.model_type), layers), layers)
 
     def encode(self, texts: Sequence[str]) -> Any:
-        """Encode texts as one padded batch on the model's device, cut to `limit`, counting what was cut."""
+        """Encode texts as one padded batch on the model's device, truncated to `limit`, and count truncations."""
         with quiet():
             self.shortened += sum(len(ids) > self.limit for ids in self.tokenizer(list(texts)).input_ids)
             batch = self.tokenizer(
@@ -79,9 +79,9 @@ def load_reference_model(kind: Kind, entry: JudgeEntry, *, device: str | None = 
     WeightsError
         If weights are missing, incomplete or not safetensors.
     JudgeError
-        If the model is not of the architecture that the metric needs.
+        If the model does not have the architecture that the metric needs.
     TokenizerError
-        If there is no tokenizer, or no token to pad with.
+        If there is no tokenizer, or no padding token.
     """
     directory = resolve_directory(entry)
     check_weight_files(
@@ -115,16 +115,16 @@ def load_reference_model(kind: Kind, entry: JudgeEntry, *, device: str | None = 
         int(tokenizer.model_max_length), int(getattr(model.config, "max_position_embeddings", None) or MAX_TOKENS)
     )
     if str(model.config.model_type) == "roberta":
-        own -= 2  # its first two positions are taken by the padding's
+        own -= 2  # its first two positions are reserved for padding
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return ReferenceModel(kind, model.to(chosen).eval().requires_grad_(False), tokenizer, min(own, MAX_TOKENS))
 
 
 @torch.inference_mode()
 def bert_scores(reference: ReferenceModel, pairs: Pairs) -> list[float]:
-    """BERTScore F1 of (candidate, reference) pairs: greedy matching of token embeddings by cosine.
+    """Compute BERTScore F1 of (candidate, reference) pairs: greedy matching of token embeddings by cosine.
 
-    Every token may be matched; the tokenizer's own first and last do not count in the means.
+    Every token may be matched; the tokenizer's special first and last tokens do not count in the means.
     """
     scores: list[float] = []
     for start in range(0, len(pairs), BATCH):
@@ -139,7 +139,7 @@ def bert_scores(reference: ReferenceModel, pairs: Pairs) -> list[float]:
 
 
 def _embed(reference: ReferenceModel, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Give unit token embeddings, which tokens there are, and which of them are the text's own."""
+    """Return unit token embeddings, the mask of tokens, and the mask of the text's own tokens."""
     batch = reference.encode(texts)
     states = reference.model(**batch, output_hidden_states=True).hidden_states[reference.layer]
     mask = batch["attention_mask"].bool()
@@ -154,13 +154,13 @@ def _embed(reference: ReferenceModel, texts: Sequence[str]) -> tuple[torch.Tenso
 
 
 def _mean(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    # Not values * own: a padded place holds -inf, which times 0 is NaN.
+    # Not values * own: padded positions are -inf, which times 0 is NaN.
     return values.masked_fill(~own, 0.0).sum(dim=1) / own.sum(dim=1)
 
 
 @torch.inference_mode()
 def bart_scores(reference: ReferenceModel, pairs: Pairs) -> list[float]:
-    """BARTScore of (source, target) pairs: mean log-probability of the target's tokens, in nats, its ends included."""
+    """Compute BARTScore of (source, target) pairs: mean log-probability of all target tokens, in nats."""
     scores: list[float] = []
     for start in range(0, len(pairs), BATCH):
         source, target = (reference.encode([pair[side] for pair in pairs[start : start + BATCH]]) for side in (0, 1))
@@ -176,12 +176,12 @@ def bart_scores(reference: ReferenceModel, pairs: Pairs) -> list[float]:
 
 @torch.inference_mode()
 def yes_probabilities(reference: ReferenceModel, questions: Sequence[str]) -> list[float]:
-    """Probability of "Yes" against "No" as the first token of the answer, as UniEval reads it.
+    """Compute the probability of "Yes" against "No" as the first token of the answer, as UniEval does.
 
     Raises
     ------
     TokenizerError
-        If the tokenizer does not tell the two answers apart by their first token.
+        If the tokenizer gives both answers the same first token.
     """
     yes, no = (reference.tokenizer(word, add_special_tokens=False).input_ids[0] for word in ("Yes", "No"))
     if yes == no:

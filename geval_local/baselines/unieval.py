@@ -1,7 +1,7 @@
-"""UniEval (Zhong et al., 2022, arXiv:2210.07197): its questions, asked of the user's own UniEval weights.
+"""UniEval (Zhong et al., 2022, arXiv:2210.07197): its questions, answered by the user's own UniEval weights.
 
 Consistency and fluency of a summary are means over its sentences, engagingness of a response a sum, as in the authors'
-evaluators. They split sentences with nltk's data; here a sentence ends in . ! or ? before white space.
+evaluators. The authors split sentences with nltk's data; here a sentence ends in . ! or ? before white space.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, tuple[tuple[str, str], ...]]]] =
     },
     "qags": {"consistency": _CLAIM},
 }
-#: Dimensions that are asked sentence by sentence, and whether their answers are averaged or added.
+#: Dimensions with one question per sentence, and whether their answers are averaged or added.
 BY_SENTENCE = {
     ("summeval", "consistency"): "mean",
     ("summeval", "fluency"): "mean",
@@ -63,7 +63,7 @@ def unieval_scores(
     model : ReferenceModel
         A UniEval checkpoint (T5).
     benchmark, dimension : str
-        Which question.
+        Benchmark and dimension of the question.
     rows : sequence of mapping
         ``output`` and, as the question needs them, ``source``, ``reference`` and ``fact``.
 

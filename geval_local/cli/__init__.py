@@ -27,17 +27,17 @@ def main() -> None:
 
     from geval_local.cli.streams import open_closed_streams
 
-    # A scheduler's polite stop is an interruption too: nothing half-written is left.
+    # A scheduler's SIGTERM is an interruption too: no partial file is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         open_closed_streams()
         from geval_local.cli.app import app
 
         app(prog_name="geval-local")
-    except KeyboardInterrupt:  # while the program is read, or once more while a command ends
+    except KeyboardInterrupt:  # during start-up, or again while a command ends
         print("interrupted", file=sys.stderr)
         raise SystemExit(3) from None
     finally:
-        # All is said and closed: one more Ctrl-C shall not show where the interpreter was.
+        # Everything is printed and closed: another Ctrl-C must not print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

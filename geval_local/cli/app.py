@@ -1,4 +1,4 @@
-"""The application: the verbs put together."""
+"""The application with all verbs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _start(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from; may stand after the verb too.")
+        bool, typer.Option("--debug", help="Show where an error comes from; also allowed after the verb.")
     ] = False,
 ) -> None:
     show_log()
@@ -91,5 +91,5 @@ def _start_judges(context: typer.Context) -> None:
 
 
 def _go_offline() -> None:
-    """Tell the hub client, before anything imports it, that there is no network."""
+    """Set the hub client to offline mode, before anything imports it."""
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""``score --calibration``: a fitted map, applied only to scores of the kind that it was fitted on."""
+"""``score --calibration``: a fitted map, applied only to scores with the signature that it was fitted on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["ScoreCalibrator", "load_calibrations", "read_calibration"]
 
 
 def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
-    """Read calibration files, one per metric at most.
+    """Read calibration files, at most one per metric.
 
     Returns
     -------
     dict of Path to (str, ScoreCalibrator)
-        File -> its metric, and what applies it.
+        File -> its metric, and its calibrator.
 
     Raises
     ------
@@ -76,17 +76,17 @@ def _helpful(path: Path) -> Calibration:
 
 @dataclass(frozen=True)
 class ScoreCalibrator:
-    """Applies a calibration to scores of the kind that it was fitted on; a `runs.events.Calibrator`."""
+    """Applies a calibration to scores with the signature that it was fitted on; a `runs.events.Calibrator`."""
 
     calibration: Calibration
 
     def check(self, signature: str) -> None:
-        """Refuse a calibration that was fitted on scores of another kind; another library version is only reported.
+        """Reject a calibration fitted on scores with another signature; another library version is only reported.
 
         Raises
         ------
         ConfigurationError
-            If judge, metric, steps, scale, style, estimator or anything else that has a meaning differs.
+            If judge, metric, steps, scale, style, estimator or anything else except library versions differs.
         """
         calibration = self.calibration
         differ = signature_differences(calibration.signature, signature)
@@ -99,7 +99,7 @@ class ScoreCalibrator:
             )
         for key, (fitted, own) in differ.items():
             note(
-                f"warning: the calibration of {calibration.metric} was fitted with {key} {fitted}, this is {own}",
+                f"warning: the calibration of {calibration.metric} was fitted with {key} {fitted}, now it is {own}",
                 "yellow",
             )
 
@@ -111,7 +111,7 @@ class ScoreCalibrator:
         return replace(score, calibrated=value) if math.isfinite(value) else score
 
     def record(self) -> dict[str, Any]:
-        """Describe the calibration for the manifest of results that it was applied to."""
+        """Describe the calibration for the manifest of the results."""
         calibration = self.calibration
         return {
             "human": calibration.human,

@@ -1,4 +1,4 @@
-"""What a judge answers when the form holds nothing: the prior that the form itself brings."""
+"""The prior of a form: a judge's label distribution for content-free input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTENT_FREE = ("N/A", "[MASK]", "...")
 
 
 def content_free_prior(judge: Judge, metric: Metric) -> dict[str, float]:
-    """Average the judge's label distributions over forms whose fields hold no content.
+    """Average the judge's label distributions over forms with content-free fields.
 
     Returns
     -------

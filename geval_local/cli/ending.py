@@ -1,4 +1,4 @@
-"""How a command ends: the one place where errors become messages and exit codes."""
+"""The end of a command: errors become messages and exit codes here."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EXIT_INTERRUPTED = 3
 EXIT_DEFECT = 70
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a gate failed (--fail-under, --max-unscored) or nothing could be scored; 2 usage or "
-    "configuration; 3 interrupted, and the command that goes on is printed; 70 unexpected (--debug shows where)."
+    "configuration; 3 interrupted, and the command to continue is printed; 70 unexpected (--debug shows where)."
 )
 DEBUG = "--debug"
-#: Characters of an unexpected error that are shown on its line.
+#: Most characters shown of an unexpected error.
 _SHOWN = 300
-#: What typer raises for its own ends; the last is the base of its usage errors, which has no public name.
+#: Exceptions that typer uses internally; the last is the base of its usage errors, which has no public name.
 _OWN_TO_TYPER: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, typer.BadParameter.__mro__[-4])
 
 
 class Verbs(TyperGroup):
-    """The verbs of the command line; an error that any of them raises ends it in words."""
+    """The verbs of the command line; errors are printed without a traceback."""
 
     def main(self, args: Sequence[str] | None = None, *given: Any, **named: Any) -> Any:
         """Run a command, and exit."""
@@ -55,7 +55,7 @@ class Verbs(TyperGroup):
         raise SystemExit(code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the verb; --debug may stand anywhere."""
+        """Read the options before the verb; --debug may appear anywhere."""
         ctx.obj = shlex.join(["geval-local", *(arg for arg in args if arg != DEBUG)])
         own = args[: args.index("--")] if "--" in args else args
         if DEBUG in own:
@@ -71,7 +71,7 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt as stop:
             if isinstance(stop, Interrupted) and stop.directory is not None:
                 command = shlex.join(["geval-local", "resume", str(stop.directory)])
-                note(f"interrupted; what is finished is kept. Go on with:\n  {command}")
+                note(f"interrupted; finished work is kept. Continue with:\n  {command}")
             else:
                 note(f"interrupted; run it again with:\n  {ctx.obj}")
             raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -84,7 +84,7 @@ class Verbs(TyperGroup):
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Refuse what no path could be made of, before anything is done.
+    """Reject unusable paths before anything is done.
 
     Raises
     ------
@@ -109,12 +109,12 @@ def _check_surroundings(arguments: Sequence[str]) -> None:
 
 
 def _told(error: Exception, command: str) -> int:
-    """Say what went wrong, and give the exit code."""
+    """Print an error, and return the exit code."""
     if isinstance(error, GevalError):
         show_error(error)
         return EXIT_CONFIGURATION
     if isinstance(error, OSError) and error.errno is not None:
-        # The machine says no: a full disk, a name too long, a directory that may not be entered.
+        # Errors of the operating system: full disk, name too long, directory without permission.
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         note(f"error: {where}{error.strerror or error}", "bold red")
         return EXIT_CONFIGURATION

@@ -1,4 +1,4 @@
-"""The judge that a verb is asked for: its loading options, taken and handed on as one."""
+"""The judge of a verb, with its loading options as one object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Loading", "own_options", "split_judge", "takes_loading"]
 
 @dataclass(frozen=True)
 class Loading:
-    """How a judge is to be loaded: one field per option of the panel, in its order; the names of `Judge.load`."""
+    """Loading options of a judge: one field per option of the panel, in order, named as in `Judge.load`."""
 
     adapter: options.Adapter = None
     style: options.Style = None
@@ -33,25 +33,25 @@ class Loading:
     trust_remote_code: options.TrustRemoteCode = False
 
     def of(self, name: str | None, models_file: Path | None) -> JudgeChoice:
-        """Name the judge that is to be loaded like this; options of its own may follow the name, after commas.
+        """Return the choice of a judge with these options; its own options may follow the name, after commas.
 
         Raises
         ------
         ConfigurationError
-            If there is no such option, or it has no such value.
+            If an option or its value is unknown.
         """
         bare, own = split_judge(name, models_file) if name is not None else (None, {})
         return JudgeChoice(**(asdict(self) | own_options(str(name), own)), name=bare, models_file=models_file)
 
     def all_of(self, names: Sequence[str] | None, models_file: Path | None) -> list[JudgeChoice]:
-        """Name all judges that are to be loaded; the default one where none is named."""
+        """Return the choices of all named judges; the default judge if none is named."""
         return [self.of(name, models_file) for name in names or (None,)]
 
 
 def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str]]:
     """Split ``NAME,KEY=VALUE,...`` into the name and its options.
 
-    A name may hold commas itself, and so may a value: the name is the longest beginning that is a directory or a known
+    Names and values may contain commas themselves: the name is the longest beginning that is a directory or a known
     judge; failing that, it ends before the first ``,KEY=``. A part without ``=`` belongs to the value before it.
 
     Returns
@@ -59,12 +59,12 @@ def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str
     name : str
         The judge.
     options : dict of str to str
-        As given.
+        Option -> value, as given.
 
     Raises
     ------
     ConfigurationError
-        If what follows a known name is no option, or an option is given twice.
+        If the text after a known name is not an option, or an option is given twice.
     """
     if "," not in text:
         return text, {}
@@ -79,7 +79,7 @@ def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str
         key, equals, value = part.partition("=")
         if not equals and last is None:
             raise ConfigurationError(
-                f"--judge {text!r}: {part!r} is no option", hint="Options of one judge are NAME,KEY=VALUE,KEY=VALUE."
+                f"--judge {text!r}: {part!r} is not an option", hint="Write options of one judge as NAME,KEY=VALUE."
             )
         if not equals:
             options[str(last)] += f",{part}"
@@ -102,7 +102,7 @@ def _is_judge(name: str, models_file: Path | None) -> bool:
 
 
 def own_options(judge: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Read the options of one judge: named as the long options are, with the values that those take.
+    """Parse the options of one judge, with the names and values of the long options.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def own_options(judge: str, given: Mapping[str, str]) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        If there is no such option, or it has no such value; the message offers the nearest one.
+        If an option or its value is unknown; the message suggests the nearest one.
     """
     if not given:
         return {}
@@ -146,19 +146,19 @@ def own_options(judge: str, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _choices(kind: Any) -> list[str]:
-    """List the words that a type allows, where it is made of words."""
+    """List the values of a literal type; empty for other types."""
     if get_origin(kind) is Literal:
         return list(map(str, get_args(kind)))
     return [word for part in get_args(kind) for word in _choices(part)]
 
 
 def takes_loading(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the options of `Loading` in the place of its last parameter, ``loading``.
+    """Add the options of `Loading` to a verb in place of its last parameter, ``loading``.
 
     Parameters
     ----------
     without : tuple of str
-        Fields of `Loading` that mean nothing to the verb, and are no options of it.
+        Fields of `Loading` that do not apply to the verb.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -177,7 +177,7 @@ def takes_loading(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., N
             loading = Loading(**{name: named.pop(name) for name in taken if name in named})
             verb(*given, **named, loading=loading)
 
-        # The command line is made from these two.
+        # typer builds the command line from these two.
         wrapped.__signature__ = inspect.Signature([*own, *added], return_annotation=None)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
         return wrapped

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options shared by several verbs."""
 
 from __future__ import annotations
 
@@ -161,13 +161,13 @@ MaxUnscored = Annotated[
 ]
 ModelsFile = Annotated[
     Path | None,
-    typer.Option("--models", metavar="FILE", help="A models file of your own, laid over the packaged one."),
+    typer.Option("--models", metavar="FILE", help="Your own models file, merged over the packaged one."),
 ]
 GroupBy = Annotated[
     str | None,
     typer.Option(
         metavar="FIELD",
-        help="Field of the document, or `row`: every row is independent of the others. Absent: guessed, and said.",
+        help="Field of the document, or `row`: every row is independent of the others. Absent: guessed and reported.",
         show_default=False,
     ),
 ]
@@ -182,12 +182,12 @@ Level = Annotated[
         show_default=False,
     ),
 ]
-Coefficient = Annotated[CoefficientName, typer.Option(help="What is compared.")]
+Coefficient = Annotated[CoefficientName, typer.Option(help="Coefficient to compare.")]
 New = Annotated[
     NewName | None,
     typer.Option(
         "--new",
-        help="What intervals and tests hold for: new documents from these systems, new systems, or both. Absent: "
+        help="Target of intervals and tests: new documents from these systems, new systems, or both. Absent: "
         "documents; both at system level.",
         show_default=False,
     ),

@@ -1,4 +1,4 @@
-"""What the program is doing: a bar on a terminal, elsewhere a line on stderr now and then."""
+"""Progress display: a bar on a terminal, otherwise occasional lines on stderr."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "load_shown", "show_progress"]
 
-#: Seconds between two lines where stderr is no terminal: half a minute at most, whatever else the machine does.
+#: Seconds between lines if stderr is not a terminal: at most half a minute, even on a busy machine.
 HEARTBEAT = 20.0
 
 
 @dataclass
 class _Phase:
-    """One thing that is being done.
+    """One phase of the work.
 
     Attributes
     ----------
     label : str
-        What it is.
+        Description of the phase.
     total : int or None
-        How much of it there is.
+        Total number of items.
     unit : str
-        Of what; empty for a thing that is not counted.
+        Unit of the count; empty for a phase that is not counted.
     each : int
-        How many are counted for one unit.
+        Items per unit.
     there : int
-        How many were done before it began.
+        Items done before the phase started.
     done : int
-        How many are done.
+        Items done.
     start : float
-        When it began, monotonic, seconds.
+        Start time, monotonic, seconds.
     """
 
     label: str
@@ -56,7 +56,7 @@ class _Phase:
     start: float = field(default_factory=lambda: time.monotonic())
 
     def figures(self) -> str:
-        """Say how far it is, how fast, and how long it will still take."""
+        """Describe the progress, the rate and the remaining time."""
         seconds = time.monotonic() - self.start
         told, rate = [], 0.0
         if self.unit:
@@ -78,12 +78,12 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """What is being done, for `show_progress`.
+    """The current phase, for `show_progress`.
 
     Parameters
     ----------
     bar : rich.progress.Progress or None
-        The bar, where stderr is a terminal.
+        The bar, if stderr is a terminal.
     """
 
     def __init__(self, bar: Bar | None = None) -> None:
@@ -101,22 +101,22 @@ class Progress:
         there: int = 0,
         done: int = 0,
     ) -> None:
-        """Begin something else.
+        """Start the next phase.
 
         Parameters
         ----------
         label : str
-            What it is.
+            Description of the phase.
         total : int, optional
-            How much there is to be counted.
+            Total number of items.
         unit : str
-            Of what; empty for a thing that is not counted.
+            Unit of the count; empty for a phase that is not counted.
         each : int
-            How many are counted for one unit, such as scores for a row.
+            Items per unit, such as scores per row.
         there : int
-            How many were done by an earlier run: they tell nothing about the rate.
+            Items done by an earlier run, which do not count for the rate.
         done : int
-            How many are done.
+            Items done.
         """
         self._phase = _Phase(label, total, unit, each, there, done)
         if self._bar is not None:
@@ -125,19 +125,19 @@ class Progress:
             self._task = self._bar.add_task(label, total=total, completed=done)
 
     def advance(self, count: int) -> None:
-        """Count more."""
+        """Add to the number of items done."""
         if self._phase is not None:
             self.reach(self._phase.done + count)
 
     def reach(self, count: int) -> None:
-        """Count so many in all."""
+        """Set the number of items done."""
         if self._phase is not None:
             self._phase.done = count
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=count)
 
     def show_steps(self, metric: Metric, tokens: int) -> None:
-        """Take `geval_local.steps.OnSteps`: announce the writing of a metric's steps, then count their tokens."""
+        """Implement `geval_local.steps.OnSteps`: announce the writing of a metric's steps, then count their tokens."""
         if tokens:
             self.reach(tokens)
             return
@@ -146,32 +146,32 @@ class Progress:
         self.begin(label, unit="tokens")
 
     def line(self) -> str | None:
-        """Say in one line what is being done; None if nothing is."""
+        """Describe the current phase in one line; None without one."""
         phase = self._phase
         return None if phase is None else f"{phase.label}: {phase.figures()}"
 
     def figures(self) -> str:
-        """Say how far it is."""
+        """Describe the progress of the current phase."""
         return "" if self._phase is None else self._phase.figures()
 
 
 @contextmanager
 def show_progress(label: str | None = None, total: int | None = None, *, unit: str = "rows") -> Iterator[Progress]:
-    """Show on stderr what is being done while the context is open.
+    """Show progress on stderr while the context is open.
 
     Parameters
     ----------
     label : str, optional
-        What is being done at first.
+        Description of the first phase.
     total : int, optional
-        How much of it there is.
+        Total number of items.
     unit : str
-        Of what; empty for a thing that is not counted.
+        Unit of the count; empty for a phase that is not counted.
 
     Yields
     ------
     Progress
-        To be told what is being done and how far it is.
+        The object to update.
     """
     shown = _shown_as_bar() if message_console().is_terminal else _shown_as_lines()
     with shown as progress:
@@ -221,7 +221,7 @@ def _shown_as_lines() -> Iterator[Progress]:
 
 
 def load_shown(choice: JudgeChoice) -> Judge:
-    """Load a judge, and say so for as long as it takes."""
+    """Load a judge while showing progress."""
     note("loading the judge ...", "dim")
     with show_progress("loading the judge", unit=""):
         return choice.load()

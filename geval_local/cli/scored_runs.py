@@ -1,4 +1,4 @@
-"""Result files as the analysis verbs take them: rows, manifest, and the metrics that were asked for."""
+"""Result files for the analysis verbs: rows, manifest, and requested metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ScoredRun", "level_for"]
 
 
 def level_for(group_by: str | None) -> Level:
-    """Correlate within groups where rows are grouped, else over all rows at once."""
+    """Return the default level: within groups if rows are grouped, else pooled."""
     return "pooled" if group_by is None else "summary"
 
 
@@ -36,7 +36,7 @@ class ScoredRun:
     Attributes
     ----------
     path : Path
-        The file; it may be given as the run directory that holds it.
+        The file; may be given as its run directory.
     fields : mapping of str to str
         Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
     estimator : Estimator or None
@@ -47,7 +47,7 @@ class ScoredRun:
     Raises
     ------
     DataError
-        If a directory is given that holds no finished run.
+        If a directory without a finished run is given.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class ScoredRun:
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """Its rows."""
+        """The rows."""
         rows = read_rows(self.path)
         described = {} if self.manifest is None else self.manifest.metrics
         check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
@@ -71,22 +71,22 @@ class ScoredRun:
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        """The manifest beside it, if there is one."""
+        """The manifest beside the file, if there is one."""
         return read_manifest(self.path)
 
     @cached_property
     def mapping(self) -> dict[str, str]:
-        """Field of a metric -> its column: what was given, else as it was scored."""
+        """Field of a metric -> its column: as given, else as scored."""
         return {**({} if self.manifest is None else self.manifest.fields), **self.fields}
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of the metrics that its first row holds.
+        """Names of the metrics in the first row.
 
         Raises
         ------
         DataError
-            If it holds none.
+            If there are none.
         """
         held = self.rows[0].get("geval")
         if not isinstance(held, Mapping) or not held:
@@ -102,7 +102,7 @@ class ScoredRun:
         Raises
         ------
         ConfigurationError
-            If it is not there, or none is named and there are several.
+            If it is missing, or none is named and there are several.
         """
         if name is None and len(self.metrics) > 1:
             raise ConfigurationError(
@@ -117,7 +117,7 @@ class ScoredRun:
     def items(
         self, metric: str, *, human: str | None = None, group_by: str | None = None, system: str | None = None
     ) -> list[ScoredItem]:
-        """Read the scores of a metric, with ratings and groups where they are named."""
+        """Read the scores of a metric, with ratings and groups if they are named."""
         figures = figures_of(self.rows, metric, self.path)
         items = rated_items(
             self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
@@ -127,16 +127,16 @@ class ScoredRun:
         return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
 
     def is_described(self, metric: str) -> bool:
-        """Whether a manifest says what the scores of a metric are."""
+        """Whether a manifest describes the scores of a metric."""
         return self.manifest is not None and metric in self.manifest.metrics
 
     def origin(self, metric: str) -> ScoredMetric:
-        """Give the origin of a metric's scores.
+        """Return the origin of a metric's scores.
 
         Raises
         ------
         ConfigurationError
-            If there is no manifest, or not of this metric.
+            If there is no manifest, or it lacks this metric.
         """
         if self.manifest is None or metric not in self.manifest.metrics:
             raise ConfigurationError(
@@ -160,5 +160,5 @@ class ScoredRun:
         return "|".join(f"{key}:{value}" for key, value in parts.items())
 
     def outputs(self) -> list[str | None]:
-        """Text of every row's output, None where there is none."""
+        """Text of every row's output; None if there is none."""
         return [output_text(row, self.mapping) for row in self.rows]

@@ -36,7 +36,7 @@ def follow(
     as_json: bool,
     command: str,
 ) -> None:
-    """Follow a run to its end, show its figures, and exit with 1 if a gate failed.
+    """Execute a run, show its figures, and exit with 1 if a gate failed.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class _Shown(RunEvents):
 
     def on_score(self, judge: str, total: int | None, there: int, done: int) -> None:
         self._is_scoring = True
-        # From now on a batch is finished before a stop.
+        # From now on a stop waits for the current batch.
         self._stopper.is_working = not self._on_workers
         label = f"scoring {self._file}"
         self._progress.begin(label, total, unit="rows", each=self._results, there=there, done=done)
@@ -126,7 +126,7 @@ class _Shown(RunEvents):
     def on_progress(self, done: int) -> None:
         if self._is_scoring:
             self._progress.reach(done)
-        elif self._on_workers:  # shards are given out, and their workers begin by loading
+        elif self._on_workers:  # shards are assigned, and their workers start by loading
             self._progress.begin(WORKERS_LOAD)
 
     def on_write(self) -> None:

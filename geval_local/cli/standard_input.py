@@ -24,19 +24,19 @@ _BLOCK = 1 << 20
 
 @contextmanager
 def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[Path]:
-    """Give the path of a file; ``-`` is JSONL from standard input, read to its end into one of its own.
+    """Yield the path of a file; ``-`` is JSONL from standard input, which is read into a file first.
 
-    The same rows are kept under the same name, so a repeated command goes on with its run. The file is removed when the
+    The same rows are kept under the same name, so a repeated command continues its run. The file is removed when the
     work is done, unless a run directory refers to it.
 
     Parameters
     ----------
     file : Path
-        As given on the command line.
+        The command-line argument.
     keep : bool
-        Whether a run that stops half-way can be resumed and needs the file for it.
+        Whether an interrupted run can be resumed and needs the file.
     keep_after : bool
-        Whether a run that is finished still refers to it.
+        Whether a finished run still refers to it.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
 
 
 def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
-    """Write what comes in to a file that only this user can read; say whether it is where it can be found again."""
+    """Write the input to a file that only this user can read; return whether it can be found again."""
     try:
         if not keep:
             raise OSError

@@ -1,4 +1,4 @@
-"""Evaluation steps written into a metric's YAML text, everything else in it left as it stands."""
+"""Evaluation steps written into a metric's YAML text, with everything else unchanged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
     text : str
         The YAML document.
     metric : Metric
-        The metric that it describes, with the steps to be written.
+        The metric that it describes, with the steps to write.
     origin : str
         Name of the file, for messages.
 
     Raises
     ------
     MetricError
-        If the result would lose a comment or not read back to `metric`.
+        If the result would lose a comment or does not read back as `metric`.
     """
     try:
         result = edit_yaml(text, metric.model_dump(mode="json", include=_KEYS, exclude_none=True))

@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's polite stop: the pack at work is finished and committed, then the run ends."""
+"""Ctrl-C and SIGTERM: the current batch is finished and committed, then the run ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from geval_local.cli.output.console import note
 
 __all__ = ["Stopper"]
 
-#: Seconds in which a run that stops at once puts its files in order, undisturbed by a finger that stays on the key.
+#: Seconds of clean-up after an immediate stop, during which further signals are ignored.
 ENDING_SECONDS = 5.0
 
 
 class Stopper:
-    """Takes the signals while it is entered.
+    """Signal handler, active within its context.
 
-    A signal stops at once, as everywhere else, except while `is_working`: then it is noted, and the run asks `wanted`
-    after every pack. A second signal stops at once. More of them within `ENDING_SECONDS` after that are passed over:
-    they would interrupt the very cleaning up that removes what is half-made.
+    A signal stops immediately, as usual, except while `is_working`: then it is recorded, and the run checks `wanted`
+    after every pack. A second signal stops immediately. Further ones within `ENDING_SECONDS` are ignored:
+    they would interrupt the removal of partial files.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Stopper:
         self._stopped: float | None = None
 
     def wanted(self) -> bool:
-        """Whether a stop has been asked for."""
+        """Whether a stop was requested."""
         return self._noted
 
     @contextmanager
     def listening(self) -> Iterator[Stopper]:
-        """Take SIGINT and SIGTERM."""
+        """Handle SIGINT and SIGTERM."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -55,4 +55,4 @@ class Stopper:
             self._stopped = now
             raise KeyboardInterrupt
         self._noted = True
-        note("stopping after the pack at work; press Ctrl-C once more to stop at once", "yellow")
+        note("stopping after the current batch; press Ctrl-C again to stop at once", "yellow")

@@ -1,4 +1,4 @@
-"""Standard output and standard error, where they are closed, full, or read by nobody any more."""
+"""Handling of closed, full or abandoned standard output and standard error."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _REMEDY = "Results can go into a file: -o FILE where the command has it, or > FI
 
 
 def open_closed_streams() -> None:
-    """Open what the caller has closed among stdin, stdout and stderr, on nothing.
+    """Open closed ones of stdin, stdout and stderr on the null device.
 
-    Or else the next file that is opened, a database say, takes its number, and whoever writes to stdout writes there.
+    Otherwise the next opened file, such as a database, would get the descriptor, and output to stdout would go there.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: this one
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 class _Stream:
-    """A text stream, with its own way to fail."""
+    """A text stream with its own error handling."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -41,7 +41,7 @@ class _Stream:
 
 
 class _Results(_Stream):
-    """stdout: what cannot be written there is an error in words, and stays one whoever passes over it."""
+    """stdout: a failed write raises a plain error, and keeps raising it if it is ignored."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -66,7 +66,7 @@ class _Results(_Stream):
             raise self._error from error
 
     def _failure(self, error: OSError) -> OutputError:
-        # What is left in the buffer would fail once more when the interpreter ends.
+        # The buffered rest would fail again when the interpreter exits.
         with contextlib.suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -75,7 +75,7 @@ class _Results(_Stream):
 
 
 class _Messages(_Stream):
-    """stderr: nobody may be reading it any more, and the work goes on."""
+    """stderr: write errors are ignored, so that the work goes on."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -89,10 +89,10 @@ class _Messages(_Stream):
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Write results to stdout or fail in words, and messages to stderr as far as that goes."""
+    """Write results to stdout or raise a plain error, and messages to stderr if possible."""
     before = sys.stdout, sys.stderr
     if hasattr(sys.stdout, "reconfigure"):
-        # A terminal that knows no such character gets its number; JSON is written in ASCII there.
+        # Characters that a terminal lacks are escaped; JSON is then written in ASCII.
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stdout is not None:
         sys.stdout = _Results(sys.stdout)

@@ -1,9 +1,9 @@
 """Ids to label log-probabilities: the engines, the probe that chooses between them, and the one loop over their work.
 
-interface       what every engine takes and gives: requests, packs, read-outs
-choose          which engine may serve a model, on what token budget
-probe           the prompts on which an engine shows whether it is exact
-batched         right-padded batches: every architecture, the oracle of the others
+interface       input and output of every engine: requests, packs, read-outs
+choose          choice of a model's engine and token budget
+probe           prompts that test whether an engine is exact
+batched         right-padded batches: every architecture; the reference for the others
 shared_cache    batches after copies of the model's own cache: recurrent and hybrid models
 prefix_sharing  every distinct prompt token once: transformers that take an attention function
 self_check      whether the chosen engine computes on this device what it should

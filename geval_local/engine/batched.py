@@ -1,8 +1,8 @@
 """The baseline engine: right-padded batches without a mask, longest first, under a token budget.
 
-In a causal decoder no token sees those to its right, so padding after a prompt cannot reach it: neither a mask nor
+In a causal decoder no token attends to later ones, so padding after a prompt cannot affect it: neither a mask nor
 position ids are needed, and recurrent layers are exact too. This engine serves every architecture; it is the fallback
-and the oracle of the prefix-sharing one.
+and the reference for the prefix-sharing engine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Row:
     Attributes
     ----------
     tokens : tuple of int
-        Its tokens.
+        Tokens of the prompt and the path.
     reads : tuple of (int, Position)
-        Places in it, each with what is to be read there.
+        Indices into the tokens, each with the position to read there.
     """
 
     tokens: tuple[int, ...]
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def requests(self) -> set[int]:
-        """Requests that read in it."""
+        """Return the requests with read-outs in this row."""
         return {position.request for _, position in self.reads}
 
 
@@ -54,7 +54,7 @@ class PaddedEngine:
     head : Head
         Its read-out head.
     batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer prompt still goes through alone.
+        Most tokens per forward pass, padding included. A single longer prompt still runs alone.
     """
 
     name = "padded"
@@ -69,7 +69,7 @@ class PaddedEngine:
         self.limit = batch_tokens
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Group requests of similar length, longest first, so that memory trouble shows at once."""
+        """Group requests of similar length, longest first, so that memory problems show up at once."""
         sizes = [(len(request.ids) + request.trie.depth, len(request.trie.reading_paths)) for request in requests]
         order = sorted(range(len(requests)), key=lambda index: (-sizes[index][0], index))
         packs: list[Pack] = []
@@ -91,7 +91,7 @@ class PaddedEngine:
         return packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute packs in order; a prompt that does not fit into memory even alone comes back with an error."""
+        """Compute packs in order; a prompt that does not fit into memory even alone gets an error."""
         for pack in packs:
             table = ReadoutTable(requests)
             failed: dict[int, str] = {}
@@ -154,7 +154,7 @@ class PaddedEngine:
 def rows_of(index: int, request: Request) -> list[Row]:
     """Make one row per reading path; every inner node is read once, in the first row that passes through it.
 
-    A request's rows have one length, so that they stay on one side of a rotary switch however they are batched.
+    A request's rows have one length, so that they stay on the same side of a rotary switch in any batch.
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     rows: list[Row] = []

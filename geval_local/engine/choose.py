@@ -1,9 +1,9 @@
-"""Which engine may serve a model: the prefix-sharing one, else a shared prefix cache, else right-padded batches.
+"""Choice of a model's engine: prefix sharing, else a shared prefix cache, else right-padded batches.
 
-No list of architectures. A first sieve asks what the model says of itself; then probe prompts go through an engine in
+There is no list of architectures. First the model's own declarations are checked; then probe prompts run in
 small packs and one by one. For prefix sharing three things must hold: every layer called the attention function, every
-layer asked for the sliding window that the configuration gives it, and the label log-probabilities agree. For the
-shared cache the last is all that can be asked, and it must have been used.
+layer requested the sliding window of its configuration, and the label log-probabilities agree. For the
+shared cache only the last can be checked, and the cache must have been used.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def choose_engine(
     head : Head
         Its read-out head.
     choice : {"auto", "trie", "cache", "padded"}
-        ``auto`` steps down from the trie to a shared prefix cache and on to right-padded batches where a probe fails;
-        ``trie`` and ``cache`` raise there; ``padded`` does not probe.
+        ``auto`` falls back from the trie to a shared prefix cache and then to right-padded batches if a probe fails;
+        ``trie`` and ``cache`` raise instead; ``padded`` does not probe.
     batch_tokens : int, optional
-        Most tokens per forward pass; found from the device and its free memory when absent.
+        Most tokens per forward pass; derived from the device and its free memory when absent.
 
     Raises
     ------
     ConfigurationError
-        If there is no such choice.
+        If `choice` is unknown.
     UnsupportedModelError
         If `choice` is ``trie`` or ``cache`` and that is not exact for the model.
     """
@@ -108,7 +108,7 @@ def choose_engine(
 
 
 def _mixes_rows(model: PreTrainedModel) -> bool:
-    """Whether a model's products depend on what shares a pass with a prompt, as those of LLM.int8 do."""
+    """Whether a prompt's results depend on the other prompts of a pass, as with LLM.int8."""
     quantization = getattr(model.config, "quantization_config", None)
     settings = quantization if isinstance(quantization, dict) else vars(quantization or object)
     in_8bit = bool(
@@ -125,7 +125,7 @@ def _unsupported(model: PreTrainedModel, report: EngineReport) -> UnsupportedMod
 
 
 def stated_refusal(model: PreTrainedModel) -> str | None:
-    """Say why a model's trie need not be probed: what it states of itself."""
+    """Return the reason why prefix sharing is ruled out by the model's own declarations; None if it is not."""
     config: Any = model.config.get_text_config()
     if not getattr(model, "_supports_attention_backend", False):
         return "its layers take no attention function from outside"
@@ -134,7 +134,7 @@ def stated_refusal(model: PreTrainedModel) -> str | None:
 
 
 def expected_spans(config: Any) -> list[int | None]:
-    """Sliding window of every layer, as the configuration has it."""
+    """Return the sliding window of every layer in the configuration."""
     layers = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     if not getattr(config, "use_sliding_window", True):
@@ -154,7 +154,7 @@ def longest_span(config: Any) -> int | None:
 
 
 def _probe_sharing(model: PreTrainedModel, head: Head) -> tuple[EngineReport, FlexKernel | None]:
-    """Probe prefix sharing, with the GPU's kernel if that serves; the report says where it does not."""
+    """Probe prefix sharing, with the GPU's kernel if it works; otherwise the report says so."""
     config: Any = model.config.get_text_config()
     expected = expected_spans(config)
     span = min((size for size in expected if size is not None), default=None)
@@ -201,7 +201,7 @@ def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     report = _probe(model, partial(_compare_cache, model, head), longest_span(config))
     chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
     if chunked and report.reason is None and report.window is not None:
-        return replace(report, engine="padded", reason="attention in chunks is beyond what a probe may cost")
+        return replace(report, engine="padded", reason="a probe of attention in chunks would cost too much")
     return report
 
 
@@ -219,7 +219,7 @@ def _compare_cache(model: PreTrainedModel, head: Head, requests: Sequence[Reques
 def _probe(
     model: PreTrainedModel, compare: Callable[[Sequence[Request]], EngineReport], span: int | None
 ) -> EngineReport:
-    """Probe a model as it is and, if that is in half precision, in float32 too."""
+    """Probe a model as loaded and, if it is in half precision, in float32 too."""
     vocabulary = int(model.config.get_text_config().vocab_size)
     wanted = probe_length(model, span)
     for length in dict.fromkeys((wanted, min(wanted, SHORT_PROBE))):
@@ -241,12 +241,12 @@ def _probe(
 
 
 def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Sequence[Request]) -> EngineReport | None:
-    """Compare once; None if memory ran out, which says nothing of the engine."""
+    """Compare once; None if memory ran out, which does not reflect on the engine."""
     try:
         return compare(requests)
     except UnsupportedModelError as error:
         return EngineReport("padded", error.message)
-    except Exception as error:  # any failure of foreign code in a use it was not written for is an answer
+    except Exception as error:  # any failure of foreign code in an unintended use counts as a result
         if not is_out_of_memory(error):
             return EngineReport("padded", f"{type(error).__name__}: {str(error)[:120]}")
     return None
@@ -254,27 +254,27 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Which engine serves a model, and why.
+    """The engine of a model, and the reason for it.
 
     Attributes
     ----------
     engine : str
         ``trie``, ``cache`` or ``padded``.
     reason : str or None
-        Why it is not one that shares more; None if it is the first or was asked for.
+        Why no engine that shares more is used; None if it is the first choice or was requested.
     difference : float or None
-        How far label log-probabilities (nats) from this engine, or from the last that was probed, and from one prompt
-        at a time are apart, see `probe.TOLERANCE`; in float32 where a half-precision model fits into memory so. None if
+        Difference (nats) of label log-probabilities between this engine, or the last one probed, and one prompt
+        at a time, see `probe.TOLERANCE`; in float32 if a half-precision model fits into memory that way. None if
         there was no probe.
     tolerance : float or None
-        What was allowed.
+        Largest allowed difference.
     probe_tokens : int
         Length of the longest probe prompt.
     window : int or None
         The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to
         reach it.
     note : str or None
-        What else is to be known: what the probe had to leave out.
+        Further remarks: parts that the probe had to skip.
     """
 
     engine: str
@@ -287,7 +287,7 @@ class EngineReport:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The report in one line."""
         if self.engine == "padded":
             return self.engine if self.reason is None else f"padded (no prefix sharing: {self.reason})"
         notes = [] if self.reason is None else [f"no trie: {self.reason}"]
@@ -300,8 +300,8 @@ class EngineReport:
         return f"{self.engine} ({', '.join(notes)})" if notes else self.engine
 
 
-#: On a CPU larger packs gain nothing: the matrices are long enough, and the caches are small. What a wide feed-forward
-#: layer makes of twice as many tokens is beyond what the C library keeps, and fetching fresh memory for it in every
+#: Larger packs gain nothing on a CPU: the matrices are long enough, and the caches are small. With twice as many tokens
+#: the output of a wide feed-forward layer exceeds the memory that the C library reuses, and allocating it anew in every
 #: layer took a tenth of a pass.
 CPU_TOKENS = 1_024
 LEAST, MOST = 1_024, 16_384
@@ -310,14 +310,14 @@ MEMORY_SHARE = 0.5
 
 
 def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
-    """Find the token budget from free memory and a measured cost per token.
+    """Determine the token budget from free memory and a measured cost per token.
 
     Parameters
     ----------
     model : PreTrainedModel
         A causal LM that the prefix-sharing engine may serve.
     engine : PrefixSharingEngine
-        Made as it will be used; it computes a pack of `LEAST` tokens.
+        The engine as it will be used; it computes a pack of `LEAST` tokens.
 
     Returns
     -------
@@ -346,7 +346,7 @@ def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict
 
 
 def branching_requests(model: PreTrainedModel) -> list[Request]:
-    """Make a document with candidates, read in a scale of digits, that fill a pack of `LEAST` tokens."""
+    """Build requests for a document with candidates, on a scale of digits, that fill a pack of `LEAST` tokens."""
     limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LEAST)
     digits = [(first, second) for first in range(4) for second in range(2)]
     trie = LabelTrie([SurfaceForm(number, str(path), path) for number, path in enumerate(digits)], len(digits))

@@ -1,9 +1,9 @@
-"""What every engine takes and gives: requests in, label log-probabilities out, pack by pack.
+"""The interface of engines: requests in, label log-probabilities out, pack by pack.
 
-An engine knows nothing of metrics, texts or tokenizers. Its plan is a pure function of the requests. Packs of one unit
-may go on from one another; a unit goes on from nothing but prefixes that are computed by themselves. So a unit gives
-the same bits whenever it is executed, whatever the engine did before, and an interrupted run that plans again goes on
-with the units that are missing.
+Engines are independent of metrics, texts and tokenizers. A plan is a pure function of the requests. Packs of a unit
+may continue one another; a unit continues only prefixes that are computed separately. So a unit gives
+the same bits whenever it is executed, whatever the engine did before, and an interrupted run that plans again continues
+with the missing units.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Readout:
-    """What the model says about one form.
+    """The model's result for one form.
 
     Attributes
     ----------
     label_logprobs : ndarray of float64, shape (labels,), or None
         ``log P(l | form)``; None if the form could not be computed.
     other_tokens : tuple of (int, float)
-        The likeliest next tokens that open no label, with their probabilities, likeliest first.
+        The likeliest next tokens that do not start a label, with their probabilities, likeliest first.
     error : str or None
         Why there are no log-probabilities.
     """
@@ -58,13 +58,13 @@ class Position:
     node: int
 
 
-#: A position, the log-probabilities of its children's tokens, and the likeliest tokens that are none of them.
+#: A position, the log-probabilities of its children's tokens, and the likeliest other tokens.
 PositionReadout: TypeAlias = tuple[Position, NDArray[np.float64], tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True)
 class Pack:
-    """One forward pass as it is planned: the requests that it completes, and how many tokens it computes.
+    """One planned forward pass: the requests that it completes, and the number of tokens that it computes.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Pack:
     tokens : int
         Tokens that go through the model, padding included.
     unit : int
-        Number of its unit in the plan, ascending. A unit holds all that is read for the requests that it completes.
+        Number of its unit in the plan, ascending. A unit contains all read-outs of the requests that it completes.
     """
 
     requests: tuple[int, ...]
@@ -82,16 +82,16 @@ class Pack:
 
 
 class Engine(Protocol):
-    """A way of getting label log-probabilities out of a model.
+    """A way to compute label log-probabilities with a model.
 
     Attributes
     ----------
     name : str
-        What reports call it.
+        Name in reports.
     batch_tokens : int
         The token budget that packs are planned with.
     limit : int
-        Most tokens that a forward pass takes at present: `batch_tokens`, or less since memory ran out.
+        Most tokens per forward pass at present: `batch_tokens`, or less after memory ran out.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Engine(Protocol):
         ...
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute whole units of a plan in order; a pack comes with one read-out per request that it names."""
+        """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names."""
         ...
 
 
@@ -119,7 +119,7 @@ def read_positions(
     hidden : Tensor, shape (positions, hidden)
         Final hidden states at the positions.
     positions : sequence of Position
-        What each row of `hidden` is.
+        Position of each row of `hidden`.
     requests : sequence of Request
         The planned requests.
 
@@ -132,7 +132,7 @@ def read_positions(
 
 
 class PendingPositions:
-    """Positions that are being read; parameters as those of `read_positions`."""
+    """Positions being read; parameters as for `read_positions`."""
 
     def __init__(
         self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
@@ -145,10 +145,10 @@ class PendingPositions:
         self._read = head.start_edge_logprobs(hidden, tokens)
 
     def wait(self) -> list[PositionReadout]:
-        """Wait for the device; one read-out for every position."""
+        """Wait for the device; return one read-out per position."""
         read = self._read.wait()
         found: list[PositionReadout] = []
-        # Plain numbers: picking them out of arrays one by one takes longer.
+        # Convert to plain numbers: indexing arrays one by one is slower.
         likeliest = zip(read.top_tokens.tolist(), read.top_probs.tolist(), strict=True)
         for row, (position, wanted, top) in enumerate(zip(self._positions, self._wanted, likeliest, strict=True)):
             other = tuple((token, prob) for token, prob in zip(*top, strict=True) if token not in wanted)
@@ -164,7 +164,7 @@ class _Partial:
 
 
 class ReadoutTable:
-    """Puts read positions together into read-outs, also when a request's positions come in different packs.
+    """Collects positions into read-outs, also if a request's positions are in different packs.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class ReadoutTable:
         self._partial: dict[int, _Partial] = {}
 
     def add(self, position: Position, logprobs: NDArray[np.float64], other: tuple[tuple[int, float], ...]) -> None:
-        """Take in the children's log-probabilities of one position."""
+        """Add the children's log-probabilities of one position."""
         trie = self._requests[position.request].trie
         partial = self._partial.get(position.request)
         if partial is None:
@@ -189,7 +189,7 @@ class ReadoutTable:
             partial.other = other
 
     def take(self, request: int) -> Readout:
-        """Give out the finished read-out of a request."""
+        """Return the finished read-out of a request."""
         partial = self._partial.pop(request)
         if partial.missing:
             raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")

@@ -1,4 +1,4 @@
-"""Prompts on which an engine shows whether it is exact, and how far it may be off."""
+"""Probe prompts that test whether an engine is exact, and the tolerance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 HALF = (torch.bfloat16, torch.float16)
-#: Largest difference of a label's log-probability (nats) that is rounding and nothing else: of any label in float64
+#: Largest difference of a label's log-probability (nats) that counts as rounding: of any label in float64
 #: (parts of some models are computed in float32 there) and float32, of a typical prompt's mean in half precision.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.25, torch.float16: 0.1}
 #: A probe may cost this many floating-point operations, so that loading stays a matter of seconds.
@@ -45,24 +45,24 @@ _PROBE_LABELS = 12
 
 
 def probe_length(model: PreTrainedModel, span: int | None) -> int:
-    """Length of the longest probe prompt: beyond a span, such as a sliding window, where that is affordable."""
+    """Return the length of the longest probe prompt: beyond a span, such as a sliding window, if affordable."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
     if span is None:
         return min(SHORT_PROBE, limit - 2)
     operations = PROBE_OPERATIONS.get(model.device.type, PROBE_OPERATIONS_ELSEWHERE)
-    # Every prompt alone and all together: about five times the longest prompt.
+    # All prompts, separately and together, cost about five times the longest prompt.
     affordable = int(operations / (5 * 2 * max(model.num_parameters(), 1)))
     wanted = span + span // 2 + SHORT_PROBE
     return min(wanted if wanted <= affordable else SHORT_PROBE, limit - 2)
 
 
 def probe_requests(length: int, vocabulary: int) -> list[Request]:
-    """Prompts that share prefixes in every way.
+    """Make prompts that share prefixes in every way.
 
-    Branches, a prompt that is a prefix of another, label tries, and short prompts that differ in the last token alone.
+    Branches, a prompt that is a prefix of another, label tries, and short prompts that differ only in the last token.
     """
     generator = np.random.default_rng(0)
-    # The upper half of a vocabulary is where stand-ins for images and the like are found.
+    # The upper half of a vocabulary contains placeholders for images and the like.
     high = max(2, vocabulary // 2)
     ids: NDArray[np.int32] = generator.integers(0, high, size=2 * length, dtype=np.int32)
     stem, other = ids[:length], ids[length:]
@@ -87,14 +87,14 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
 def distance_from_alone(
     engine: Engine, model: PreTrainedModel, head: Head, requests: Sequence[Request]
 ) -> tuple[float, float]:
-    """Measure how far an engine's label log-probabilities are from those of one prompt at a time.
+    """Measure the difference between an engine's label log-probabilities and those of one prompt at a time.
 
     Returns
     -------
     difference : float
-        In nats: the largest one; in half precision that of a typical prompt.
+        In nats: the largest difference; in half precision that of a typical prompt.
     tolerance : float
-        What may be, see `TOLERANCE`.
+        Allowed difference, see `TOLERANCE`.
 
     Raises
     ------
@@ -134,19 +134,19 @@ def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[
                 raise MemoryError(readout.error)
             if readout.label_logprobs is None:
                 raise UnsupportedModelError(readout.error or "a probe prompt could not be read")
-            # Labels without any probability are the same everywhere.
+            # Labels without any probability are equal in both.
             found[index] = np.maximum(readout.label_logprobs, -1e3)
     return [found[index] for index in range(len(requests))]
 
 
 @contextmanager
 def widened(model: PreTrainedModel) -> Iterator[bool]:
-    """Hold a half-precision model in float32; its own tensors come back afterwards, untouched.
+    """Temporarily convert a half-precision model to float32; its original tensors are restored afterwards.
 
     Yields
     ------
     bool
-        Whether the model is in float32 now. It stays as it is where memory does not suffice, or where its weights are
+        Whether the model is in float32 now. It stays as it is if memory does not suffice, or its weights are
         quantized or offloaded.
     """
     tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in HALF]

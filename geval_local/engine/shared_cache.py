@@ -1,8 +1,8 @@
-"""The engine between the other two: a shared prefix goes through the model once, its cache is copied to what follows.
+"""The shared-cache engine: a shared prefix is computed once, and its cache is copied for the continuations.
 
-For models whose layers take no attention function from outside, but whose own cache may be continued: recurrent and
-hybrid ones, ALiBi. A prefix goes through alone; its cache is repeated for a right-padded batch of continuations,
-without a mask. Whether a model's cache is exact in this use is not known from its looks, so the gate probes it.
+For models that accept no external attention function but whose own cache can be continued: recurrent and
+hybrid ones, ALiBi. A prefix is computed alone; its cache is repeated for a right-padded batch of continuations,
+without a mask. Whether a model's cache is exact in this use cannot be seen from outside, so it is probed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PASS_TOKENS, PASS_TOKENS_ELSEWHERE = {"cpu": 16}, 128
 LEAST_SHARED = 8
 #: Prefixes within prefixes: a cache is held for each.
 _DEEPEST = 8
-#: Positions of the repeated cache per token that goes through the layers: keys and values are all there is of them.
+#: Positions of the repeated cache per computed token: they consist of keys and values only.
 _CACHED_PER_TOKEN = 8
 
 
@@ -53,8 +53,8 @@ def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tupl
     Yields
     ------
     cuts : tuple of int
-        Growing lengths of the prefixes within prefixes that the batch hangs on; its own is the last. Every read-out of
-        a row follows them, so that a prefix whose cache is held need not be computed again.
+        Increasing lengths of the nested prefixes that the batch continues; its own is the last. Every read-out of
+        a row comes after them, so that a prefix with a held cache need not be computed again.
     rows : list of Row
         The batch, longest row first.
     """
@@ -106,9 +106,9 @@ class CachePack(Pack):
     Attributes
     ----------
     prefix : ndarray of int32
-        What all rows begin with.
+        Common prefix of all rows.
     cuts : tuple of int
-        Lengths, growing, at which the cache of a prefix of `prefix` is kept for later packs; the last is its own.
+        Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
     rows : tuple of Row
         The whole rows, prefix included, longest first.
     """
@@ -128,20 +128,20 @@ class SharedCacheEngine:
     head : Head
         Its read-out head.
     batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer continuation still goes through alone.
+        Most tokens per forward pass, padding included. A single longer continuation still runs alone.
     padded : PaddedEngine
-        Takes prompts beyond the switch of a rotary embedding that changes with length, and those that ran out of
+        Engine for prompts beyond the switch of a length-dependent rotary embedding, and for those that ran out of
         memory here.
 
     Attributes
     ----------
     computed_tokens : int
-        Tokens that went through the model here so far, padding included.
+        Tokens computed by this engine so far, padding included.
 
     Raises
     ------
     UnsupportedModelError
-        If the model takes no cache.
+        If the model does not accept a cache.
     """
 
     name = "cache"
@@ -159,14 +159,14 @@ class SharedCacheEngine:
         self._reset_rope = rope_reset(self._trunk)
         self._head = head
         self._padded = padded
-        #: Prefixes that were computed, each with the lengths at which that was done, shortest first.
+        #: Computed prefixes, each with the lengths of its pieces, shortest first.
         self._held: list[tuple[Ids, tuple[int, ...], Cache]] = []
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.computed_tokens = 0
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Find shared prefixes, and batch what follows each, depth first."""
+        """Find shared prefixes, and batch the continuations of each, depth first."""
         groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
         merged: dict[tuple[int, ...], Row] = {}
         missing = dict.fromkeys(range(len(requests)), 0)
@@ -194,7 +194,7 @@ class SharedCacheEngine:
             tokens = len(rows) * width + len(prefix) - kept
             packs.append(CachePack(tuple(finished), tokens, unit, prefix, cuts, tuple(rows)))
             before = prefix
-            # The rows of a request may lie in several packs, which then are one unit.
+            # The rows of a request may be in several packs, which then form one unit.
             opened.update(index for row in rows for index in row.requests)
             opened.difference_update(finished)
             unit += not opened
@@ -206,7 +206,7 @@ class SharedCacheEngine:
         return packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute packs in order; a pack that does not fit into memory after a cache is tried again without one."""
+        """Compute packs in order; a pack that does not fit into memory with a cache is retried without one."""
         table = ReadoutTable(requests)
         failed: set[int] = set()
         for pack in packs:
@@ -233,7 +233,7 @@ class SharedCacheEngine:
             results = None
             if len(batch) == 1 or size <= self.limit:
                 results = self._read(pack, batch, requests)
-                # What follows stands outside of the except block: the traceback would pin the activations.
+                # The retry is outside the except block, where the traceback would pin the activations.
                 if results is None and len(batch) > 1:
                     self.limit = max(1, min(self.limit, size) // 2)
             if results is not None:
@@ -264,7 +264,7 @@ class SharedCacheEngine:
             tokens[number, : len(row.tokens) - start] = row.tokens[start:]
         cache = None
         if start:
-            # A forward pass writes into the cache that it is given, also in place.
+            # A forward pass modifies the given cache in place.
             cache = copy.deepcopy(self._cache(pack))
             cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=self._device))  # type: ignore[arg-type]
         hidden = self._forward(tokens, cache, keep=cache is not None)[0]
@@ -273,9 +273,9 @@ class SharedCacheEngine:
         return hidden[index[:, 0], index[:, 1]]
 
     def _cache(self, pack: CachePack) -> Cache:
-        """Give the cache of a pack's prefix, computing from the longest one that is held.
+        """Return the cache of a pack's prefix, continuing the longest held one.
 
-        One that was computed in other pieces has other last bits, and is not gone on from.
+        A cache that was computed in other pieces differs in its last bits and is not continued.
         """
         while self._held and not self._is_held_for(pack):
             self._held.pop()
@@ -291,12 +291,12 @@ class SharedCacheEngine:
         return self._held[-1][2]
 
     def _is_held_for(self, pack: CachePack) -> bool:
-        """Whether the longest prefix that is held is one of a pack's, computed as for this pack."""
+        """Whether the longest held prefix belongs to the pack and was computed in the same pieces."""
         ids, cuts, _ = self._held[-1]
         return pack.cuts[: len(cuts)] == cuts and common_prefix(ids, pack.prefix) == len(ids)
 
     def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
-        """Send tokens through the trunk, after a cache if there is one; `keep` the cache that comes of it."""
+        """Compute tokens, after a cache if there is one; with `keep`, return the resulting cache."""
         options = {} if cache is None else {self._keyword: cache}
         inputs = torch.from_numpy(tokens.astype(np.int64)).to(self._device)
         self._reset_rope()
@@ -304,5 +304,5 @@ class SharedCacheEngine:
         self.computed_tokens += tokens.size
         kept = getattr(output, self._keyword, None)
         if keep and not isinstance(kept, Cache):
-            raise UnsupportedModelError("the model's cache is of a kind of its own")
+            raise UnsupportedModelError("the model's cache is of an unsupported kind")
         return output[0], kept if keep else None

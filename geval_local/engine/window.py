@@ -1,4 +1,4 @@
-"""The one loop over units and packs, and what becomes of its read-outs.
+"""The loop over units and packs, and the outcomes made from its read-outs.
 
 Scoring from Python, durable runs and the workers of distributed ones all go through `execute`.
 """
@@ -23,7 +23,7 @@ __all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_window"]
 
 @dataclass(frozen=True)
 class Unit:
-    """Packs that depend on each other and on no other unit's: whole documents, as many as fit into a pack.
+    """Packs that depend on each other but on no other unit: whole documents, as many as fit into a pack.
 
     Attributes
     ----------
@@ -35,12 +35,12 @@ class Unit:
 
     @property
     def requests(self) -> tuple[int, ...]:
-        """Indices of the requests that it completes."""
+        """Indices of the requests that the unit completes."""
         return tuple(index for pack in self.packs for index in pack.requests)
 
     @property
     def tokens(self) -> int:
-        """Tokens that go through the model."""
+        """Number of tokens that it computes."""
         return sum(pack.tokens for pack in self.packs)
 
 
@@ -50,14 +50,14 @@ def plan_units(engine: Engine, requests: Sequence[Request]) -> list[Unit]:
     Parameters
     ----------
     engine : Engine
-        Who will do it.
+        The engine that will execute the plan.
     requests : sequence of Request
-        All that a window asks of one metric.
+        All requests of a window for one metric.
 
     Returns
     -------
     list of Unit
-        Every request is in one of them.
+        Each request is in exactly one of them.
     """
     return [Unit(tuple(packs)) for _, packs in itertools.groupby(engine.plan(requests), lambda pack: pack.unit)]
 
@@ -69,21 +69,21 @@ def execute(
     *,
     checkpoint: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Unit, list[Readout]]]:
-    """Execute units one after the other.
+    """Execute units one by one.
 
-    Figures of a unit are the same to the last bit whichever units are executed beside it, unless memory runs out: then
-    passes become smaller and figures differ by rounding.
+    A unit's figures are bit-identical whichever other units are executed, unless memory runs out: then
+    passes get smaller and figures differ by rounding.
 
     Parameters
     ----------
     engine : Engine
-        Who does it.
+        The engine.
     requests : sequence of Request
-        Those that the units were planned for.
+        The requests that the units were planned for.
     units : sequence of Unit, optional
-        Some of a plan's, in its order; all of them when absent.
+        A subset of a plan, in its order; the whole plan when absent.
     checkpoint : callable
-        Called after every pack, that of a finished unit after the unit was given out. What it raises ends the work.
+        Called after every pack; for the last pack of a unit, after the unit was yielded. An exception from it stops.
 
     Yields
     ------
@@ -111,7 +111,7 @@ def _results(
 
 
 def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[[int], object]) -> list[Readout | None]:
-    """Run an engine over what can be scored.
+    """Run an engine over the scorable samples of a window.
 
     Parameters
     ----------
@@ -139,16 +139,16 @@ def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[
 
 
 def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncoder) -> Outcome:
-    """Put together what is known of a sample once the engine has seen it.
+    """Combine a prepared sample and its read-out into its outcome.
 
     Parameters
     ----------
     entry : Prepared
         The sample.
     readout : Readout or None
-        What the engine gave; None if there was no request.
+        Result of the engine; None if there was no request.
     encoder : PromptEncoder
-        Writes the tokens that took the rest of the mass.
+        Decodes the tokens outside the labels.
     """
     if entry.request is None or readout is None or readout.label_logprobs is None:
         reason = entry.error if readout is None else readout.error
@@ -166,5 +166,5 @@ def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncode
 
 
 def _sample_key(content: bytes) -> int:
-    """Derive a number from a prompt's tokens, so that seeded draws follow the sample and not its row."""
+    """Hash a prompt's tokens to a number, so that seeded draws depend on the sample and not on its row."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

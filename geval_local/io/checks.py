@@ -24,9 +24,9 @@ __all__ = [
     "load_metrics",
 ]
 
-#: Rows that are looked at before a judge is loaded.
+#: Rows that are checked before a judge is loaded.
 ROWS_CHECKED = 1000
-#: Columns that a message names.
+#: Most columns listed in a message.
 COLUMNS_NAMED = 40
 _ABSENT = object()
 
@@ -103,7 +103,7 @@ def check_distinct(metrics: Sequence[Metric]) -> None:
 def iter_samples(
     samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
 ) -> Iterator[Sample]:
-    """Give out rows as samples that are read by a mapping.
+    """Yield rows as samples, with the mapping applied.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def iter_samples(
     Raises
     ------
     TypeError
-        If `samples` is something else; for a single row that is none while iterating.
+        If `samples` is something else; for a single bad row, while iterating.
     ConfigurationError
         If `fields` names a field that no metric has.
     """
@@ -154,12 +154,12 @@ def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
 
 
 def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
-    """Make sure that some row has the columns that a mapping names.
+    """Check that every mapped column occurs in at least one row.
 
     Raises
     ------
     DataError
-        With the columns that there are, and the one that was probably meant.
+        If one does not; the message lists the columns and suggests the closest one.
     """
     readable = [sample for sample in samples if sample.error is None]
     for field, path in mapping.items():
@@ -174,27 +174,27 @@ def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None
 def check_rows(
     samples: Sequence[Sample], metrics: Iterable[Metric], where: str, mapping: Mapping[str, str] | None = None
 ) -> None:
-    """Make sure that some row can be scored on each metric, as far as its columns go.
+    """Check that at least one row has the columns that each metric needs.
 
-    Rows that are broken, empty or null are the rows' own fault, and no reason to refuse a file.
+    Broken, empty or null rows are unscored individually; they are no reason to reject a file.
 
     Parameters
     ----------
     samples : sequence of Sample
         The first rows.
     metrics : iterable of Metric
-        What they are to be scored on.
+        The metrics to score them on.
     where : str
-        Names the file, for messages.
+        Name of the file in messages.
     mapping : mapping of str to str, optional
-        The user's own mapping of fields, which the samples carry too.
+        The user's mapping of fields, which the samples also carry.
 
     Raises
     ------
     ConfigurationError
         If the mapping names a field that no metric has.
     DataError
-        If it names a column that no row has, or no row has what a metric reads.
+        If it names a column that no row has, or no row has the fields that a metric reads.
     """
     metrics = list(metrics)
     check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))

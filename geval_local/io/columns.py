@@ -118,7 +118,7 @@ def decision_layout(types: Mapping[str, str]) -> Layout:
 
 
 def read_columns(given: Iterable[str] | None) -> list[str] | None:
-    """Read the names of columns as the command line has them, by commas; None for the default.
+    """Parse comma-separated column names from the command line; None for the default.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def check_chosen(
     Parameters
     ----------
     columns : sequence of str or None
-        As by `read_columns`.
+        The requested columns, from `read_columns`.
     samples : iterable of Sample
         The first rows of the input.
     metrics : sequence of str
@@ -152,7 +152,7 @@ def check_chosen(
     Raises
     ------
     ConfigurationError
-        With the columns that there are, and the one that was probably meant.
+        If one does not; the message lists the columns and suggests the closest one.
     """
     if not columns:
         return
@@ -183,7 +183,7 @@ def header_of(
     Parameters
     ----------
     columns : sequence of str or None
-        The columns that were asked for.
+        The requested columns.
     inputs : sequence of str
         Columns of the first rows; among them may be ``metric.figure`` of metrics that were scored before.
     metrics : sequence of str
@@ -217,15 +217,15 @@ def header_of(
 
 
 def neutral(text: str) -> str:
-    """Put an apostrophe before a text that a spreadsheet would take for a formula."""
+    """Put an apostrophe before a text that a spreadsheet would run as a formula."""
     return "'" + text if text.startswith(_FORMULA_SIGNS) else text
 
 
 def holds_all_input(columns: Sequence[str] | None) -> bool:
-    """Whether every input column is to be in the file, those that come late in ``extra``."""
+    """Whether the file includes every input column, with late ones in ``extra``."""
     return columns is not None and (EVERYTHING in columns or INPUT in columns)
 
 
 def figures_in(rows: Iterable[Mapping[str, Mapping[str, object]]]) -> set[str]:
-    """Collect the figures that some row holds."""
+    """Collect the figures that occur in any row."""
     return {name for row in rows for figures in row.values() for name, value in figures.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Rows of a CSV file: the delimiter is found, and a quote that never closes costs its own row, not those after it."""
+"""Rows of a CSV file: the delimiter is detected, and an unclosed quote spoils its own row only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from geval_local.errors import DataError
 
 __all__ = ["csv_records", "find_delimiter"]
 
-#: The csv module refuses cells above 128 KiB unless told; a source document may well be longer.
+#: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
 CSV_CELL_LIMIT = 2**31 - 1
-#: Characters that are looked through for the end of a quote, and kept to be read again if there is none.
+#: Characters searched for the end of a quote, and buffered so that they can be reread if there is none.
 QUOTED_CHARACTERS = 1 << 26
-#: Records that the delimiter is told by.
+#: Records used to detect the delimiter.
 SNIFFED_RECORDS = 20
 SNIFFED_CHARACTERS = 1 << 20
 DELIMITERS = ",;\t|"
@@ -26,7 +26,7 @@ _EXCEL_MARK = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
 class _Lines:
-    """Lines of a file with their number; the last ones can be taken back."""
+    """Lines of a file with their numbers; the lines of the current record can be pushed back."""
 
     def __init__(self, file: Iterable[str], first: Iterable[str]) -> None:
         self._waiting = deque(first)
@@ -50,7 +50,7 @@ class _Lines:
         return line
 
     def begin(self) -> None:
-        """Start a record: what was taken so far is not asked for again."""
+        """Start a record: earlier lines can no longer be pushed back."""
         self._taken.clear()
         self._characters = 0
 
@@ -60,7 +60,7 @@ class _Lines:
         return self._taken
 
     def take_back(self) -> None:
-        """Give back all lines of the record but the first."""
+        """Push back all lines of the record except the first."""
         self.doubtful = max(self.doubtful, self.number)
         self.number -= len(self._taken) - 1
         self._waiting.extendleft(reversed(self._taken[1:]))
@@ -72,10 +72,10 @@ class _QuoteTooLong(Exception):
 
 
 def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iterator[list[str] | tuple[str, list[str]]]:
-    """Give out the header, then every record: its cells, or why it is none, with what could be kept of it.
+    """Yield the header, then every record: its cells, or the reason why it is invalid and its readable cells.
 
-    A quote that is opened and not closed as it should be, so that the record runs over following lines and breaks
-    there, costs the line it stands in; the lines after it are read again, each by itself.
+    An unclosed quote, which makes the record run over the following lines until it fails, invalidates only the line
+    that contains it; the lines after it are read again, one by one.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
     path : Path
         For messages.
     delimiter : str, optional
-        Found by `find_delimiter` when absent.
+        Detected by `find_delimiter` when absent.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
 
 
 def _broken(lines: _Lines, error: str) -> str:
-    """Describe the fault of the current record, and give back the lines that it should not have run over."""
+    """Describe the error in the current record, and push back the lines after its first."""
     last, first = lines.number, lines.number - len(lines.record) + 1
     if last == first:
         return f"not valid CSV in line {first}: {error}; close every quote, and double those inside"
@@ -152,9 +152,9 @@ def _broken(lines: _Lines, error: str) -> str:
 
 
 def find_delimiter(text: str) -> str:
-    r"""Find what separates the cells of a CSV file: a comma, a semicolon, a tab or a bar.
+    r"""Detect the delimiter of a CSV file: comma, semicolon, tab or bar.
 
-    It is the one that the header is cut by and that cuts the first records into as many cells; a comma if several do.
+    The delimiter splits the header and the first records into equally many cells; a comma if several do.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def _is_doubtful(record: list[str], delimiter: str) -> bool:
 
 
 def _is_record(line: str, delimiter: str, columns: int) -> bool:
-    """Whether a line is a record with the right number of cells, its quotes only where cells begin and end."""
+    """Whether a line is a record with the right number of cells, with quotes only at the start and end of cells."""
     if _proper(delimiter).fullmatch(line) is None:
         return False
     return len(next(csv.reader([line], delimiter=delimiter), [])) == columns

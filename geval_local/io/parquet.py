@@ -1,4 +1,4 @@
-"""Results as Parquet. Imported only when a Parquet file is to be written, because it needs pyarrow."""
+"""Results as Parquet. Imported only to write a Parquet file, because it needs pyarrow."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ParquetSink:
             self._close_group()
 
     def finish(self) -> None:
-        """Settle the types and write the file."""
+        """Determine the types and write the file."""
         self._close_group()
         self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
         self._settle_types()
@@ -95,7 +95,7 @@ class ParquetSink:
 
     def discard(self) -> None:
         """Drop the spool."""
-        with contextlib.suppress(OSError):  # what a full disk did not take goes with the file
+        with contextlib.suppress(OSError):  # buffered data that did not fit on a full disk is dropped with the file
             self._spool.close()
 
     def _close_group(self) -> None:
@@ -127,7 +127,7 @@ class ParquetSink:
             for name, column in zip(group.schema.names, group.columns, strict=True):
                 try:
                     column.cast(self._types[name])
-                except pa.ArrowException:  # an integer that a float cannot hold exactly, or a cast that is not there
+                except pa.ArrowException:  # an integer that a float cannot hold exactly, or a missing cast
                     self._types[name] = pa.string()
 
     def _type_of(self, result: str) -> Any:
@@ -192,13 +192,13 @@ def _common_type(one: Any, other: Any) -> Any:
 
 
 def _fit(group: Any, name: str, kind: Any) -> Any:
-    """Bring a group's column to the file's type; a column that the group lacks is null."""
+    """Cast a group's column to the file's type; a missing column is null."""
     if name not in group.schema.names:
         return pa.nulls(group.num_rows, kind)
     column = group.column(name)
     if column.type == kind:
         return column
-    if kind == pa.string():  # not Arrow's own cast, which would write numbers and dates in another way than JSON
+    if kind == pa.string():  # not Arrow's cast, which formats numbers and dates differently from JSON
         return _text_array(column.to_pylist())
     return column.cast(kind)
 

@@ -1,6 +1,6 @@
 """The manifest beside a result file, ``scores.jsonl.meta.json``: judge, input, metrics and signatures of its scores.
 
-It holds everything that the scores depend on and nothing else: no times, no command lines. Equal runs have equal
+It contains only the information that the scores depend on: no times, no command lines. Equal runs have equal
 manifests.
 """
 
@@ -44,7 +44,7 @@ class ScoredMetric:
     Attributes
     ----------
     signature : str
-        As by `geval_local.signature.Signature`.
+        Text of its `geval_local.signature.Signature`.
     definition : Metric
         The metric with the evaluation steps that were used.
     unscored : int
@@ -80,7 +80,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a result file.
+    """The manifest of a result file.
 
     Attributes
     ----------
@@ -89,11 +89,11 @@ class Manifest:
     input, input_sha256 : str
         Name and content hash of the file that was scored.
     rows : int
-        Rows scored, from the first on.
+        Number of scored rows, from the first on.
     metrics : dict of str to ScoredMetric
-        By name.
+        Name -> metric of the results.
     results_sha256 : str or None
-        Content hash of the result file itself, so that one that was edited is not taken for the tool's own; None in
+        Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in
         files by older versions.
     fields : dict of str to str
         The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from.
@@ -113,7 +113,7 @@ class Manifest:
 
 
 def manifest_path(results: str | Path) -> Path:
-    """Name the manifest of a result file: the same name with ``.meta.json`` after it."""
+    """Return the manifest's path: the name of the result file followed by ``.meta.json``."""
     results = Path(results)
     return results.with_name(f"{results.name}.meta.json")
 
@@ -157,12 +157,12 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def write_manifest(results: str | Path, manifest: Manifest) -> None:
-    """Write the manifest of a result file, in one step; who may read it is up to the user's umask, as for the file.
+    """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file.
 
     Raises
     ------
     OutputError
-        If it cannot be written, or if there is a file of that name that describes no results.
+        If it cannot be written, or another file has that name.
     """
     path = check_description(results)
     try:
@@ -172,12 +172,12 @@ def write_manifest(results: str | Path, manifest: Manifest) -> None:
 
 
 def check_description(results: str | Path) -> Path:
-    """Make sure that a manifest may be written beside a result file; return its path.
+    """Check that a manifest may be written beside a result file; return its path.
 
     Raises
     ------
     OutputError
-        If there is a file of that name that is none of this tool's, or the name is too long.
+        If another file has that name, or the name is too long.
     """
     path = manifest_path(results)
     try:
@@ -191,14 +191,14 @@ def check_description(results: str | Path) -> Path:
         raise OutputError(f"cannot write {path}: {error.strerror}", hint="Name another output file.") from error
     if not is_own:
         raise OutputError(
-            f"{path} exists and is no manifest of this tool; the manifest of {Path(results).name} would have that name",
+            f"{path} exists and is not a manifest of this tool; the manifest of {Path(results).name} has that name",
             hint="Name another output file, or move it to another place.",
         )
     return path
 
 
 def is_own_result(results: str | Path) -> bool:
-    """Whether a file is a result of this tool as it was written: its manifest is beside it and has its hash."""
+    """Whether a file is an unmodified result of this tool: the manifest beside it contains its hash."""
     try:
         manifest = read_manifest(results)
         return manifest is not None and manifest.results_sha256 == file_sha256(results)

@@ -1,6 +1,6 @@
-"""Results as written by ``geval-local score``, read back from any of its formats, or handed over as rows.
+"""Results of ``geval-local score``, read from any of its formats or given as rows.
 
-One rule says which columns of a CSV file are figures, and one which number a row has, for report and analysis alike.
+Report and analysis share the rules for which CSV columns are figures and how rows are numbered.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Row(dict[str, Any]):
 
 
 def row_number(row: Mapping[str, Any], place: int) -> int:
-    """Give a row's number in its file, or its place among the rows, from 1, where it is from no file."""
+    """Return a row's number in its file, or its position from 1 if it does not come from a file."""
     return (row.number if isinstance(row, Row) else 0) or place
 
 
 def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Give out rows with their numbers."""
+    """Yield rows with their numbers."""
     return ((row_number(row, place), row) for place, row in enumerate(rows, start=1))
 
 
@@ -85,16 +85,16 @@ def _described(path: Path) -> Manifest | None:
 
 
 def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mapping[str, Any]:
-    """Gather a CSV row's ``metric.figure`` columns into one object, as the other formats have it.
+    """Gather a CSV row's ``metric.figure`` columns into one object, as in the other formats.
 
-    Columns are figures of a metric that the manifest names, or that has both a score and an error among them.
+    A column is a figure if the manifest names its metric, or if the metric has both a score and an error column.
 
     Parameters
     ----------
     row : mapping
         The columns as read.
     metrics : collection of str
-        Names of the metrics that the file's manifest describes.
+        Names of the metrics in the file's manifest.
     """
     if "geval" in row:
         return row
@@ -112,7 +112,7 @@ def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mappi
 
 
 def decoded(value: Any) -> Any:
-    """Read an object or a list that stands in a CSV cell as JSON; an empty cell is None."""
+    """Decode an object or a list stored as JSON in a CSV cell; an empty cell is None."""
     if isinstance(value, str) and value.startswith(("{", "[")):
         try:
             return json.loads(value)
@@ -132,7 +132,7 @@ class Record:
     columns : dict
         The input's columns.
     scores : dict of str to Score
-        Metric -> its figures, for every metric of the results.
+        Metric -> its score, for every metric of the results.
     """
 
     number: int
@@ -153,8 +153,8 @@ class Results:
     records : tuple of Record
         In the order of the rows.
     fields : dict of str to str
-        Field of a metric -> the column, or the dotted path into one, that it was read from, where its name did not
-        tell.
+        Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by
+        name.
     """
 
     name: str
@@ -163,12 +163,12 @@ class Results:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def ids(self) -> list[str] | None:
-        """Give the rows' ``id`` where all rows have distinct ones, else None."""
+        """Return the rows' ``id`` values if all rows have distinct ones, else None."""
         ids = [str(record.columns["id"]) for record in self.records if record.columns.get("id") is not None]
         return ids if len(ids) == len(self.records) == len(set(ids)) else None
 
     def row_keys(self) -> list[str]:
-        """Identity of each row: its ``id`` where all rows have distinct ones, else its place in the run, from 1."""
+        """Return a key per row: its ``id`` if all rows have distinct ones, else its position in the run, from 1."""
         return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
 
 
@@ -180,7 +180,7 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     given : path, or sequence of mapping
         A ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file as ``geval-local score`` writes it, or such rows.
     fields : mapping of str to str, optional
-        See `Results`; what it does not name is taken from the manifest beside the file.
+        See `Results`; other fields are taken from the manifest beside the file.
 
     Raises
     ------
@@ -212,15 +212,15 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the input's columns out of a row of results."""
+    """Return the input columns of a result row."""
     columns = {str(name): value for name, value in row.items() if name != "geval"}
-    if columns.get("extra") == "":  # a CSV file has it for columns that came late
+    if columns.get("extra") == "":  # the CSV column for late columns
         del columns["extra"]
     return columns
 
 
 def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
-    """Take the figures of every metric out of a row of results."""
+    """Return the figures of every metric in a result row."""
     if "geval" not in row:
         raise DataError(f"{where}: no scores", hint=_HINT)
     found = row["geval"]

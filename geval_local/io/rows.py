@@ -1,6 +1,6 @@
 """Rows of a file: JSONL, JSON, CSV and Parquet, streamed; a row that cannot be read keeps its place.
 
-Nothing here knows about metrics or fields: a row is a mapping of column names to values, or the reason why it is none.
+Independent of metrics and fields: a row is a mapping of column names to values, or the reason why it is invalid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "RawRow", "read_rows"]
 
 PARQUET_BATCH_ROWS = 1024
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
-#: First lines of a .jsonl file that is JSON over several lines.
+#: First lines of a .jsonl file whose JSON spans several lines.
 _PRETTY = ("[", "{", "[{")
 _SPACE = re.compile(r"\s*")
 
@@ -33,9 +33,9 @@ class RawRow(NamedTuple):
     ----------
     number : int
         The line for JSONL (blank lines are skipped but counted), the data row for the other formats; from 1. Scoring,
-        report and analysis name rows by it.
+        report and analysis use this number.
     fields : dict
-        The columns, or what could be kept of a row that cannot be read, under ``raw``.
+        The columns, or the raw text of an unreadable row, under ``raw``.
     error : str or None
         Why the row cannot be read.
     """
@@ -46,17 +46,17 @@ class RawRow(NamedTuple):
 
 
 class _RepeatedKey(dict[str, Any]):
-    """An object that holds a key twice: the json module would keep the last value and say nothing."""
+    """An object with a repeated key, where the json module would silently keep the last value."""
 
     repeated: str = ""
 
 
 class _Decoder(json.JSONDecoder):
-    """Marks objects that hold a key twice."""
+    """A decoder that marks objects with a repeated key."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=self._object)
-        #: Whether a text decoded so far held one.
+        #: Whether any text decoded so far had one.
         self.has_repeated = False
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -70,16 +70,16 @@ class _Decoder(json.JSONDecoder):
         return marked
 
     def row(self, number: int, value: Any, raw: Any) -> RawRow:
-        """Make a row of a decoded value; `raw` is kept of one that is none."""
+        """Make a row from a decoded value; for an invalid one keep `raw`."""
         if self.has_repeated and (name := _repeated(value)) is not None:
-            return RawRow(number, {"raw": raw}, f"{name} is there twice")
+            return RawRow(number, {"raw": raw}, f"{name} occurs twice")
         if not isinstance(value, dict):
             return RawRow(number, {"raw": raw}, f"not a JSON object but {type(value).__name__}")
         return RawRow(number, value)
 
 
 def _repeated(value: Any) -> str | None:
-    """Name a key that is there twice in one object, at any depth."""
+    """Return a description of a repeated key in one object, at any depth."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -90,9 +90,9 @@ def _repeated(value: Any) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
-    """Open a file of rows; the format is told by the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
+    """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
-    Bytes that are not UTF-8 come through as lone surrogates, for the caller to find.
+    Bytes that are not UTF-8 come through as lone surrogates, for the caller to detect.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
             for number, value in enumerate(values, start=1):
                 yield decoder.row(number, value, value)
             return
-    # Only "\n" ends a line, as editors count; a carriage return before it is white space to the parser.
+    # Only "\n" ends a line, as in editors; the parser treats a carriage return before it as white space.
     with open_text(path, newline="\n") as file:
         for number, line in enumerate(file, start=1):
             raw = line.rstrip("\r\n")
@@ -151,7 +151,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
 
 
 def _is_over_lines(path: Path) -> bool:
-    """Whether a .jsonl file looks like JSON that runs over lines: a list, or objects as `jq` prints them."""
+    """Whether a .jsonl file looks like JSON over several lines: a list, or objects as `jq` prints them."""
     with open_text(path, newline="\n") as file:
         first, second = islice(chain((line.strip() for line in file if line.strip()), ("", "")), 2)
     if first in _PRETTY:
@@ -251,7 +251,7 @@ def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
 
 
 def _without_broken(row: Any, number: int) -> RawRow:
-    """Keep of a row what Python can hold, with the reason for the rest."""
+    """Keep the values of a row that Python can represent, with the reason for the others."""
     record: dict[str, Any] = {}
     reasons = []
     for name, column in zip(row.schema.names, row.columns, strict=True):
@@ -281,7 +281,7 @@ def _refuse_repeated(names: Iterable[str], path: Path) -> None:
     names = list(names)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(f"{path}: columns that are there twice: {', '.join(repeated)}", hint="Rename one of each.")
+        raise DataError(f"{path}: columns that occur twice: {', '.join(repeated)}", hint="Rename one of each.")
 
 
 #: Extension -> reader.

@@ -1,6 +1,6 @@
-"""Sample: one row to be scored, and the way from its columns to the texts of a metric's fields.
+"""Sample: one row to score, and the mapping from its columns to the texts of a metric's fields.
 
-A row that cannot be read or scored keeps its place with the reason; good rows around it are not affected.
+A row that cannot be read or scored keeps its position, with the reason; other rows are not affected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from geval_local.io.rows import RawRow, read_rows
 
 __all__ = ["Sample", "read_samples"]
 
-#: No sane row comes near; without a limit one hostile row would exhaust the stack of whoever walks it.
+#: Far beyond any real row; without a limit, one hostile row could exhaust the stack of recursive code.
 MAX_LEVELS = 32
-#: Other names of a field that a message lists.
+#: Most alternative names of a field listed in a message.
 ALIASES_NAMED = 5
-#: Types of values that hold no others.
+#: Types of scalar values.
 _FLAT = frozenset({str, int, float, bool, type(None)})
 _ABSENT = object()
 _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, or half a surrogate pair)"
@@ -31,7 +31,7 @@ _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, 
 
 @dataclass(frozen=True)
 class Sample:
-    """One row to be scored.
+    """One row to score.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Sample:
     origin : str
         The file's name, for messages.
     error : str, optional
-        Why the row itself could not be read; `fields` then holds what could be kept.
+        Why the row could not be read; `fields` then contains the readable part.
     mapping : mapping of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from. Fields that are not in it
         are found by their names.
@@ -57,14 +57,14 @@ class Sample:
 
     @property
     def where(self) -> str:
-        """The sample's place, as messages begin: ``data.jsonl, row 3``."""
+        """The sample's location, at the start of messages: ``data.jsonl, row 3``."""
         place = [self.origin] if self.origin else []
         return ", ".join([*place, f"row {self.row}"] if self.row else place) or "the sample"
 
     def texts(self, metric_fields: Iterable[str]) -> dict[str, str]:
         """Find the text of every field of a metric.
 
-        Each field is read from where `mapping` says, else from a column that is found by `geval_local.fields.resolve`:
+        Each field is read from the column in `mapping`, else from a column found by `geval_local.fields.resolve`:
         its own name, then an alias.
 
         Parameters
@@ -108,7 +108,7 @@ class Sample:
         return texts
 
     def _free(self, wanted: tuple[str, ...], mapped: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Fields that are still to be found by name, and the columns that a mapping has left for them."""
+        """Return the fields still to be found by name, and the columns not used by the mapping."""
         taken = set(mapped.values())
         return (
             tuple(name for name in wanted if name not in mapped),
@@ -179,7 +179,7 @@ def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> 
     for row in rows:
         fields, error = row.fields, row.error
         if _FLAT.issuperset(map(type, fields.values())):
-            # The candidates of a document share its text: it is kept once, and not looked through again.
+            # The candidates of a document share its text: it is stored and checked once.
             texts: list[Any] = []
             for column, value in fields.items():
                 if type(value) is str and value == before.get(column):
@@ -215,7 +215,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _id_hash(value: Any) -> int | None:
-    """Hash an id to 64 bits; None for a value that is no id (null, empty, NaN, an object)."""
+    """Hash an id to 64 bits; None for a value that is not an id (null, empty, NaN, an object)."""
     if not isinstance(value, (str, int, float)) or value == "" or value != value:
         return None
     text = f"{type(value).__name__}:{value}"

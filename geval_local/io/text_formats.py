@@ -1,4 +1,4 @@
-"""The text formats of results, JSONL and CSV, and the one way from any value to strict JSON."""
+"""The text formats of results, JSONL and CSV, and the conversion of any value to strict JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from geval_local.io.columns import FIGURES, SCORES, Layout, figures_in, header_o
 
 __all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
 
-#: Rows from which the columns of a CSV file are collected; what comes later has to fit.
+#: Rows that determine the columns of a CSV file; later rows have to fit.
 HEADER_ROWS = 1000
-#: Where a row's number waits among its cells: no name of a column.
+#: Key of a row's number among its cells; cannot be a column name.
 _NUMBER = "\ud800number"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-#: Writes as orjson does; for values that orjson refuses.
+#: Same output as orjson, for values that orjson rejects.
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-#: Values that `plain` writes in a way of its own are not left to orjson.
+#: Values that `plain` converts itself are not passed to orjson.
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -59,10 +59,10 @@ class Sink(Protocol):
         """Append a row."""
 
     def finish(self) -> None:
-        """Write the rows that are still held back."""
+        """Write the buffered rows."""
 
     def discard(self) -> None:
-        """Let go of everything but the file itself; called once, after `finish` or instead of it."""
+        """Release everything except the file itself; called once, after `finish` or instead of it."""
 
 
 class JsonlSink:
@@ -82,24 +82,24 @@ class JsonlSink:
         self._file.write(line + b"\n")
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no rows are buffered."""
 
     def discard(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 class CsvSink:
-    """The columns that were asked for: input columns, ``row``, and ``metric.figure`` for every metric and figure.
+    """The requested columns: input columns, ``row``, and ``metric.figure`` for every metric and figure.
 
     Texts are written as they are, null and NaN as empty cells, everything else as JSON. The header stands first in the
-    file, so it is made from the first `HEADER_ROWS` readable rows. Where all input columns are asked for, those that
-    only turn up later, or only in rows that could not be read, go into ``extra`` as one JSON object, so that nothing is
+    file, so it is made from the first `HEADER_ROWS` readable rows. If all input columns are requested, those that
+    appear only later, or only in unreadable rows, go into ``extra`` as one JSON object, so that nothing is
     lost and memory stays bounded.
 
     Parameters
     ----------
     file : binary file
-        Takes the text.
+        The output file.
     metrics : sequence of str
         Names of the results.
     columns : sequence of str, optional
@@ -107,7 +107,7 @@ class CsvSink:
     layout : Layout
         Of the results.
     safe : bool
-        Whether texts that a spreadsheet would execute get an apostrophe in front.
+        Whether to prefix texts that a spreadsheet would execute with an apostrophe.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class CsvSink:
         self._present: set[str] = set()
 
     def write(self, row: ResultRow) -> None:
-        """Append a row; the first ones wait for the header."""
-        # A figure that the input already held, from an earlier run, must not outlive its replacement.
+        """Append a row; the first rows are buffered until the header is known."""
+        # A figure from an earlier run must not survive its replacement.
         cells = {as_text(name): value for name, value in row.columns.items() if name not in self._figure_columns}
         for metric, values in {**row.earlier, **row.figures}.items():
             cells |= {as_text(f"{metric}.{figure}"): value for figure, value in values.items()}
@@ -146,14 +146,14 @@ class CsvSink:
             self._put(cells | {_NUMBER: row.number})
 
     def finish(self) -> None:
-        """Write the rows that still wait, and the header if there was none."""
+        """Write the buffered rows, and the header if it is missing."""
         if self._header is None:
             self._start()
         self._text.flush()
 
     def discard(self) -> None:
-        """Leave the file to its owner."""
-        with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that is closed already
+        """Detach from the file, which belongs to the caller."""
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or a file that is already closed
             self._text.detach()
 
     def _start(self) -> None:
@@ -178,7 +178,7 @@ class CsvSink:
 
     def _cell(self, value: Any) -> str:
         text = _cell(value)
-        # What is a number keeps its sign: only texts are ever executed.
+        # Numbers keep their sign: spreadsheets execute only texts.
         return neutral(text) if self._safe and isinstance(value, str) else text
 
 
@@ -199,7 +199,7 @@ def to_json(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Reduce a value to what strict JSON can hold.
+    """Convert a value to one that strict JSON can represent.
 
     NaN and infinities become None, dates ISO 8601, bytes and lone surrogates visible escapes, NumPy's scalars Python's,
     and any other object its ``str``.
@@ -224,7 +224,7 @@ def plain(value: Any) -> Any:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Append underscores until nothing else has the name."""
+    """Append underscores until the name is unique."""
     while name in taken:
         name += "_"
     return name

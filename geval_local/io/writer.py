@@ -1,4 +1,4 @@
-"""Results on disk: rows in input order, input columns kept, one object of figures per metric, all of it or nothing."""
+"""Results on disk: rows in input order, input columns kept, one object of figures per metric, written atomically."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _FORMATS = (".jsonl", ".csv", ".parquet")
 
 
 class ResultWriter:
-    r"""Write scored samples, one row for every sample, in the order of the calls; use it as a context manager.
+    r"""Writer of scored samples, one row per sample, in the order of the calls; a context manager.
 
     JSONL: the input columns and ``geval``, an object ``{metric: figures}`` with the figures of `Score.to_dict`. CSV: a
     column ``metric.figure`` for every figure that is asked for, see `CsvSink`. Parquet: a struct column ``geval`` with
     one struct per metric, see `ParquetSink`. Answers to questions stand under ``decisions`` instead (`layout`).
 
-    - An unscored sample has its reason under ``error`` and no other figures. A row that could not be read has what
-      could be kept of it, its ``row`` number, and the reason.
+    - An unscored sample has its reason under ``error`` and no other figures. An unreadable row has the
+      readable part, its ``row`` number, and the reason.
     - Results of other metrics in an input that was scored before are kept; those of the same metrics are replaced. An
       input column ``geval`` that is something else is kept under the name ``geval_input``.
-    - What JSON cannot hold: NaN and infinities in input columns become null; lone surrogates (text that was not UTF-8,
+    - Values that JSON lacks: NaN and infinities in input columns become null; lone surrogates (text that was not UTF-8,
       whose row is marked as bad) become visible escapes such as ``\udce9``.
 
     Raises
     ------
     OutputError
         From `open` if the target cannot be written, and from the other methods if writing fails, say for a full disk.
-        Then, as after any exception inside the ``with`` block, nothing is left of the new file and an older one of the
+        Then, as after any exception inside the ``with`` block, the new file is removed and an older one of the
         same name is untouched.
 
     Examples
@@ -92,7 +92,7 @@ class ResultWriter:
         Parameters
         ----------
         path : str or path
-            The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) tells the format.
+            The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) determines the format.
         metrics : sequence of str
             Names of the metrics, or of the questions, in the order of the output.
         layout : Layout
@@ -102,9 +102,9 @@ class ResultWriter:
             ``input`` for all input columns, ``all`` for everything. Absent: ``id`` where the rows have it, ``row``, and
             the score and the error of every metric. The other formats hold everything.
         csv_safe : bool
-            Whether texts in a CSV file that a spreadsheet would take for formulas get an apostrophe in front.
+            Whether to prefix texts in a CSV file that a spreadsheet would run as formulas with an apostrophe.
         private : bool
-            Whether only the user may read the file. Otherwise, as for a file that the user named, that is up to the
+            Whether only the user may read the file. Otherwise its permissions follow the
             user's umask.
         mark : str, optional
             Part of the name of the unfinished file; see `geval_local.files.temporary_path`.
@@ -150,7 +150,7 @@ class ResultWriter:
         Raises
         ------
         OutputError
-            As `open`, as far as that can be told without a try.
+            As `open`, as far as that can be checked without writing.
         """
         given, path = path, Path(path).resolve()
         if path.suffix.lower() not in _FORMATS:

@@ -1,4 +1,4 @@
-"""What `geval_local.Judge` is made of, above the engine.
+"""The parts of `geval_local.Judge` above the engine.
 
 - `scorer`: samples through an engine, window by window, into scores; several questions about one evidence
 - `progress`: how callers hear how far it is, also beside an event loop

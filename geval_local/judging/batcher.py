@@ -1,8 +1,8 @@
-"""Batcher: single calls from many threads, gathered for some milliseconds and computed together by one thread.
+"""Batcher: single calls from many threads, gathered for a few milliseconds and computed as one batch.
 
-Whoever asks row by row (a server's clients, the hosts of adapters) would lose what prompts share. Here one thread owns
-the model; all others put work into a queue and hold a future. A batch takes a stretch of every work that waits, so that
-a large one does not hold up the small ones, and lasts about `SLICE_SECONDS`.
+Callers that work row by row (a server's clients, the hosts of adapters) would not share prefixes. Here one thread owns
+the model; all others queue work and hold a future. A batch takes a part of every waiting job, so that
+a large job does not delay small ones, and lasts about `SLICE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from geval_local.tokens.requests import Prepared
 
 __all__ = ["BatchRecord", "Batcher"]
 
-#: What a batch is to last: what a newcomer waits for at most while another one's large work is under way.
+#: Target duration of a batch: a new call waits at most this long for another caller's large job.
 SLICE_SECONDS = 0.25
-#: Characters of a batch before the judge's pace is known, and at least.
+#: Characters of a batch while the judge's speed is unknown, and the minimum later.
 FIRST_CHARACTERS = 16_000
 LEAST_CHARACTERS = 4_000
-#: So many calls have a part in a batch in any case: small ones share more the more they are, and would only wait for
+#: This many calls always fit into a batch: the more small calls, the more they share, and otherwise they would wait for
 #: each other.
 CROWD = 64
-#: Evidences that are remembered, to notice that one comes again.
+#: Number of recent pieces of evidence remembered, to detect repeats.
 REMEMBERED = 256
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 
 class _Work(Protocol[_T_co]):
-    """Items that are prepared, read and put together again; see `DecisionWork`."""
+    """Work of several items that are prepared, computed and assembled; see `DecisionWork`."""
 
     @property
     def shared(self) -> int: ...
@@ -67,14 +67,14 @@ class _Work(Protocol[_T_co]):
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """What a batch was, for whoever counts.
+    """Statistics of a batch.
 
     Attributes
     ----------
     works, items : int
-        Calls that had a part in it, and prompts.
+        Calls and prompts in the batch.
     seconds : float
-        How long it took.
+        Duration of the batch.
     """
 
     works: int
@@ -83,7 +83,7 @@ class BatchRecord:
 
 
 class _ScoreWork:
-    """Samples of one metric; steps, where wanted, are written by the model's thread."""
+    """Samples of one metric; missing steps are written by the model's thread."""
 
     shared = 0
 
@@ -119,7 +119,7 @@ class _ScoreWork:
 
 
 class _Call(Generic[_T]):
-    """Anything else that needs the model's thread to itself."""
+    """A function that needs the model's thread to itself."""
 
     shared = 0
 
@@ -154,8 +154,8 @@ class _Job:
         return self.future.done()
 
     def stretch(self, characters: float) -> tuple[int, float]:
-        """Where a stretch ends that costs about so many characters, and what it costs."""
-        # Its evidence is computed with every stretch: at least as much of the questions goes with it.
+        """Return the end of a stretch of about `characters`, and its cost in characters."""
+        # The evidence is computed with every stretch, so a stretch contains at least as many characters of questions.
         cost, stop = float(self.work.shared), self.next
         limit = max(characters, 2.0 * self.work.shared)
         while stop < len(self.work) and (stop == self.next or cost + self.work.own(stop) <= limit):
@@ -165,18 +165,18 @@ class _Job:
 
 
 class Batcher:
-    """Gathers the calls of many threads into batches for one judge; a context manager.
+    """Batches the calls of many threads for one judge; a context manager.
 
-    All methods may be called from any thread. The judge itself must not be used beside it.
+    All methods may be called from any thread. The judge must not be used directly at the same time.
 
     Parameters
     ----------
     judge : Scorer
-        Who answers, usually a `Judge`.
+        The scorer, usually a `Judge`.
     queue : int
-        Most calls that may wait or be under way at a time.
+        Most calls that may be queued or running at a time.
     gather_seconds : float
-        How long a first call waits for others while the model has nothing to do.
+        How long a first call waits for others while the model is idle.
     on_batch : callable, optional
         Called with a `BatchRecord` after every batch, in the model's thread.
     """
@@ -204,7 +204,7 @@ class Batcher:
         self._thread.start()
         atexit.register(self.close, finish=False)
 
-    # --- what others ask --------------------------------------------------------------------------------------------
+    # --- calls from other threads -----------------------------------------------------------------------------------
 
     def decide(
         self,
@@ -213,17 +213,17 @@ class Batcher:
         *,
         rotations: int = 1,
     ) -> Future[Decision]:
-        """Ask questions about one evidence; parameters and errors as `Scorer.decide`.
+        """Queue questions about one piece of evidence; parameters and errors as for `Scorer.decide`.
 
         Returns
         -------
         Future of Decision
-            Cancelled, it frees its work: what is not computed yet is left out.
+            Cancelling it drops the work that is not computed yet.
 
         Raises
         ------
         BusyError
-            If too many calls wait already, or the batcher is closed.
+            If too many calls are already queued, or the batcher is closed.
         """
         work = self.judge.decision_work(state, parse_questions(questions), rotations=rotations)
         group = hashlib.blake2b(work.evidence.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -237,22 +237,22 @@ class Batcher:
         estimator: Estimator | None = None,
         threshold: float | None = None,
     ) -> Future[list[Score]]:
-        """Score samples; parameters as `Scorer.score_many`, the rest as `decide`."""
+        """Queue samples to score; parameters as for `Scorer.score_many`, the rest as for `decide`."""
         listed = [sample if isinstance(sample, Sample) else Sample(sample) for sample in samples]
         return self._submit(_ScoreWork(self.judge, metric, listed, estimator, threshold), None)
 
     def call(self, function: Callable[[], _T]) -> Future[_T]:
-        """Run a function in the model's thread, between two batches."""
+        """Run a function in the model's thread, between batches."""
         return self._submit(_Call(function), None)
 
     @property
     def pending(self) -> int:
-        """Calls that wait or are under way."""
+        """Number of calls that are queued or running."""
         return len(self._jobs)
 
     @property
     def retry_after(self) -> int:
-        """Seconds, 1 to 60, after which there may be room for another call."""
+        """Seconds, 1 to 60, after which another call may be accepted."""
         with self._changed:
             sample = list(itertools.islice(self._jobs, 64))
             left = sum(sum(map(job.work.own, range(job.next, len(job.work)))) for job in sample)
@@ -260,12 +260,12 @@ class Batcher:
         return min(60, max(1, math.ceil(total / self._pace / 2)))
 
     def close(self, *, finish: bool = True) -> None:
-        """Take no more calls, and stop once what waits is finished, or at once (cancelling what waits).
+        """Accept no more calls, and stop after the queued ones, or immediately (cancelling them).
 
         Parameters
         ----------
         finish : bool
-            Whether what waits is finished.
+            Whether to finish queued calls.
         """
         with self._changed:
             self._closing = True
@@ -312,12 +312,12 @@ class Batcher:
             try:
                 self._execute(batch)
             except Exception as error:
-                # Whatever it was, callers hear of it, and the thread goes on.
+                # Report any exception to the callers; the thread goes on.
                 for job, _ in batch:
                     with contextlib.suppress(InvalidStateError):
                         job.future.set_exception(error)
             with self._changed:
-                # A request that had a turn and is not finished goes after those that had none.
+                # A job that had its turn but is not finished goes after those still waiting.
                 done = {id(job) for job, _ in batch}
                 turned = [job for job in self._jobs if id(job) in done and not job.is_over]
                 self._jobs = deque(itertools.chain((job for job in self._jobs if id(job) not in done), turned))
@@ -338,7 +338,7 @@ class Batcher:
                 return
 
     def _pick(self) -> list[tuple[_Job, int]]:
-        """Choose a stretch of every job, as far as a batch goes: equal shares first, then what is left over."""
+        """Choose a stretch of every job to fill a batch: equal shares first, then the remaining capacity."""
         if not self._jobs:
             return []
         calls = [job for job in self._jobs if len(job.work) == 0]
@@ -375,7 +375,7 @@ class Batcher:
         seconds = time.monotonic() - start
         if items:
             pace = characters / max(seconds, 1e-4)
-            # What a device needs at its first batch, or in a bad moment, says little about the next one.
+            # The time of a device's first batch, or of an outlier, says little about the next one.
             share = 0.5 if pace > self._pace else 0.2
             self._pace += share * (pace - self._pace)
             self._last = (len(batch), seconds)
@@ -387,7 +387,7 @@ class Batcher:
             readouts = read_window(self.judge.engine, entries, lambda count: None)
         except Exception:
             if len(members) > 1:
-                # One of them may be the cause: the others do not fail with it.
+                # One job may be the cause: retry them separately, so that the others do not fail.
                 for member in members:
                     self._read([member])
                 return
@@ -406,7 +406,7 @@ class Batcher:
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Any:
-        """Let an error be the job's own."""
+        """Assign an exception to the job that caused it."""
         try:
             yield
         except Exception as error:
@@ -414,7 +414,7 @@ class Batcher:
                 job.future.set_exception(error)
 
     def _with_hot_prefix(self, job: _Job, stop: int, entries: list[Prepared]) -> list[Prepared]:
-        """Have the engine keep an evidence that is needed again: by the rest of this call, or because it came twice."""
+        """Let the engine keep evidence that will be needed again: by the rest of this call, or as it came twice."""
         work = job.work
         if job.group is None or not isinstance(work, DecisionWork):
             return entries

@@ -1,6 +1,6 @@
-"""Decisions: questions about one evidence become prompts, stretch by stretch, and what was read becomes answers.
+"""Decisions: questions about one piece of evidence become prompts, stretch by stretch, and read-outs become answers.
 
-The way from a prompt to its labels' probabilities is that of scores: `Scorer.prepare`, the engine, `Scorer.outcome`.
+Prompts become label probabilities as in scoring: `Scorer.prepare`, the engine, `Scorer.outcome`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
 __all__ = ["Asked", "DecisionWork", "prepare_forms", "refuse_long"]
 
-#: Characters that a token has at most in a text that is worth looking at as a whole.
+#: Most characters per token assumed for a text that may still fit.
 CHARACTERS_PER_TOKEN = 8
 
 
@@ -93,9 +93,9 @@ def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> 
 
 @dataclass
 class DecisionWork:
-    """The questions about one evidence, on their way through a judge.
+    """The questions about one piece of evidence, as work for a judge.
 
-    Every question stands in it once for each order of its outcomes: these are its items, numbered from 0.
+    Every question contributes one item for each order of its outcomes; items are numbered from 0.
 
     Parameters
     ----------
@@ -142,11 +142,11 @@ class DecisionWork:
 
     @property
     def shared(self) -> int:
-        """Characters that all items share."""
+        """Number of characters shared by all items."""
         return len(self._text)
 
     def own(self, item: int) -> int:
-        """Characters that one item adds to what all share."""
+        """Return the number of characters that one item adds to the shared ones."""
         return len(self._items[item][1].text)
 
     def prepare(self, start: int, stop: int) -> list[Prepared]:
@@ -185,7 +185,7 @@ class DecisionWork:
 
 
 def _distinct_tokens(ids: Sequence[Ids]) -> int:
-    """Count the tokens of prompts, those that they share once."""
+    """Count the distinct tokens of prompts: shared ones count once."""
     ordered = sorted(ids, key=lambda one: one.astype(">u4").tobytes())
     total, before = 0, None
     for one in ordered:

@@ -1,4 +1,4 @@
-"""What a judge's figures depend on: the signature of its scores, and the identity of its read-outs."""
+"""Identity of a judge's results: the signature of its scores, and the key of its read-outs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["judge_signature", "readout_identity"]
 def judge_signature(
     loaded: LoadedModel, encoder: PromptEncoder, metric: Metric, estimator: Estimator | None = None
 ) -> Signature:
-    """Name everything that a judge's score of a metric depends on.
+    """Return the signature of a judge's scores of a metric: everything that they depend on.
 
     Parameters
     ----------
     loaded : LoadedModel
         The judge's model.
     encoder : PromptEncoder
-        Its prompt style.
+        The encoder, for its prompt style.
     metric : Metric
-        With its final evaluation steps.
+        The metric with its final evaluation steps.
     estimator : Estimator, optional
         Exact expectation when absent.
     """
@@ -46,15 +46,15 @@ def judge_signature(
 
 
 def _style(encoder: PromptEncoder) -> str:
-    """Name the prompt style, with the edition of the form where a chat is asked for more than the paper's form."""
+    """Name the prompt style, with the form's edition where a chat prompt contains more than the paper's form."""
     edition = f"+form{CHAT_FORM}" if encoder.style.startswith("chat") else ""
     return encoder.style + edition + ("+closed-thinking" if encoder.closes_thinking else "")
 
 
 def readout_identity(loaded: LoadedModel, engine: str) -> str:
-    """Name all that a read-out depends on beside the prompt's tokens and the labels.
+    """Return an identifier of everything a read-out depends on besides the prompt's tokens and the labels.
 
-    Metric, steps and style are in the tokens, and the estimator is applied afterwards. A name is no content.
+    Metric, steps and style are in the tokens, and the estimator is applied afterwards. Names do not count.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def readout_identity(loaded: LoadedModel, engine: str) -> str:
 
 
 def _setup(loaded: LoadedModel) -> dict[str, str]:
-    """Name how the model is run, under the signature's own keys."""
+    """Return the model's run settings under the keys of the signature."""
     return {
         "tokenizer": loaded.tokenizer_hash,
         "dtype": str(loaded.dtype).removeprefix("torch.") + _quantization(loaded.model),
@@ -80,5 +80,5 @@ def _setup(loaded: LoadedModel) -> dict[str, str]:
 
 
 def _quantization(model: Any) -> str:
-    """Name what quantization while loading made of the weights, which their fingerprint does not show."""
+    """Return the quantization applied while loading, which the weights' fingerprint does not include."""
     return next((f"+{bits}bit" for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), "")

@@ -1,6 +1,6 @@
-"""Scorer: samples through an engine, window by window, into scores. Whose model it is, `Judge` knows.
+"""Scorer: samples through an engine, window by window, into scores. The model itself belongs to `Judge`.
 
-A sample goes in at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`tokens.requests`), goes
+A sample enters at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`tokens.requests`), passes
 through the model in packs (`engine.interface`), and comes out as a `Score`.
 """
 
@@ -30,22 +30,22 @@ from geval_local.tokens.requests import Prepared, RequestMaker
 
 __all__ = ["Scorer"]
 
-#: Samples that are planned together. Two runs over one file give the same figures to the last bit because they cut it
+#: Samples planned together. Two runs over one file give bit-identical figures because they cut it
 #: into the same windows.
 WINDOW = 4096
-#: Metrics whose forms are kept ready: a server meets new ones without end.
+#: Most metrics whose forms are cached: a server receives ever new ones.
 MOST_MAKERS = 512
 
 
 class Scorer(ABC):
-    """What scores samples.
+    """Base class of judges: scores samples.
 
     Parameters
     ----------
     encoder : PromptEncoder
-        Tokenizer and prompt style.
+        Encoder of the tokenizer and prompt style.
     engine : Engine
-        What reads the labels' probabilities out of the model.
+        Engine that reads the labels' probabilities out of the model.
     """
 
     def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
@@ -58,11 +58,11 @@ class Scorer(ABC):
     @property
     @abstractmethod
     def context(self) -> int:
-        """Longest prompt in tokens, the label's own tokens included."""
+        """Longest prompt in tokens, including the label's tokens."""
 
     @abstractmethod
     def with_steps(self, metric: Metric) -> Metric:
-        """Give a metric its evaluation steps."""
+        """Return a metric with its evaluation steps."""
 
     @overload
     def score(
@@ -110,7 +110,7 @@ class Scorer(ABC):
         Raises
         ------
         TypeError
-            If `metric` is no `Metric`.
+            If `metric` is not a `Metric`.
         """
         found: Score | dict[str, Score]
         found = next(self.iter_scores(metric, [fields], estimator=estimator, threshold=threshold))
@@ -178,7 +178,7 @@ class Scorer(ABC):
         Raises
         ------
         TypeError
-            If `metric` is no `Metric`, or `samples` are no rows of columns.
+            If `metric` is not a `Metric`, or `samples` are not rows of columns.
         ConfigurationError
             If `fields` names a field that no metric has, or two metrics have the same name.
         DataError
@@ -346,7 +346,7 @@ class Scorer(ABC):
         *,
         rotations: int = 1,
     ) -> Decision:
-        """Answer questions about one evidence.
+        """Answer questions about one piece of evidence.
 
         Parameters
         ----------
@@ -355,18 +355,18 @@ class Scorer(ABC):
         questions : mapping of str, or sequence
             See `geval_local.questions.question.parse_questions`.
         rotations : int
-            In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
-            `rotations` go before it.
+            Number of orders in which outcomes are shown; an answer is the mean over them. A question's own
+            `rotations` take precedence.
 
         Returns
         -------
         Decision
-            One answer per question, in order; one that cannot be answered says why in ``error``.
+            One answer per question, in order; one that cannot be answered has the reason in ``error``.
 
         Raises
         ------
         QuestionError
-            If the questions do not hold together, or the evidence cannot be written as text.
+            If the questions are inconsistent, or the evidence cannot be written as text.
         """
         return next(self.iter_decisions([state], questions, rotations=rotations))
 
@@ -377,7 +377,7 @@ class Scorer(ABC):
         *,
         rotations: int = 1,
     ) -> list[Decision]:
-        """Answer the same questions about every evidence; parameters and errors as in `decide`."""
+        """Answer the same questions about every piece of evidence; parameters and errors as in `decide`."""
         return list(self.iter_decisions(states, questions, rotations=rotations))
 
     def iter_decisions(
@@ -398,7 +398,7 @@ class Scorer(ABC):
         questions, rotations
             As in `decide`.
         marks : {"words", "letters", "numbers"}, optional
-            What questions are answered in, see `geval_local.questions.form.question_forms`.
+            Labels used for answers, see `geval_local.questions.form.question_forms`.
         advance : callable
             Called with the number of prompts finished, pack by pack.
         """
@@ -437,12 +437,12 @@ class Scorer(ABC):
         return len(self.encoder.encode_texts([text])[0])
 
     def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
-        """Turn samples into what the engine takes, or into reasons why not, in order.
+        """Turn samples into requests for the engine, or errors with reasons, in order.
 
         Parameters
         ----------
         metric : Metric
-            With its final evaluation steps (see `with_steps`).
+            The metric with its final evaluation steps (see `with_steps`).
         samples : sequence of Sample
 
         Returns
@@ -453,14 +453,14 @@ class Scorer(ABC):
         return self._maker(metric).prepare(samples)
 
     def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
-        """Put together what is known of a sample once the engine has seen it.
+        """Combine a prepared sample and its read-out into its outcome.
 
         Parameters
         ----------
         entry : Prepared
-            As by `prepare`.
+            A sample from `prepare`.
         readout : Readout or None
-            What the engine gave; None if there was no request.
+            Result of the engine; None if there was no request.
         """
         return make_outcome(entry, readout, self.encoder)
 

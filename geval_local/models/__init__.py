@@ -1,13 +1,13 @@
-"""Models on this machine: found by name, checked, loaded, identified.
+"""Models on this machine: lookup by name, checks, loading, identity.
 
-- `registry`: which judges there are, and where their files are; `fetch` brings them from the hub
-- `load`: model and tokenizer from local files; `options`: how transformers is called for that; `precision`: the dtype
-- `checks`: what a judge must be, before and after its weights are loaded
+- `registry`: the known judges and the location of their files; `fetch` downloads them from the hub
+- `load`: model and tokenizer from local files; `options`: arguments for transformers; `precision`: the dtype
+- `checks`: requirements on a judge, before and after its weights are loaded
 - `gguf_file`, `gguf_model`: judges from GGUF files; `multimodal`: wrappers around a text model
 - `adapter`: LoRA adapters, merged into the weights
-- `chat_template`, `prompt_ending`, `render_template`: what stands around a prompt, up to where an answer starts
-- `fingerprint`: what makes two judges the same judge
-- `head`, `rope`, `memory`: parts of a model, and its device, as engines use them
+- `chat_template`, `prompt_ending`, `render_template`: the text around a prompt, up to the start of the answer
+- `fingerprint`: the identity of a judge, by the content of its files
+- `head`, `rope`, `memory`: parts of a model and of its device that engines use
 - `likelihood`, `generate`: the probability of a text, and evaluation steps
 
 Names are loaded on first use: `registry` alone imports neither torch nor transformers.

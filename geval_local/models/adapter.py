@@ -1,6 +1,6 @@
-"""LoRA adapters: checked before the weights are read, merged into them afterwards, never laid over them unnoticed.
+"""LoRA adapters: checked before the weights are read, merged into them afterwards, never applied silently.
 
-Merged, the model has its own layers only, so that every engine serves it as it serves the plain one.
+After the merge the model has its original layers only, so every engine can serve it like the plain model.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _SHOWN = 3
 
 
 def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
-    """Check that a judge's adapter, if it has one, can be merged here.
+    """Check that a judge's adapter, if any, can be merged.
 
     Parameters
     ----------
     entry : JudgeEntry
         The judge.
     quantized : bool
-        Whether its weights are to be quantized while loading.
+        Whether its weights will be quantized while loading.
 
     Raises
     ------
     ConfigurationError
-        If peft is not installed, or the weights are to be quantized, which leaves nothing to merge into.
+        If peft is not installed, or the weights will be quantized, which rules out merging.
     WeightsError
         If there are no adapter weights as safetensors.
     UnsupportedModelError
-        If the adapter is no LoRA.
+        If the adapter is not a LoRA adapter.
     JudgeError
         If its configuration cannot be read.
     """
@@ -77,10 +77,10 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
 
 @contextmanager
 def without_adapter(directory: Path) -> Iterator[Path]:
-    """Give a model's directory as it is without an adapter in it, which transformers would lay over it by itself.
+    """Yield a view of a model's directory without its adapter, which transformers would otherwise apply by itself.
 
-    No argument of transformers turns that off in all versions (5.17 looks at none of them), so it is shown links to the
-    other files.
+    No argument of transformers turns that off in all versions (5.17 ignores them all), so the view consists of links
+    to the other files.
     """
     if not (directory / ADAPTER_CONFIG).is_file():
         yield directory
@@ -98,19 +98,19 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
     Parameters
     ----------
     entry : JudgeEntry
-        The judge, with an adapter that `check_adapter` has passed.
+        The judge, with an adapter that passed `check_adapter`.
     model : PreTrainedModel
         Its model.
 
     Returns
     -------
     PreTrainedModel
-        The same architecture, with other weights.
+        The same architecture with changed weights.
 
     Raises
     ------
     WeightsError
-        If the adapter's weights are not exactly those that it has a place for in this model.
+        If the adapter's weights are not exactly those that its configuration requires for this model.
     JudgeError
         If it cannot be merged.
     """
@@ -128,7 +128,7 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
             config = peft.PeftConfig.from_pretrained(str(entry.adapter), local_files_only=True)
             adapted = peft.PeftModel(model, config)
             loaded = adapted.load_adapter(str(entry.adapter), "default", torch_device=str(model.device))
-        except Exception as error:  # peft raises whatever its parts do
+        except Exception as error:  # peft passes on any exception of its parts
             raise JudgeError(
                 f"judge {entry.name!r}: the adapter in {entry.adapter} does not fit it: {first_line(error)}",
                 hint=f"An adapter belongs to the model that it was trained on; see {ADAPTER_CONFIG}.",
@@ -156,6 +156,6 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
 
 
 def _ends(adapted: Any) -> list[Any]:
-    """Input and output embeddings of a model with an adapter, as the adapter left them."""
+    """Return the input and output embeddings of a model after the adapter was applied."""
     model = adapted.get_base_model()
     return [model.get_input_embeddings(), model.get_output_embeddings()]

@@ -1,6 +1,6 @@
-"""Chat templates: what a tokenizer's own template writes around a prompt, rendered once and kept.
+"""Chat templates: the text that a tokenizer's template writes around a prompt, rendered once and cached.
 
-Nothing of a sample goes through a template: it is rendered with stand-ins, and texts take their places afterwards.
+Sample text never goes through a template: the template is rendered with placeholders, replaced by the texts later.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ __all__ = ["ChatFrame", "chat_frame"]
 
 _SCRIPT = Path(__file__).with_name("render_template.py")
 _PATIENCE = 30.0
-#: Every switch by which published templates are told to leave thinking out. They ignore those that they do not know.
+#: All switches that turn off thinking in published templates. Templates ignore unknown ones.
 _SWITCHES: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
-#: Under these names templates look for what an assistant thought before its answer.
+#: Names under which templates look for an assistant's thoughts before the answer.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 _USER, _ANSWER, _THOUGHT, _NEXT = (f"\ue000{name}\ue001" for name in ("user", "answer", "thought", "next"))
 _REMEDY = "Use --style completion (style: completion in a models file of your own), or correct the template: a file "
-_REMEDY += "chat_template.jinja in the directory of a judge's safetensors goes before all others."
+_REMEDY += "chat_template.jinja in the directory of a judge's safetensors takes precedence."
 
 
 @dataclass(frozen=True)
 class ChatFrame:
-    """What a chat template writes around a user's message.
+    """The text that a chat template writes around a user's message.
 
     Attributes
     ----------
     before : str
-        All up to the message.
+        Text before the message.
     after : str
-        From the message to the place where the answer itself starts.
+        Text from the message to the start of the answer.
     closes_thinking : bool
-        Whether that holds an empty thinking block.
+        Whether `after` contains an empty thinking block.
     """
 
     before: str
@@ -53,12 +53,12 @@ class ChatFrame:
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
-    """Find what the template of a tokenizer writes around a prompt that ends where the answer starts.
+    """Return the text that a tokenizer's template writes around a prompt, up to the start of the answer.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
-        With a chat template.
+        A tokenizer with a chat template.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
 def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[str, ...]) -> ChatFrame:
     user, answer = {"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}
     follow_up = {"role": "user", "content": _NEXT}
-    # Only a mark that the template speaks of can be one that it looks for in an answer.
+    # Only a mark that occurs in the template can be one that it searches for in an answer.
     marks = [token for token in tokens if token.strip() and token in template]
     conversations: list[list[dict[str, str]]] = [
         [user],
@@ -141,14 +141,14 @@ def _up_to(text: str, mark: str) -> str | None:
 
 
 def _around_thought(text: str) -> tuple[str, str] | None:
-    """Take what stands before an assistant's thoughts, and between them and its answer."""
+    """Return the text before an assistant's thoughts, and between the thoughts and the answer."""
     before, found, rest = text.partition(_THOUGHT)
     between, answered, _ = rest.partition(_ANSWER)
     return (before, between) if found and answered and _THOUGHT not in between else None
 
 
 def _render(template: str, calls: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Render in a process of its own, see `render_template`."""
+    """Render in a separate process, see `render_template`."""
     task = json.dumps({"template": template, "calls": calls}).encode()
     try:
         done = subprocess.run(
@@ -167,10 +167,10 @@ def _render(template: str, calls: Sequence[dict[str, Any]]) -> list[dict[str, st
 
 
 def _whereabouts(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Name the file that holds a tokenizer's chat template."""
+    """Return the file that contains a tokenizer's chat template."""
     directory = Path(str(tokenizer.name_or_path or "."))
     names = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
-    files = [directory, *(directory / name for name in names)]  # a GGUF file is the tokenizer's own place
+    files = [directory, *(directory / name for name in names)]  # a GGUF file contains its own tokenizer
     try:
         found = next((str(file) for file in files if tokenizer.name_or_path and file.is_file()), None)
     except (OSError, ValueError):

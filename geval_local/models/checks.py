@@ -1,6 +1,6 @@
-"""What a judge must be, before and after its weights are loaded.
+"""Requirements on a judge, checked before and after its weights are loaded.
 
-Before: a causal decoder whose weights are complete safetensors. After: all of its weights and no others, in memory,
+Before: a causal decoder whose weights are complete safetensors. After: exactly its weights, in memory,
 finite, with finite logits.
 """
 
@@ -41,7 +41,7 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Method of a quantized checkpoint -> the package that transformers reads it with. It reads fp8 and mxfp4 by itself.
+#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need none.
 _LIBRARIES = {
     "aqlm": "aqlm",
     "auto-round": "auto-round",
@@ -60,13 +60,13 @@ _PROBE_TOKENS = 16
 
 
 def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> None:
-    """Reject a model that has no next-token distribution over a growing text.
+    """Reject a model that has no causal next-token distribution.
 
     Raises
     ------
     UnsupportedModelError
         For an encoder-decoder, an encoder, a model with another head, an architecture that this transformers version
-        does not know, and one that only its own code can build when that is not allowed.
+        does not know, or one that needs its own code when that is not allowed.
     ConfigurationError
         If its weights are quantized, and the library that reads them is not installed.
     JudgeError
@@ -76,7 +76,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
     kind = config.get("model_type")
     if "AutoModelForCausalLM" in config.get("auto_map", {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
         if trust_remote_code:
-            return  # what its own code builds is probed when it is first used
+            return  # a model built by its own code is probed on first use
         raise UnsupportedModelError(
             f"judge {entry.name!r}: the model type {kind!r} is built by Python code in its own directory, which is not "
             "run unless asked for",
@@ -97,7 +97,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
 
 
 def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
-    """Check that the library which reads a quantized checkpoint is installed."""
+    """Check that the library for a quantized checkpoint is installed."""
     stored = config.get("quantization_config")
     method = stored.get("quant_method") if isinstance(stored, dict) else None
     package = _LIBRARIES.get(str(method).replace("_", "-"))
@@ -110,21 +110,21 @@ def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
 
 
 def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None:
-    """Check that all weights are there, as safetensors.
+    """Check that all weight files exist as safetensors.
 
     Parameters
     ----------
     entry : JudgeEntry
-        For the messages.
+        The judge, for messages.
     directory : Path
         The model's directory.
     hint : str
-        How to get what is missing.
+        How to get missing files.
 
     Raises
     ------
     WeightsError
-        If there are none, some shards are missing, or there are only formats that may run code when read.
+        If there are no weights, some shards are missing, or all formats may run code when read.
     """
     files = weight_files(directory)
     missing = [file.name for file in files if not file.exists()]  # a dangling link of the hub cache does not exist
@@ -158,7 +158,7 @@ def _why_not_causal(config: dict[str, Any]) -> str | None:
         return f"{kind!r} is an encoder-decoder model; its prompt and its answer are not one text"
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not reads_text(config):
         return f"{kind!r} has no causal language model head in transformers"
-    # Encoders such as BERT have a causal class as well, which sees both sides of a token unless it is made a decoder.
+    # Encoders such as BERT have a causal class too, which attends to both sides unless configured as a decoder.
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not (config.get("is_decoder") or config.get("causal")):
         return f"{kind!r} is an encoder; it has no next-token distribution"
     declared = config.get("architectures") or []
@@ -193,21 +193,21 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Reject what transformers only warns about: a parameter without weights would hold random numbers.
+    """Reject missing parameters, which transformers only warns about and fills with random numbers.
 
     Parameters
     ----------
     entry : JudgeEntry
-        Whose model it is.
+        The judge, for messages.
     directory : Path
-        Where its files are.
+        Directory of its files.
     report : dict
-        What transformers tells of its loading.
+        Loading report of transformers.
 
     Raises
     ------
     WeightsError
-        If parameters are missing or have another shape.
+        If parameters are missing or have the wrong shape.
     """
     missing = sorted(str(key) for key in report["missing_keys"])
     mismatched = sorted(str(item[0]) for item in report["mismatched_keys"])
@@ -221,28 +221,28 @@ def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> No
 
 
 def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[str, Any]) -> None:
-    """Reject weights that the model has no place for: it would be another model than the one that was trained.
+    """Reject surplus weights: without them the model would differ from the one that was trained.
 
-    What transformers itself knows to be of no use to an architecture is not in its report.
+    The report omits weights that transformers knows to be unused in an architecture.
 
     Parameters
     ----------
     entry : JudgeEntry
-        Whose model it is.
+        The judge, for messages.
     directory : Path
-        Where its files are.
+        Directory of its files.
     model : PreTrainedModel
-        What was loaded from them.
+        The model loaded from them.
     report : dict
-        What transformers tells of its loading.
+        Loading report of transformers.
 
     Raises
     ------
     WeightsError
-        If the checkpoint holds weights that are left over and none of what surrounds a language model.
+        If weights are left over that are not known surroundings of a language model, such as a vision tower.
     """
     config = model.config.get_text_config()
-    # Heads for several tokens are numbered on after the layers in some checkpoints.
+    # In some checkpoints, heads for several tokens continue the numbering of the layers.
     extra = range(config.num_hidden_layers, config.num_hidden_layers + _count(config, "num_nextn_predict_layers"))
     surplus = []
     for key in sorted(str(key) for key in report["unexpected_keys"]):
@@ -260,17 +260,17 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
 
 
 def check_finite(entry: JudgeEntry, model: Any) -> None:
-    """Reject a model with weights or logits that are no finite numbers.
+    """Reject a model with weights or logits that are not finite.
 
-    Every weight in memory is looked at, also those that the probe does not reach (the embedding of a rare token, an
-    expert); those that a device map left on the disk are not.
+    All weights in memory are checked, also those that the probe does not reach (the embedding of a rare token, an
+    expert); weights that a device map left on disk are not.
 
     Raises
     ------
     WeightsError
-        If weights are not finite; with their names.
+        If weights are not finite; the message lists their names.
     JudgeError
-        If the weights are, but the dtype has no room for what is computed from them.
+        If the weights are finite but the logits overflow the dtype.
     """
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight)]
     if broken:
@@ -292,10 +292,10 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether a tensor holds finite numbers only; blocks of integers and 8-bit numbers are not looked at."""
+    """Whether all numbers of a tensor are finite; integer blocks and 8-bit numbers are not checked."""
     if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
         return True
-    # A sum shows it at the speed of the memory, where `isfinite` builds a table of truths; it may itself overflow.
+    # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow.
     total = weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
     return bool(torch.isfinite(total)) or bool(torch.isfinite(weight).all())
 
@@ -315,7 +315,7 @@ def _is_mask(directory: Path, key: str) -> bool:
     """Whether a stored tensor has the shape of a causal mask, ``(1, 1, length, length)``."""
     for file in weight_files(directory):
         with safe_open(file, framework="pt") as tensors:
-            if key in tensors.keys():  # noqa: SIM118 - the opened file is no mapping
+            if key in tensors.keys():  # noqa: SIM118 - the opened file is not a mapping
                 shape = tensors.get_slice(key).get_shape()
                 return len(shape) == 4 and shape[:2] == [1, 1] and shape[2] == shape[3]
     return False
@@ -326,12 +326,12 @@ def _some(names: list[str]) -> str:
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:
-    """Reject a placement that leaves all weights on disk: accelerate then runs into tensors without data.
+    """Reject a placement that leaves all weights on disk: accelerate then fails on tensors without data.
 
     Raises
     ------
     JudgeError
-        If a device map has put everything there.
+        If a device map has left everything on disk.
     """
     places = set((getattr(model, "hf_device_map", None) or {}).values())
     if places == {"disk"}:

@@ -1,4 +1,4 @@
-"""Bringing a judge's files from the hub: the only code of the package that may use the network."""
+"""Download of a judge's files from the hub: the only code of the package that may use the network."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FILE_PATTERNS = (
 
 
 def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
-    """Download a judge into a directory that loads by its path and can be carried to another machine.
+    """Download a judge into a directory that can be loaded by path and copied to another machine.
 
     Parameters
     ----------
     entry : JudgeEntry
         A judge with a hub id.
     destination : str or Path, optional
-        Where to put it; where loading by name looks first when absent. An interrupted download goes on.
+        Target directory; by default the one where loading by name looks first. Interrupted downloads are resumed.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
     WeightsError
         If the repository publishes no safetensors, or the download is incomplete.
     JudgeError
-        If there is nothing to fetch, access must be asked for, or the hub cannot be reached.
+        If there is nothing to fetch, access must be requested, or the hub cannot be reached.
     """
     if entry.hub is None:
         raise JudgeError(f"judge {entry.name!r} is the directory {entry.path}; there is nothing to fetch")
@@ -61,8 +61,8 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
 
     where = f"https://huggingface.co/{entry.hub}"
     try:
-        # The commit is asked for first: given a branch name and no network, snapshot_download would hand back whatever
-        # lies in the directory as if it had just been fetched.
+        # Resolve the commit first: given a branch name and no network, snapshot_download would return any old files
+        # in the directory as if they had just been fetched.
         published = HfApi().model_info(entry.hub, revision=entry.revision)
         _check_files(entry, directory, {sibling.rfilename for sibling in published.siblings or ()})
         snapshot_download(entry.hub, revision=published.sha, local_dir=directory, allow_patterns=list(FILE_PATTERNS))
@@ -70,7 +70,7 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
         raise
     except hub.GatedRepoError as error:
         raise JudgeError(
-            f"the weights of {entry.hub} are given out on request only",
+            f"the weights of {entry.hub} are available on request only",
             hint=f"Accept the licence at {where}, then log in with `hf auth login` and fetch again.",
         ) from error
     except hub.RevisionNotFoundError as error:
@@ -90,19 +90,19 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
         raise JudgeError(
             f"{entry.hub} cannot be fetched: {type(error).__name__}: {error}",
             hint="Where there is no network, run the same command on a machine that has one and carry the directory "
-            "here. A download that broke off goes on where it stopped.",
+            "here. An interrupted download is resumed.",
         ) from error
     files = weight_files(directory)
     if not files or not all(file.is_file() for file in files):
         raise WeightsError(
             f"{entry.hub} brought no complete set of safetensors weights to {directory}",
-            hint="Run the same command again; it goes on where it stopped.",
+            hint="Run the same command again; it resumes the download.",
         )
     return directory
 
 
 def _check_files(entry: JudgeEntry, directory: Path, published: set[str]) -> None:
-    """Reject what would end in a directory that loads other weights than those asked for, or none."""
+    """Reject downloads whose directory would load wrong weights or none."""
     if not published & {"model.safetensors", "model.safetensors.index.json"}:
         raise WeightsError(
             f"{entry.hub} publishes no safetensors weights",

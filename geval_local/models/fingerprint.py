@@ -1,4 +1,4 @@
-"""What makes two judges the same judge: which files hold the weights, and the digests of their content."""
+"""Identity of judges: the files that contain the weights, and the digests of their content."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """List the files of weights that loading reads, whether they are there or not.
+    """List the weight files that loading reads, whether they exist or not.
 
-    A repository may hold further safetensors (other formats of the same weights, adapters); they are no part of the
+    Other safetensors in a repository (other formats of the same weights, adapters) are not part of the
     model.
 
     Parameters
@@ -79,21 +79,21 @@ def weight_files(directory: Path) -> list[Path]:
 def fingerprint(directory: Path, adapter: Path | None = None) -> str:
     """Identify a judge by the content of its weights, of its configuration and of its adapter.
 
-    The same weights under another configuration (rotary scaling, a sliding window) are another judge.
+    The same weights under another configuration (rotary scaling, a sliding window) are a different judge.
 
     Parameters
     ----------
     directory : Path
         The model's directory, complete, or its GGUF file.
     adapter : Path, optional
-        Directory of the adapter that is laid over the weights.
+        Directory of the adapter merged into the weights.
 
     Returns
     -------
     str
-        16 hex digits of the SHA-256 over config.json (notes of the program that saved it left out) and the weight
-        files' names and SHA-256 digests, sorted by name. The directory's place and the files' times do not enter, nor
-        does a GGUF file's name, which Ollama makes up.
+        16 hex digits of the SHA-256 over config.json (without the notes of the program that saved it) and the weight
+        files' names and SHA-256 digests, sorted by name. The directory's path and the files' times do not count, nor
+        does a GGUF file's name, which Ollama generates.
     """
     if directory.is_file():
         lines = ["gguf", *_digests(weight_files(directory))]
@@ -115,14 +115,14 @@ def _configuration(file: Path) -> str:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
-    """Identify how text becomes tokens: tokenizer.json, begin and end tokens, chat template.
+    """Hash all files and settings that turn text into tokens: tokenizer.json, begin and end tokens, chat template.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
         The tokenizer loaded from `directory`.
     directory : Path
-        The model's directory. Without a ``tokenizer.json`` in it the loaded backend's own serialisation is taken.
+        The model's directory. Without a ``tokenizer.json`` in it, the loaded backend's serialisation is used.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
         "chat_template": tokenizer.chat_template,
         "bos_token": tokenizer.bos_token,
         "eos_token": tokenizer.eos_token,
-        # tokenizer_config.json may switch these against what tokenizer.json does on its own.
+        # tokenizer_config.json may override these settings of tokenizer.json.
         "add_bos_token": getattr(tokenizer, "add_bos_token", None),
         "add_eos_token": getattr(tokenizer, "add_eos_token", None),
     }
@@ -145,7 +145,7 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
 
 
 def _digests(files: Sequence[Path]) -> list[str]:
-    """SHA-256 of each file's content: read, or as noted when this very file was last read."""
+    """Return the SHA-256 of each file's content, computed or from the notes if the file has not changed."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
     fresh: dict[str, str] = {}
@@ -155,7 +155,7 @@ def _digests(files: Sequence[Path]) -> list[str]:
         digest = notes.get(key, "")
         if not _SHA256.fullmatch(digest):
             digest = file_digest(file)
-            if _file_identity(file) == key:  # else it was written to meanwhile
+            if _file_identity(file) == key:  # else the file changed meanwhile
                 fresh[key] = digest
         digests.append(digest)
     if fresh:
@@ -164,13 +164,13 @@ def _digests(files: Sequence[Path]) -> list[str]:
 
 
 def _file_identity(file: Path) -> str:
-    """Name the state of a file, links followed: whatever writes to it changes the last time, which nobody can set."""
+    """Identify the state of a file, following links: any write changes the ctime, which cannot be set by hand."""
     status = file.stat()
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content."""
+    """Compute the SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 22):
@@ -187,7 +187,7 @@ def _read_notes(path: Path) -> dict[str, str]:
 
 
 def _write_notes(path: Path, fresh: dict[str, str]) -> None:
-    """Add digests to the notes. They only save time: where they cannot be kept, the next run reads the file again."""
+    """Add digests to the notes. They only save time: if they cannot be saved, the next run reads the file again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({**_read_notes(path), **fresh}), private=True)

@@ -1,8 +1,8 @@
 """Generation, for what is written rather than read: evaluation steps, and reasons on request.
 
-Never sampled: the same judge writes the same steps. A plain language model writes by beam search, which is far less
-likely to run into a clause that it cannot end well; a chat model greedily, which takes a third of the time and reads no
-worse. docs/steps.md shows what was compared. What repeats itself is stopped and cut off.
+Nothing is sampled: the same judge writes the same steps. A plain language model uses beam search, which is far less
+likely to get stuck in a clause; a chat model greedy decoding: a third of the time, and the text is no
+worse. docs/steps.md shows the comparison. Repetitions are stopped and cut off.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from geval_local.models.head import input_device
 
 __all__ = ["BEAMS", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
 
-#: Continuations of a plain language model that are followed at a time.
+#: Number of beams for a plain language model.
 BEAMS = 4
-#: A list whose first line is as long as this is none.
+#: A text whose first line is this long is not a list.
 _FIRST_LINE_TOKENS = 160
-#: Shorter sentences may well come twice in a list ("Be strict.").
+#: Shorter sentences may legitimately occur twice in a list ("Be strict.").
 _LEAST_WORDS = 3
 _LOOP_CHARACTERS = 600
-#: A sentence with its end; white space and the number of an item are not part of it.
+#: A sentence with its end, without white space and item number.
 _SENTENCE = re.compile(r"(?!\s)(?!\**\d+\**[.)])[^.!?\n]+(?:[.!?]+|\n)")
-#: Numbers are left out: "Sentence 2: ..." after "Sentence 1: ..." says nothing new.
+#: Numbers are ignored: "Sentence 2: ..." after "Sentence 1: ..." adds nothing.
 _WORD = re.compile(r"[^\W\d]+")
 _LOOP = re.compile(r"(.{12,}?)\1\1\Z", re.DOTALL)
 _OPEN_ITEM = re.compile(r"\n\s*\**\d+\**[.)]\**\s*\Z|\s+\Z")
@@ -38,10 +38,10 @@ _END_OF_LIST = re.compile(r"\n[^\S\n]*\n(?:[^\s\d*]|[^\S\n]*\n)")
 
 
 class _EndOfList(StoppingCriteria):
-    """Stop a text that is over as a numbered list.
+    """Stopping criterion for the end of a numbered list.
 
-    It goes on, after a blank line, with something else or with nothing; it repeats itself; or it has become long
-    without a second line.
+    The list has ended if a blank line is followed by something else or by nothing, if the text repeats itself, or if
+    it has become long without a second line.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int) -> None:
@@ -77,18 +77,18 @@ class _EndOfParagraph(StoppingCriteria):
 
 
 def repetition_start(text: str) -> int | None:
-    """Find where a text begins to say again what it has said.
+    """Find where a text begins to repeat itself.
 
     Parameters
     ----------
     text : str
-        What was written so far.
+        The text so far.
 
     Returns
     -------
     int or None
-        Where a finished sentence of some words begins that stood there before, or the second copy of what stands three
-        times in a row at the end; None while the text is new.
+        Start of a finished sentence of several words that occurred before, or of the second copy of a passage repeated
+        three times in a row at the end; None if nothing is repeated.
     """
     seen = set()
     for sentence in _SENTENCE.finditer(text):
@@ -103,13 +103,13 @@ def repetition_start(text: str) -> int | None:
 
 
 def without_repetition(text: str) -> str:
-    """Cut a text where it begins to repeat itself, and the number of the item that would have."""
+    """Cut a text where it begins to repeat itself, along with the number of the repeating item."""
     start = repetition_start(text)
     return text if start is None else _OPEN_ITEM.sub("", text[:start])
 
 
 class _Counter(StoppingCriteria):
-    """Stop nothing, and tell how many tokens there are: what is told may raise, and so end the writing."""
+    """Stopping criterion that only reports the number of tokens; the callback may raise to end the generation."""
 
     def __init__(self, on_token: Callable[[int], object], start: int) -> None:
         self._on_token = on_token
@@ -130,7 +130,7 @@ def generate_list(
     beams: int = BEAMS,
     on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
-    """Continue a prompt with likely tokens until a numbered list is over, the end token or the limit.
+    """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit.
 
     Parameters
     ----------
@@ -143,15 +143,15 @@ def generate_list(
     max_new_tokens : int
         Most tokens to write.
     beams : int
-        Continuations that are followed at a time; 1 is greedy decoding.
+        Number of beams; 1 is greedy decoding.
     on_token : callable
-        Called after every token with the number of new ones; what it raises ends the writing.
+        Called after every token with the number of new ones; an exception from it ends the generation.
 
     Returns
     -------
     str
-        The new text, without special tokens. What the limit has cut off goes up to the last whole line, and
-        what repeats itself up to there.
+        The new text, without special tokens. If the limit was reached, it ends with the last complete line;
+        repetitions are removed.
     """
     prompt = torch.from_numpy(ids.astype(np.int64))[None].to(input_device(model))
     # A state that is not kept token by token cannot follow several texts.

@@ -1,10 +1,10 @@
-"""GGUF files: recognised by their content, their headers read, split models joined. Imports no model library.
+"""GGUF files: recognition by content, headers, joining of split models. Imports no model library.
 
 ::
 
     "GGUF", version, number of tensors, number of keys
-    keys         name, type, value           a split model has them in its first file
-    tensors      name, dimensions, type, place of the data
+    keys         name, type, value           in the first file of a split model
+    tensors      name, dimensions, type, offset of the data
     data         from the next multiple of the alignment on
 """
 
@@ -45,13 +45,13 @@ class GGUFTensor:
     Attributes
     ----------
     name : str
-        As llama.cpp calls it.
+        Name used by llama.cpp.
     shape : tuple of int
-        Its dimensions, the fastest-moving first.
+        Dimensions, the fastest-moving first.
     kind : int
-        Number of its type of numbers or blocks.
+        Code of its number or block type.
     offset : int
-        Where its data begins, in bytes from the start of all data.
+        Offset of its data in bytes from the start of all data.
     """
 
     name: str
@@ -61,32 +61,32 @@ class GGUFTensor:
 
     @property
     def elements(self) -> int:
-        """How many weights it holds."""
+        """Number of weights."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a GGUF file says of itself.
+    """The header of a GGUF file.
 
     Attributes
     ----------
     path : Path
         The file.
     version : int
-        Of the format.
+        Version of the format.
     metadata : mapping of str to Any
         Keys with a single value.
     lengths : mapping of str to int
-        Keys with an array of values, and how many.
+        Keys with an array of values -> its length.
     records : mapping of str to bytes
-        Every key's name, type and value, as they stand in the file.
+        Key -> raw bytes of its name, type and value.
     tensors : tuple of GGUFTensor
         In the order of the file.
     data_start : int
-        Where the data begins, bytes.
+        Offset of the data in bytes.
     size : int
-        Of the file, bytes.
+        Size of the file in bytes.
     """
 
     path: Path
@@ -100,22 +100,22 @@ class GGUFHeader:
 
     @property
     def architecture(self) -> str:
-        """Name of the model's architecture, as llama.cpp calls it."""
+        """Name of the model's architecture in llama.cpp."""
         return str(self.metadata.get("general.architecture", ""))
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a language model, not a projector of images, an adapter or a table of importances."""
+        """Whether it is a language model and not an image projector, an adapter or an importance matrix."""
         kind = self.metadata.get("general.type", "model")
         return kind == "model" and self.architecture not in ("", "clip")
 
     def own(self, key: str) -> Any:
-        """Value of a key of this architecture, such as ``context_length``; None without one."""
+        """Return the value of an architecture's key, such as ``context_length``; None if it is missing."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
 
 class _Cursor:
-    """Reads little-endian values one after the other."""
+    """Reader of consecutive little-endian values."""
 
     def __init__(self, data: Any, place: int = 0) -> None:
         self.data = data
@@ -138,7 +138,7 @@ class _Cursor:
         return bytes(self.data[start : self.place]).decode("utf-8")
 
     def value(self, kind: int) -> tuple[Any, int | None]:
-        """Read a value, or skip an array and give its length."""
+        """Read a value, or skip an array and return its length."""
         if kind == _STRING:
             return self.text(), None
         if kind in _SCALARS:
@@ -157,14 +157,14 @@ class _Cursor:
 
 
 def array_size(data: Any, place: int) -> int:
-    """Size in bytes of the array that begins at a place of a file's content, its own head included."""
+    """Return the size in bytes of the array at an offset of a file's content, including the array's header."""
     cursor = _Cursor(data, place)
     cursor.value(_ARRAY)
     return cursor.place - place
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a GGUF file, whatever its name: Ollama keeps them as ``sha256-...``."""
+    """Whether a path is a GGUF file, by content: Ollama names them ``sha256-...``."""
     try:
         with path.open("rb") as stream:
             return stream.read(len(_MAGIC)) == _MAGIC
@@ -178,7 +178,7 @@ def read_header(path: Path) -> GGUFHeader:
     Raises
     ------
     WeightsError
-        If it cannot be read, is damaged, or has another version than 2 or 3.
+        If it cannot be read, is damaged, or its version is not 2 or 3.
     """
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -232,7 +232,7 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
 
 
 def gguf_files(path: Path) -> list[Path]:
-    """List the files of a GGUF model, whether they are there or not: one, or all parts of a split one in order."""
+    """List the files of a GGUF model, existing or not: one, or all parts of a split model in order."""
     part = _SPLIT.fullmatch(path.name)
     if part is None:
         return [path]
@@ -240,7 +240,7 @@ def gguf_files(path: Path) -> list[Path]:
 
 
 def find_gguf(directory: Path) -> Path | None:
-    """Find the one GGUF model in a directory; the first part of a split one. None if there is none.
+    """Find the GGUF model in a directory, or the first part of a split model; None if there is none.
 
     Raises
     ------
@@ -257,17 +257,17 @@ def find_gguf(directory: Path) -> Path | None:
 
 @contextmanager
 def joined(files: Sequence[Path]) -> Iterator[Path]:
-    """Give one file that holds all parts of a split model: transformers reads no split ones.
+    """Yield one file with all parts of a split model: transformers cannot read split models.
 
     Parameters
     ----------
     files : sequence of Path
-        As by `gguf_files`, all of them there.
+        Existing files, from `gguf_files`.
 
     Raises
     ------
     WeightsError
-        If the parts are not those of one model.
+        If the parts do not belong to one model.
     JudgeError
         If there is no room for the joined file, which is removed afterwards.
     """

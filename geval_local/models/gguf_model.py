@@ -1,8 +1,8 @@
-"""A judge from a GGUF file: what transformers reads of it, and what it would drop without a word.
+"""Judges from GGUF files: loading through transformers, and the parts that transformers would silently drop.
 
-Transformers unpacks the blocks of weights into the judge's dtype. It can leave them packed for a few architectures
-only, with kernels that it fetches from the hub, so that is not done here. It reads no split files, no scaling of rotary
-embeddings, and skips tensors that it does not know; all of that is mended or an error here.
+Transformers unpacks the blocks of weights into the judge's dtype. It can keep them packed for a few architectures
+only, with kernels downloaded from the hub, so that is not done here. It cannot read split files or scaling of rotary
+embeddings, and skips unknown tensors; this module fixes these cases or raises an error.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["check_gguf", "check_gguf_complete", "gguf_arguments", "gguf_tokenize
 _ROPE_FACTORS = "rope_freqs.weight"
 #: Tensors that are tables of factors, not weights of the model.
 _TABLES = {_ROPE_FACTORS, "rope_factors_long.weight", "rope_factors_short.weight"}
-#: Architectures whose configuration in transformers has the factors of the file built in.
+#: Architectures whose configuration in transformers has these factors built in.
 _BUILT_IN_FACTORS = {"gemma4"}
-#: Arrays with more values than this are read by their length only; a value for each layer is no such array.
+#: Of arrays with more values than this only the length is read; arrays with one value per layer are shorter.
 _LONG = 4096
 #: Bytes before the first value of an array: its type and its length.
 _ARRAY_HEAD = 12
@@ -41,12 +41,12 @@ _CONVERT = "Give the model's safetensors directory instead: `geval-local judges 
 
 
 def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
-    """Check that a GGUF file can be loaded, as far as its header shows.
+    """Check by its header that a GGUF file can be loaded.
 
     Raises
     ------
     ConfigurationError
-        If the package gguf is not installed, or the weights are to be quantized again.
+        If the package gguf is not installed, or the weights would be quantized again.
     WeightsError
         If the file is damaged or cut short, or parts of a split model are missing.
     UnsupportedModelError
@@ -102,12 +102,12 @@ def _check_architecture(entry: JudgeEntry, header: GGUFHeader) -> None:
 
 
 def _spellings(name: str) -> set[str]:
-    """List how transformers may spell an architecture: qwen2moe is its qwen2_moe, gpt-oss its gpt_oss."""
+    """List possible transformers spellings of an architecture: qwen2_moe for qwen2moe, gpt_oss for gpt-oss."""
     return {name, name.replace("-", "_"), name.replace("moe", "_moe")}
 
 
 def _readable() -> set[str]:
-    """Architectures that transformers reads; it has no public list of them."""
+    """Return the architectures that transformers can read; it has no public list of them."""
     from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
@@ -115,7 +115,7 @@ def _readable() -> set[str]:
 
 
 def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
-    """Check types and places of tensors against the file's own size."""
+    """Check the types of tensors, and their offsets against the file's size."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     known = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
@@ -142,7 +142,7 @@ def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
 
 
 def gguf_arguments(file: Path) -> dict[str, Any]:
-    """Give the arguments by which ``from_pretrained`` reads a GGUF file that `check_gguf` has passed.
+    """Return the arguments with which ``from_pretrained`` reads a GGUF file that passed `check_gguf`.
 
     Parameters
     ----------
@@ -160,22 +160,22 @@ def gguf_arguments(file: Path) -> dict[str, Any]:
 
 
 def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
-    """Put the scaling of rotary embeddings into a configuration, which transformers leaves out."""
+    """Set the scaling of rotary embeddings in a configuration; transformers omits it."""
     scaling = {"rope_type": kind, "factor": float(header.own("rope.scaling.factor") or 1.0)}
     original = header.own("rope.scaling.original_context_length")
     if original is not None:
         scaling["original_max_position_embeddings"] = int(original)
     rope = config.rope_parameters
-    # Where layers that see all and layers with a window differ, only the former are stretched (Gemma 3).
+    # If full-attention and sliding-window layers differ, only the former are scaled (Gemma 3).
     rope.get("full_attention", rope).update(scaling)
 
 
 @contextmanager
 def quick_reader() -> Iterator[None]:
-    """Let transformers read long arrays of a GGUF file by their length only, while a model is built and filled.
+    """Let transformers read only the length of long arrays in a GGUF file while a model is built and filled.
 
-    The package gguf makes an array of every single string: 15 s for a vocabulary of 49,000 tokens, which transformers
-    reads twice, to count them. The tokenizer, which needs them, is built apart, see `gguf_tokenizer`.
+    The package gguf makes an array for every string: 15 s for a vocabulary of 49,000 tokens, which transformers
+    reads twice, to count them. The tokenizer, which needs them, is built separately, see `gguf_tokenizer`.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as module
@@ -192,13 +192,13 @@ def quick_reader() -> Iterator[None]:
                 return super()._get_field_parts(orig_offs, raw_type)  # type: ignore[no-any-return]
             size = array_size(self.data, orig_offs)
             _, parts, places, kinds = super()._get_field_parts(orig_offs + _ARRAY_HEAD, kind)
-            # Transformers counts the tokens, and looks at none of these arrays otherwise.
+            # Transformers counts the tokens and otherwise ignores these arrays.
             listed = places * count if kind == gguf.GGUFValueType.STRING else places
             return size, [np.asarray(part) for part in parts], listed, [gguf.GGUFValueType.ARRAY, *kinds]
 
     bar = legacy.tqdm
     gguf.GGUFReader = Reader  # type: ignore[misc]
-    legacy.tqdm = lambda tensors, **_: tensors  # this bar ignores transformers' own switch
+    legacy.tqdm = lambda tensors, **_: tensors  # this progress bar ignores transformers' switch
     try:
         yield
     finally:
@@ -206,7 +206,7 @@ def quick_reader() -> Iterator[None]:
 
 
 def scale_rotary(model: Any, file: Path) -> None:
-    """Divide a model's rotary frequencies by the factors in its GGUF file, if it has some."""
+    """Divide a model's rotary frequencies by the factors in its GGUF file, if any."""
     header = read_header(file)
     found = [tensor for tensor in header.tensors if tensor.name == _ROPE_FACTORS]
     if not found or header.architecture in _BUILT_IN_FACTORS:
@@ -222,7 +222,7 @@ def scale_rotary(model: Any, file: Path) -> None:
 
 
 def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
-    """Check that every weight of a GGUF file has found its place: transformers skips those that it does not know.
+    """Check that every weight of a GGUF file was loaded: transformers skips unknown ones.
 
     Raises
     ------
@@ -247,14 +247,14 @@ def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
 def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     """Build the tokenizer that a GGUF file describes, with its chat template.
 
-    Files beside it, which transformers would take first, may be another model's; so it is shown an empty directory.
+    Transformers would prefer files beside it, which may be another model's; so it is linked into an empty directory.
     """
     with tempfile.TemporaryDirectory() as empty:
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True
         )
     tokenizer.name_or_path = str(file)
-    # Older transformers leave out the BOS token that the file asks for. Gemma 4's template writes it instead.
+    # Older transformers omit the BOS token that the file requests. Gemma 4's template writes it instead.
     metadata, bos = read_header(file).metadata, tokenizer.bos_token
     wanted = metadata.get("tokenizer.ggml.add_bos_token") and metadata.get("tokenizer.ggml.model") != "gemma4"
     if wanted and bos is not None and tokenizer("x").input_ids[:1] != [tokenizer.bos_token_id]:

@@ -1,12 +1,12 @@
 """Read-out: hidden states at the read-out positions become exact next-token log-probabilities.
 
 The head of a causal LM is more than a matrix: Granite divides by ``logits_scaling``, Gemma 2 soft-caps, Cohere
-multiplies by ``logit_scale``, OPT casts. So the model's own ``forward`` is run with two parts exchanged: a trunk that
-returns the chosen hidden states, and a head that computes in float32. Whatever the architecture does to its
-logits happens.
+multiplies by ``logit_scale``, OPT casts. So the model's own ``forward`` runs with two parts replaced: a trunk that
+returns the chosen hidden states, and a head that computes in float32. All the architecture's transformations of
+its logits are applied.
 
-Index tensors go to the device and figures come back without waiting: a copy from ordinary memory makes a GPU finish
-everything before it, one from pinned memory takes its turn in the queue.
+Index tensors and results are copied without waiting: a copy from pageable memory makes a GPU finish
+all earlier work first, a copy from pinned memory is queued.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device; on a GPU the copy is queued after the work that is queued already."""
+    """Copy an array to a device; on a GPU the copy is queued after earlier work."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.to(device)
@@ -55,7 +55,7 @@ class Arriving:
     Parameters
     ----------
     tensor : Tensor
-        On any device; the copy is queued at once.
+        The tensor, on any device; the copy is queued immediately.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -69,7 +69,7 @@ class Arriving:
         self._event.record(torch.cuda.current_stream(tensor.device))
 
     def wait(self) -> NDArray[Any]:
-        """Wait until it is there."""
+        """Wait for the copy and return the array."""
         if self._event is not None:
             self._event.synchronize()
         array: NDArray[Any] = self._host.numpy()
@@ -77,21 +77,21 @@ class Arriving:
 
 
 OTHER_TOKENS = 8
-#: Where causal LMs keep their base model, if not where they say.
+#: Attributes where causal LMs keep their base model, if not under their `base_model_prefix`.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
-#: Most logits at once, and most weights of the head that are held in float32 at once.
+#: Most logits computed at once, and most head weights held in float32 at once.
 MAX_ELEMENTS = 1 << 26
 HEAD_ELEMENTS = 1 << 26
 
 
 @dataclass(frozen=True)
 class EdgeLogprobs:
-    """What one read-out brings back to the host.
+    """The result of one read-out, on the host.
 
     Attributes
     ----------
     logprobs : ndarray of float64, shape (positions, width)
-        Log-probabilities of the tokens asked for.
+        Log-probabilities of the requested tokens.
     top_tokens : ndarray of int64, shape (positions, k)
         The likeliest next tokens at each position, likeliest first.
     top_probs : ndarray of float64, shape (positions, k)
@@ -111,7 +111,7 @@ class PendingLogprobs:
     figures : Arriving
         A row per position: log-probabilities, the likeliest tokens, their probabilities.
     width : int
-        How many log-probabilities there are in a row.
+        Number of log-probabilities per row.
     """
 
     def __init__(self, figures: Arriving, width: int) -> None:
@@ -119,14 +119,14 @@ class PendingLogprobs:
         self._width = width
 
     def wait(self) -> EdgeLogprobs:
-        """Wait until they are there."""
+        """Wait for the copy and return the log-probabilities."""
         logprobs, rest = np.split(self._figures.wait().astype(np.float64), [self._width], axis=1)
         tokens, probs = np.split(rest, 2, axis=1)
         return EdgeLogprobs(logprobs, tokens.astype(np.int64), probs)
 
 
 class _TrunkOutput:
-    """What a trunk returns: hidden states first, and None for whatever else an architecture asks for."""
+    """Output of a trunk: hidden states first, and None for anything else that an architecture accesses."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden
@@ -139,15 +139,15 @@ class _TrunkOutput:
 
 
 class _GivenHiddenStates(nn.Module):
-    """Stands in for a model's trunk and returns hidden states that were computed before.
+    """Replacement for a model's trunk that returns precomputed hidden states.
 
-    Everything else that a head looks up on its trunk (Falcon-H1: a multiplier of the logits) is the real trunk's.
+    Other attributes that a head reads from its trunk (Falcon-H1: a multiplier of the logits) come from the real trunk.
     """
 
     def __init__(self, trunk: nn.Module) -> None:
         super().__init__()
         self.hidden = torch.empty(0)
-        self.__dict__["real_trunk"] = trunk  # not a submodule: nothing may move or convert it through this one
+        self.__dict__["real_trunk"] = trunk  # not a submodule, so that it is not moved or converted with this module
 
     @property
     def decoder(self) -> _GivenHiddenStates:
@@ -164,7 +164,7 @@ class _GivenHiddenStates(nn.Module):
 def trunk_name(model: PreTrainedModel) -> str:
     """Find the attribute of a causal LM that holds its base model.
 
-    Its ``base_model_prefix`` says so, except where that is the name that the model has inside a larger one (Llama 4).
+    This is its ``base_model_prefix``, unless that is the model's name inside a larger one (Llama 4).
 
     Raises
     ------
@@ -192,12 +192,12 @@ def trunk_of(model: PreTrainedModel) -> nn.Module:
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Device on which a model takes its token ids, also when its layers are spread over several or offloaded."""
+    """Return the device for a model's token ids, also if its layers are spread over several devices or offloaded."""
     return _device_of(model.get_input_embeddings(), model)
 
 
 def _device_of(module: nn.Module, model: PreTrainedModel) -> torch.device:
-    """Device on which a module computes: that of its weight or, where accelerate keeps that elsewhere, of its hook."""
+    """Return the device on which a module computes: that of its weight or, if offloaded by accelerate, of its hook."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, torch.Tensor) and weight.device.type != "meta":
         return weight.device
@@ -208,12 +208,12 @@ def _device_of(module: nn.Module, model: PreTrainedModel) -> torch.device:
 
 
 class Head:
-    """The model's own way from final hidden states to logits, in float32 (float64 for a float64 model).
+    """The model's computation from final hidden states to logits, in float32 (float64 for a float64 model).
 
     Parameters
     ----------
     model : PreTrainedModel
-        A causal LM. Its parameters are shared; a head's that are narrower are widened slice by slice as they are used.
+        A causal LM. Its parameters are shared; narrower head weights are widened slice by slice when used.
 
     Raises
     ------
@@ -249,7 +249,7 @@ class Head:
         Tensor, shape (positions, vocabulary), float32 or float64
         """
         self._trunk.hidden = hidden.to(self.device, self.dtype)[None]
-        # The token is never looked at; forward wants one input or the other.
+        # The token is never used, but forward requires an input.
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         with exact_products():
             logits = self._model(input_ids=token, use_cache=False, return_dict=True).logits[0]
@@ -275,7 +275,7 @@ class Head:
 
     @torch.inference_mode()
     def start_edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> PendingLogprobs:
-        """Do as `edge_logprobs` without waiting for the device; parameters as there."""
+        """Start `edge_logprobs` without waiting for the device; same parameters."""
         wanted = to_device(tokens, self.device)
         step = max(1, MAX_ELEMENTS // int(self._model.config.get_text_config().vocab_size))
         parts: list[torch.Tensor] = []
@@ -284,7 +284,7 @@ class Head:
             normalizer = torch.logsumexp(logits, dim=-1, keepdim=True)
             chosen = logits.gather(1, wanted[start : start + step].to(logits.device)) - normalizer
             top = logits.topk(min(OTHER_TOKENS, logits.shape[-1]), dim=-1)
-            # Token numbers are exact in float32 too, so one copy to the host takes everything. Some devices have no
+            # Token numbers are exact in float32 too, so one copy to the host is enough. Some devices have no
             # float64.
             figures = (chosen, top.indices.to(chosen.dtype), (top.values - normalizer).exp())
             parts.append(torch.cat(figures, dim=1))
@@ -301,19 +301,19 @@ def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class _WideHead(nn.Module):
-    """A linear head in a wider dtype than its weights: slices of the vocabulary are widened one after the other.
+    """A linear head in a wider dtype than its weights: slices of the vocabulary are widened one by one.
 
-    The products are those of a widened copy, which would take 2 to 5 GB and is nobody's plan.
+    The products equal those of a widened copy, which would take another 2 to 5 GB.
     """
 
     def __init__(self, head: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.__dict__["head"] = head  # not a submodule: nothing may move or convert it through this one
-        self.weight = torch.empty(0, dtype=dtype)  # what casts its input to the head's dtype casts to this one
+        self.__dict__["head"] = head  # not a submodule, so that it is not moved or converted with this module
+        self.weight = torch.empty(0, dtype=dtype)  # code that casts its input to the head's dtype uses this one
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         head = self.__dict__["head"]
-        # Weights that accelerate has put elsewhere are there between these two calls only.
+        # Weights offloaded by accelerate are available only between these two calls.
         hook = getattr(head, "_hf_hook", None)
         if hook is not None:
             (hidden,), _ = hook.pre_forward(head, hidden)
@@ -329,7 +329,7 @@ class _WideHead(nn.Module):
 
 
 def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
-    """Give a head that computes in a wider dtype; itself where it is wide enough already."""
+    """Return a head that computes in a wider dtype; the head itself if it is already wide enough."""
     if module is None or all(parameter.dtype == dtype for parameter in module.parameters()):
         return module
     if isinstance(module, nn.Linear) and module.weight.dim() == 2 and module.weight.is_floating_point():
@@ -339,7 +339,7 @@ def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute float32 products in float32: environments may ask for TF32, which has ten bits of fraction."""
+    """Compute float32 products in float32: the environment may enable TF32, which has a ten-bit fraction."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield
@@ -352,5 +352,5 @@ def exact_products() -> Iterator[None]:
 
 
 def gpus_of(model: PreTrainedModel) -> list[torch.device]:
-    """List the CUDA devices (AMD's count as such) that hold a part of a model."""
+    """List the CUDA devices (including AMD's) that hold a part of a model."""
     return sorted({parameter.device for parameter in model.parameters() if parameter.is_cuda}, key=str)

@@ -1,6 +1,6 @@
-"""Likelihood: how probable a model finds a text after its context, token by token; for GPTScore.
+"""Likelihood: a model's log-probability of a text after its context, token by token; for GPTScore.
 
-Right-padded batches without a mask, as in `engine.batched`, because every position of the text is read and not only
+Right-padded batches without a mask, as in `engine.batched`, because all positions of the text are read, not only
 its end. The head runs in float32, over the full vocabulary.
 """
 
@@ -31,7 +31,7 @@ class Continuation:
     ids : ndarray of int32, shape (tokens,)
         Context and text.
     start : int
-        Where the text's own tokens begin; at least 1, and before the end.
+        Index of the text's first token; at least 1 and less than the length.
     """
 
     ids: NDArray[np.int32]
@@ -55,7 +55,7 @@ def mean_logprobs(
     head : Head
         Its read-out head.
     continuations : sequence of Continuation
-        What to read.
+        The texts with their contexts.
     batch_tokens : int
         Most tokens per forward pass, padding included; halved when memory runs out.
     advance : callable
@@ -68,7 +68,7 @@ def mean_logprobs(
     """
     trunk, device, group = trunk_of(model), input_device(model), length_groups(model.config)
     result = [math.nan] * len(continuations)
-    # Longest first, so that memory trouble shows at once.
+    # Longest first, so that memory problems show up at once.
     waiting = sorted(range(len(continuations)), key=lambda index: (-len(continuations[index].ids), index))
     while waiting:
         width = len(continuations[waiting[0]].ids)
@@ -94,7 +94,7 @@ def _read(
     tokens = np.zeros((len(batch), max(len(one.ids) for one in batch)), dtype=np.int64)
     for row, one in enumerate(batch):
         tokens[row, : len(one.ids)] = one.ids
-    # A token is predicted at the position before its own.
+    # A token is predicted at the position before it.
     rows = np.concatenate([np.full(len(one.ids) - one.start, row) for row, one in enumerate(batch)])
     places = np.concatenate([np.arange(one.start - 1, len(one.ids) - 1) for one in batch])
     try:

@@ -1,4 +1,4 @@
-"""Weights and tokenizer from local files: safetensors or GGUF, nothing initialised at random, never a socket."""
+"""Weights and tokenizer from local files: safetensors or GGUF, no random initialisation, no network access."""
 
 from __future__ import annotations
 
@@ -54,36 +54,36 @@ __all__ = [
 
 logger = logging.getLogger("geval_local")
 
-#: Arguments of every loading.
+#: Arguments of every `from_pretrained` call.
 _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
     "output_loading_info": True,
-    "ignore_mismatched_sizes": True,  # reported, and an error afterwards, with the names of the parameters
+    "ignore_mismatched_sizes": True,  # reported, then raised as an error with the parameters' names
 }
 
 
 @dataclass
 class LoadedModel:
-    """A model ready to score, with what identifies it.
+    """A model ready to score, with its identity.
 
     Attributes
     ----------
     model : PreTrainedModel
-        In evaluation mode, without gradients.
+        The model, in evaluation mode, without gradients.
     tokenizer : PreTrainedTokenizerBase
-        With a fast backend.
+        Its tokenizer, with a fast backend.
     entry : JudgeEntry
         The entry it was loaded from.
     directory : Path
-        Where its files are; the GGUF file itself if it is one.
+        Directory of its files, or the GGUF file.
     fingerprint : str
         Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
     tokenizer_hash : str
         Content hash of tokenizer and template.
     dtype : torch.dtype
-        Of the computation.
+        Dtype of the computation.
     precision : Precision
-        Why it is this one, and how far it moves a score.
+        Reason for the dtype, and its effect on a score.
     attention : str
         Attention implementation in use.
     parameters : int
@@ -111,7 +111,7 @@ def resolve_directory(entry: JudgeEntry) -> Path:
     Raises
     ------
     WeightsError
-        If they are not here; the message says how to fetch and carry them.
+        If they are not on this machine; the message explains how to fetch and copy them.
     """
     directory = local_directory(entry)
     if directory is not None:
@@ -147,7 +147,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
                     str(directory), local_files_only=True, trust_remote_code=trust_remote_code
                 )
             )
-        except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for one and the same thing
+        except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
             raise TokenizerError(
                 f"judge {entry.name!r}: no tokenizer can be loaded from {directory}: {first_line(error)}",
                 hint="Give the model's safetensors directory, with its tokenizer.json, instead of the GGUF file."
@@ -164,7 +164,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
         tokenizer("x")
-    except Exception as error:  # settings of the wrong type are only found in use
+    except Exception as error:  # settings of the wrong type only show up in use
         raise TokenizerError(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
@@ -174,12 +174,12 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tokenizer brings what the entry's prompt style needs.
+    """Check that the tokenizer supports the entry's prompt style.
 
     Raises
     ------
     TokenizerError
-        If the style is a chat style, and there is no chat template, or none that ends where an answer starts.
+        If a chat style is set and there is no chat template, or none that can end at the start of the answer.
     """
     if entry.style == "completion":
         return
@@ -196,21 +196,21 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
-    """See that a judge can be loaded, as far as that shows without its weights.
+    """Check that a judge can be loaded, without reading its weights.
 
     Returns
     -------
     directory : Path
-        Where its files are.
+        Directory of its files.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
     arguments : dict of str to Any
-        What its weights are to be loaded with.
+        Arguments for loading its weights.
 
     Raises
     ------
     GevalError
-        As by `load_model`.
+        As for `load_model`.
     """
     directory = resolve_directory(entry)
     if directory.is_file():
@@ -236,13 +236,13 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     Raises
     ------
     WeightsError
-        If weights are missing, incomplete, damaged, not safetensors, not finite, or are not exactly those of the model.
+        If weights are missing, incomplete, damaged, not safetensors, not finite, or do not match the model exactly.
     UnsupportedModelError
-        If the model is no decoder with a next-token distribution, or needs code of its own without permission.
+        If the model is not a decoder with a next-token distribution, or needs its own code without permission.
     TokenizerError
         See `load_tokenizer`.
     JudgeError
-        If the model does not fit, a device map has memory for no part of it, its adapter cannot be laid over it, or its
+        If the model does not fit, a device map finds memory for no part of it, its adapter cannot be merged, or its
         logits are not finite.
     ConfigurationError
         If an option cannot be met on this machine.
@@ -266,7 +266,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
     precision = settle(entry, model, tokenizer, asked_for=asked_for)
     if model.dtype is torch.float64:
-        model.set_experts_implementation("eager")  # the grouped product of mixture models knows no float64
+        model.set_experts_implementation("eager")  # the grouped product of mixture models does not support float64
     check_finite(entry, model)
     return LoadedModel(
         model=model,
@@ -284,7 +284,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
 
 
 def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
-    """Load a model from its directory of safetensors, with what transformers reports of that."""
+    """Load a model from its safetensors directory, with the loading report of transformers."""
     with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
         return loader_for(_read_type(directory)).from_pretrained(
             str(plain),
@@ -296,7 +296,7 @@ def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, argu
 
 
 def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
-    """Load a model from its GGUF file, with what transformers reports of that."""
+    """Load a model from its GGUF file, with the loading report of transformers."""
     with joined(gguf_files(file)) as whole, _loading_errors(entry, file), quiet(), quick_reader():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             str(whole.parent), **gguf_arguments(whole), **_ALWAYS, **arguments
@@ -308,13 +308,13 @@ def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
 
 
 def _read_type(directory: Path) -> str | None:
-    """Read a model's type from its configuration, which `check_architecture` has passed."""
+    """Read a model's type from its configuration, which passed `check_architecture`."""
     kind = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("model_type")
     return kind if isinstance(kind, str) else None
 
 
 def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
-    """Leave out of a model what reads images or sound, and say so once."""
+    """Remove the parts of a model for images or sound, and log this once."""
     left_out = senses_of(name for file in weight_files(directory) for name in stored_names(file))
     if left_out:
         drop_other_senses(model)
@@ -323,7 +323,7 @@ def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
 
 @contextmanager
 def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
-    """Turn what transformers and torch raise, whatever a strange configuration makes them, into errors of a judge."""
+    """Convert any exception of transformers and torch into a judge error."""
     try:
         yield
     except GevalError:
@@ -343,7 +343,7 @@ def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
 
 
 def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
-    """Leave sdpa where attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap there."""
+    """Switch away from sdpa if attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap in sdpa."""
     config = model.config.get_text_config()
     if getattr(config, "attn_logit_softcapping", None) is None or config._attn_implementation != "sdpa":
         return

@@ -1,4 +1,4 @@
-"""Memory of devices: what is free, what a computation takes, and an allocator that has run out, whichever says so."""
+"""Memory of devices: free memory, peak use of a computation, and detection of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 __all__ = ["PeakMemory", "free_memory", "is_out_of_memory", "release_memory"]
 
 
-#: What allocators and libraries with workspaces of their own write into a plain RuntimeError: the CPU's on Unix and
-#: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even begin
-#: without memory; AMD's of the same; Apple's; Intel's.
+#: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
+#: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
+#: without memory; the same of AMD; Apple's; Intel's.
 _MESSAGES = (
     "can't allocate memory",
     "not enough memory",
@@ -36,7 +36,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     Parameters
     ----------
     error : BaseException
-        As caught around a forward pass.
+        An exception from a forward pass.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Free memory of a device in bytes, what PyTorch holds unused included; 0 where it cannot be known."""
+    """Return the free memory of a device in bytes, including PyTorch's unused reserve; 0 if unknown."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -54,7 +54,7 @@ def free_memory(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """What a computation takes on top of what is there when this is made.
+    """Peak memory of a computation, relative to the memory in use when the object was created.
 
     Parameters
     ----------
@@ -68,12 +68,12 @@ class PeakMemory:
         self._before = {device: torch.cuda.memory_allocated(device) for device in devices}
 
     def added(self, device: torch.device) -> int:
-        """Most bytes that were in use at once since, less those in use before."""
+        """Return the peak number of bytes in use since then, less those in use before."""
         return torch.cuda.max_memory_allocated(device) - self._before[device]
 
 
 def release_memory() -> None:
-    """Give back what a model held that nobody refers to any more, on a GPU too."""
+    """Release memory of a model that is no longer referenced, on a GPU too."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Models that read images, sound or video beside text: as judges they are their text model alone."""
+"""Models that read images, sound or video beside text: only their text model serves as a judge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SENSES = (
     r"(^|\.)(\w*(vision|visual|image|audio|speech|video)\w*|(multi_modal|multimodal|mm)_projector|aligner|"
     r"talker|code2wav|token2wav)(?=\.)"
 )
-#: What a checkpoint may hold beside its language model: towers for images and sound with what joins them to the text,
+#: Weights allowed beside the language model: image and audio towers with their projectors,
 #: heads that predict several tokens at once, and tables that older versions of transformers stored.
 _SENSE = re.compile(_SENSES)
 _BESIDE_THE_TEXT = re.compile(
@@ -27,18 +27,18 @@ _BESIDE_THE_TEXT = re.compile(
 
 
 def is_beside_the_text(name: str) -> bool:
-    """Whether a weight is known, by its name, to be no part of a language model."""
+    """Whether a weight's name shows that it is not part of a language model."""
     return _BESIDE_THE_TEXT.search(name) is not None
 
 
 def senses_of(names: Iterable[str]) -> list[str]:
-    """Name the parts of a model that read or write something else than text, from the names of its weights."""
+    """List the non-text parts of a model, from the names of its weights."""
     found = (_SENSE.search(name) for name in names)
     return sorted({match.string[: match.end()] for match in found if match is not None})
 
 
 def reads_text(config: dict[str, Any]) -> bool:
-    """Whether a configuration is that of a wrapper around a causal model of text."""
+    """Whether a configuration describes a wrapper around a causal text model."""
     text = config.get("text_config")
     if config["model_type"] not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or not isinstance(text, dict):
         return False
@@ -47,14 +47,14 @@ def reads_text(config: dict[str, Any]) -> bool:
 
 
 def loader_for(kind: str | None) -> Any:
-    """Choose transformers' class that loads a model type as a model of text."""
+    """Return the transformers class that loads a model type as a text model."""
     if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return AutoModelForCausalLM
     return AutoModelForImageTextToText
 
 
 def drop_other_senses(model: Any) -> None:
-    """Take out of a loaded model what reads something else than text, and free its memory."""
+    """Remove the non-text parts from a loaded model, and free their memory."""
     inner = getattr(model, model.base_model_prefix or "model", model)
     for holder in {id(part): part for part in (model, inner)}.values():
         for name in [name for name, _ in holder.named_children() if _SENSE.search(f"{name}.")]:

@@ -1,4 +1,4 @@
-"""How transformers is called: options as its own arguments, its noise silenced, its errors cut to one line."""
+"""Calls of transformers: options as keyword arguments, and silenced progress bars and warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is brought into memory; what is None follows the judge's entry or the machine.
+    """Options for loading a model; None means the default of the judge's entry or of the machine.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class LoadOptions:
     attention : str, optional
         Attention implementation of transformers: ``eager``, ``sdpa``, ``flash_attention_2``, ...
     quantization : {"8bit", "4bit"}, optional
-        Quantized while loading, through bitsandbytes.
+        Quantization while loading, by bitsandbytes.
     trust_remote_code : bool
         Whether Python files from the model's directory may run.
     offload_folder : str, optional
-        Where accelerate puts weights that fit in no memory.
+        Folder where accelerate puts weights that do not fit into memory.
     """
 
     device: str | None = None
@@ -65,11 +65,11 @@ def loading_arguments(options: LoadOptions, default_dtype: str, directory: Path 
     Parameters
     ----------
     options : LoadOptions
-        What was asked for.
+        The requested options.
     default_dtype : str
         The dtype of the judge's entry.
     directory : Path, optional
-        Of the model's files: ``auto`` asks whether they fit into memory.
+        Directory of the model's files: ``auto`` checks whether they fit into memory.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _quantization(options: LoadOptions, dtype: torch.dtype) -> dict[str, Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence progress bars and warnings of transformers and peft: what matters in them is raised as an error here."""
+    """Silence progress bars and warnings of transformers and peft: problems that matter are raised as errors."""
     logging: Any = transformers.utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

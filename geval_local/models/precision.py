@@ -1,11 +1,11 @@
-"""Precision: the dtype that ``auto`` means, decided by what a probe measures, and how far it moves a score.
+"""Precision: the dtype chosen by ``auto``, based on a probe, and the dtype's effect on a score.
 
 On a CPU ``auto`` is float32. On an accelerator the two half precisions cost the same: bfloat16 has the range of float32
-and 8 bits of precision, float16 has 11 bits and ends at 65,504. So float16 is taken where a model's weights and
-activations leave room in that range and its scores are nearer to those in float32, else bfloat16.
+and 8 bits of precision, float16 has 11 bits and ends at 65,504. So float16 is chosen if a model's weights and
+activations leave room in that range and its scores are closer to float32, else bfloat16.
 
-The probe reads the forms of the packaged metrics, short ones and long ones, and scores them in float32 and in half
-precision. Float32 needs no memory for a second model: every module's weights are widened as it is called, and put back.
+The probe scores the forms of the packaged metrics, short and long, in float32 and in half
+precision. Float32 needs no memory for a second model: each module's weights are widened for its call and then restored.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ __all__ = [
 ]
 
 AUTO = "auto"
-#: Activations may grow by this factor beyond the probe's largest before float16 overflows. It need not be more: the
-#: largest ones stand at the same few tokens of any text (Sun et al., 2024, "Massive activations in LLMs").
+#: Activations may grow by this factor beyond the probe's largest before float16 overflows. A small factor suffices: the
+#: largest ones occur at the same few tokens of any text (Sun et al., 2024, "Massive activations in LLMs").
 HEADROOM = 2.0
 HALF: Mapping[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _LABELS = "12345"
-#: How many packaged metrics' criteria fill the probe's forms; the last are the long ones.
+#: Numbers of packaged metrics whose criteria fill the probe's forms; the last make the long forms.
 _SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How far a dtype moves the probe's scores from those in float32, in points of a scale 1-5.
+    """Deviation of a dtype's probe scores from those in float32, in points on a 1-5 scale.
 
     Attributes
     ----------
     mean, largest : float
-        Of the absolute differences, at least 0.
+        Mean and maximum of the absolute differences, at least 0.
     prompts : int
-        How many scores were compared.
+        Number of compared scores.
     """
 
     mean: float
@@ -77,20 +77,20 @@ class Noise:
 
     @property
     def text(self) -> str:
-        """One phrase for people."""
+        """The deviation as a phrase."""
         return f"{self.mean:.2g} on average, {self.largest:.2g} at most"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a probe has measured.
+    """Results of a probe.
 
     Attributes
     ----------
     largest_weight, largest_activation : float
-        Largest absolute values of the weights, and of all that modules take in and give out, computed in float32.
+        Largest absolute values of the weights, and of all module inputs and outputs, computed in float32.
     noise : dict of str to (Noise or None)
-        ``float16``, ``bfloat16`` -> how far it moves scores; None if they are not finite.
+        ``float16``, ``bfloat16`` -> deviation of its scores; None if they are not finite.
     """
 
     largest_weight: float
@@ -105,16 +105,16 @@ class Precision:
     Attributes
     ----------
     reason : str
-        Why it is this one.
+        Reason for the choice.
     noise : Noise or None
-        How far it moves a score; None if that was not measured.
+        Deviation of its scores from float32; None if not measured.
     """
 
     reason: str
     noise: Noise | None = None
 
     def text(self, dtype: str) -> str:
-        """Say it in one line for people."""
+        """Describe the precision in one line."""
         if dtype in ("float32", "float64"):
             return f"{dtype} ({self.reason})"
         if self.noise is None:
@@ -124,17 +124,17 @@ class Precision:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Name a dtype as options and signatures do."""
+    """Return a dtype's name as in options and signatures."""
     return str(dtype).removeprefix("torch.")
 
 
 def decide(figures: Figures) -> tuple[str, str]:
-    """Choose between the half precisions by what a probe has measured.
+    """Choose between the half precisions by the results of a probe.
 
     Parameters
     ----------
     figures : Figures
-        With the noise of both.
+        Results of the probe, with the noise of both dtypes.
 
     Returns
     -------
@@ -156,20 +156,20 @@ def decide(figures: Figures) -> tuple[str, str]:
 
 
 def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
-    """Say what ``auto`` loads weights in.
+    """Return the dtype in which ``auto`` loads weights.
 
     Parameters
     ----------
     directory : Path or None
-        Of the model's files.
+        Directory of the model's files.
     placement : mapping
         The ``device_map`` that the model is loaded with.
 
     Returns
     -------
     torch.dtype or "auto"
-        float32 on a CPU whose memory holds it; else ``auto``, transformers' word for the dtype of the weights' own
-        files, from which `settle` goes on.
+        float32 on a CPU with enough memory; else ``auto``, which for transformers means the dtype of the weight
+        files; `settle` then decides.
     """
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
@@ -180,7 +180,7 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
 def settle(
     entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, asked_for: str | None
 ) -> Precision:
-    """Bring a loaded model into the dtype that it is to run in.
+    """Convert a loaded model to the dtype that it will run in.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def settle(
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
     asked_for : str or None
-        The dtype of the option or of the entry; None for ``auto``.
+        The dtype from the option or the entry; None for ``auto``.
     """
     on_cpu = _is_on_cpu(model)
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked_for is not None):
@@ -211,7 +211,7 @@ def _settle_by_probe(
     names = list(HALF) if asked_for is None else [asked_for]
     try:
         figures = measure(model, tokenizer, names, style=entry.style)
-    except Exception as error:  # foreign code in a use that it was not written for, or no memory for it
+    except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
         if asked_for is None:
             cast_weights(model, torch.bfloat16)
@@ -232,25 +232,25 @@ def measure(
     style: str = "completion",
     most: int = len(_SIZES),
 ) -> Figures:
-    """Measure what half precision makes of a model's scores, on any device and from any dtype of its weights.
+    """Measure the effect of half precision on a model's scores, on any device and for any dtype of its weights.
 
     Parameters
     ----------
     model : PreTrainedModel
-        A causal LM in evaluation mode; the same afterwards.
+        A causal LM in evaluation mode; unchanged afterwards.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
     dtypes : sequence of {"float16", "bfloat16"}
-        What to compare with float32.
+        The dtypes to compare with float32.
     style : str
         The judge's prompt style.
     most : int
-        Most prompts to read, the short ones first.
+        Most prompts to score, short ones first.
 
     Raises
     ------
     ValueError
-        If the model reads none of the probe's prompts.
+        If all of the probe's prompts are too long for the model.
     """
     head, prompts = Head(model), _prompts(model, tokenizer, style)[:most]
     if not prompts:
@@ -263,7 +263,7 @@ def measure(
     for name in dtypes:
         with computing_in(model, HALF[name]):
             hidden = [_last_hidden(model, ids) for ids in prompts]
-        moved = np.abs(_scores(head, hidden, labels) - exact)  # the read-out is in float32, as it is in scoring
+        moved = np.abs(_scores(head, hidden, labels) - exact)  # the read-out is in float32, as in scoring
         noise[name] = Noise(float(moved.mean()), float(moved.max()), len(prompts)) if np.isfinite(moved).all() else None
     weight = max(float(parameter.detach().abs().max()) for parameter in model.parameters() if parameter.numel())
     return Figures(weight, largest(), noise)
@@ -272,7 +272,7 @@ def measure(
 def measured(
     precision: Precision, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, style: str
 ) -> Precision:
-    """Give a loaded model's precision with its noise, which is measured now if it was not when it was loaded."""
+    """Return a loaded model's precision with its noise, measured now unless it was measured while loading."""
     name = dtype_name(model.dtype)
     if name not in HALF or precision.noise is not None or _obstacle(model):
         return precision
@@ -281,11 +281,11 @@ def measured(
 
 @contextmanager
 def computing_in(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Let a model compute in another dtype without a second copy of it.
+    """Let a model compute in another dtype without a second copy of its weights.
 
-    The tensors of a module that have the model's own dtype are cast as it is called and put back afterwards; those that
-    are kept in another dtype stay so. Where the model is in float32 itself, its buffers stay too: half precision is not
-    meant for the frequencies of position embeddings.
+    A module's tensors in the model's dtype are cast for its call and restored afterwards; tensors that
+    are kept in another dtype stay as they are. If the model is in float32, its buffers stay too: half precision is not
+    suitable for the frequencies of position embeddings.
     """
     own = next(tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
     kept: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -310,13 +310,13 @@ def computing_in(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-        for tensors in list(kept.values()):  # of modules that a failure left in the middle
+        for tensors in list(kept.values()):  # modules interrupted by an exception
             for tensor, data in reversed(tensors):
                 tensor.data = data
 
 
 def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Cast a model for good, as `computing_in` does for a while."""
+    """Cast a model permanently, as `computing_in` does temporarily."""
     own = model.dtype
     if own == dtype:
         return
@@ -335,13 +335,13 @@ def cast_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 @contextmanager
 def _largest_activation(model: nn.Module) -> Iterator[Callable[[], float]]:
-    """Watch all that modules take in and give out."""
+    """Track the largest absolute value of all module inputs and outputs."""
     seen: dict[torch.device, torch.Tensor] = {}
 
     def watch(value: Any) -> None:
         for tensor in value if isinstance(value, tuple | list) else (value,):
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel():
-                # The largest of all stays on the device: asking for it every time would wait every time.
+                # The maximum stays on the device: reading it each time would synchronise each time.
                 largest = tensor.detach().abs().amax().float()
                 before = seen.get(tensor.device)
                 seen[tensor.device] = largest if before is None else torch.maximum(before, largest)
@@ -378,13 +378,13 @@ def _scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | 
 
 
 def _label_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int] | None:
-    """Find the tokens that end the labels; None where the tokenizer does not tell digits apart."""
+    """Find the tokens that end the labels; None if the tokenizer does not distinguish digits."""
     tokens = [list(tokenizer(f"- Coherence: {label}", add_special_tokens=False).input_ids)[-1:] for label in _LABELS]
     return [int(one[0]) for one in tokens] if len({tuple(one) for one in tokens if one}) == len(_LABELS) else None
 
 
 def _prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: str) -> list[NDArray[np.int64]]:
-    """Forms of packaged metrics, filled with the criteria of others: plain English of growing length."""
+    """Build forms of packaged metrics, filled with the criteria of others: plain English of growing length."""
     metrics = [Metric.load(name) for name in preset_names()]
     config: Any = model.config.get_text_config()
     context = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
@@ -403,7 +403,7 @@ def _prompts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: 
 
 
 def _obstacle(model: PreTrainedModel) -> str | None:
-    """Say why a model cannot be probed."""
+    """Return the reason why a model cannot be probed; None if it can."""
     if _is_quantized(model):
         return "its weights are quantized"
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -420,7 +420,7 @@ def _is_quantized(model: Any) -> bool:
 
 
 def _fits_in_float32(directory: Path | None) -> bool:
-    """Whether the weights' files, twice as large in float32, fit into the memory that is free; True if unknown."""
+    """Whether the weight files, twice as large in float32, fit into free memory; True if unknown."""
     if directory is None or "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return True
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

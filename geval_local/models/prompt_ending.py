@@ -1,9 +1,9 @@
-"""Where an answer starts: the text that must stand between a prompt and the form's last line.
+"""Start of the answer: the text that must stand between a prompt and the form's last line.
 
-A template's generation prompt is not always that place. It may open a thinking block, which the answer comes after, or
-stop before a channel that the model would name by itself. Nothing here knows a model: the template is asked. Where it
-puts the answer of a finished conversation, there an answer starts; what its generation prompt opens and that place does
-not know, is closed with the template's own marks.
+A template's generation prompt does not always end there. It may open a thinking block, which precedes the answer, or
+stop before a channel that the model would name by itself. No model is treated specially; the template decides. Where
+it puts the answer of a finished conversation, there an answer starts. A block opened by the generation prompt but not
+open at that place is closed with the template's own marks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from geval_local.errors import TokenizerError
 
 __all__ = ["Ending", "Renderings", "find_ending"]
 
-#: What looks like a mark: <x>, <|x|>, [X], ◁x▷. Tokens that a tokenizer adds are marks however they look.
+#: Patterns of marks: <x>, <|x|>, [X], ◁x▷. A tokenizer's added tokens are always marks.
 _MARK = r"<[^<>\s]{1,80}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|◁[^◁▷\s]{1,40}▷"
 _THINKING = re.compile(
     r"think|thought|reason|reflect|analy[sz]|ponder|deliberat|rationale|scratchpad|monologue|(?<![a-z])(cot|inner)(?![a-z])",
@@ -25,10 +25,10 @@ _THINKING = re.compile(
 _ANSWERING = re.compile(
     r"final|respon[sd]|answer|output|(?<![a-z])(text|content|message|outer)(?![a-z])", re.IGNORECASE
 )
-#: Marks that say that there is no thinking.
+#: Marks for the absence of thinking.
 _DENIAL = re.compile(r"(?<![a-z])(no|non|off|skip|without|disabled?)(?![a-z])|nothink", re.IGNORECASE)
 _CLOSING = re.compile(r"^[<\[◁]+[|｜]?/|(?<![a-z])(end|close|suffix|stop)(?![a-z])|^<[^|｜].*[|｜]>$", re.IGNORECASE)
-#: How the name of a closing mark is made from that of the opening one.
+#: Rules that derive a closing mark's name from the opening mark's.
 _PAIRS = [
     (r"^([<\[◁][|｜]?)", r"\1/"),
     (r"^([<\[◁])", r"\1/"),
@@ -46,18 +46,18 @@ _PAIRS = [
 
 @dataclass(frozen=True)
 class Renderings:
-    """What a template writes after the user's message, with all thinking switched off.
+    """The text that a template writes after the user's message, with all thinking switched off.
 
     Attributes
     ----------
     prompt : str
-        Its generation prompt.
+        The generation prompt.
     history : str or None
-        Up to an assistant's answer in a conversation that is over; None if it shows none.
+        Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
     thought : tuple of str, or None
-        Up to an assistant's thoughts, and between these and its answer; None if it does not show them.
+        Text up to an assistant's thoughts, and between thoughts and answer; None if the template does not show them.
     closing : tuple of str
-        Marks after which it takes an answer to start, dropping what stands before them.
+        Marks after which the template expects the answer, dropping the text before them.
     """
 
     prompt: str
@@ -68,7 +68,7 @@ class Renderings:
 
 @dataclass(frozen=True)
 class Ending:
-    """What stands between the user's message and the answer; `closes_thinking`: with an empty thinking block."""
+    """Text between the user's message and the answer; `closes_thinking`: with an empty thinking block."""
 
     text: str
     closes_thinking: bool
@@ -80,14 +80,14 @@ def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
     Parameters
     ----------
     seen : Renderings
-        What the template writes.
+        Texts that the template writes.
     tokens : frozenset of str
-        Added tokens of the tokenizer; no other mark is written here on its own account.
+        Added tokens of the tokenizer; only these may be added as closing marks.
 
     Raises
     ------
     TokenizerError
-        If that place is inside thinking, and no token is known that closes it.
+        If the answer would start inside a thinking block and no token is known to close it.
     """
     rule = _Rule(seen, tokens)
     text = rule.ending()
@@ -116,7 +116,7 @@ class _Rule:
         shared = self._shared(prompt, history)
         extra, place = prompt[len(shared) :], history[len(shared) :]
         is_apart = not set(self.marks(extra)) & set(self.marks(place))
-        # What the place of an answer adds to the prompt, unless that is thinking of its own.
+        # The text that an answer's position adds to the prompt, unless it opens thinking.
         channel = place if is_apart and self.marks(place) and not self._thinks(place) else ""
         inside = self.still_open(extra, before=shared, strange=set(self.marks(place)))
         if inside is None:
@@ -145,13 +145,13 @@ class _Rule:
         return self._pieces.split(text)[1::2]
 
     def channels(self, text: str) -> list[str]:
-        """List the single words that stand after a mark, as the name of a channel does."""
+        """List the single words after a mark, such as channel names."""
         return [word.strip() for word in self._pieces.split(text)[2::2] if re.fullmatch(r"\s*\w+\s*", word)]
 
     def still_open(self, text: str, *, before: str = "", strange: set[str] | None = None) -> str | None:
         """Find the mark of a thinking block that a text opens and does not close.
 
-        `before` is what stands before the text. With `strange`, the marks that an answer has there, any other mark
+        `before` is the preceding text. With `strange`, the marks that an answer has at this position, any other mark
         opens a block that must be closed.
         """
         stack: list[str] = []
@@ -192,7 +192,7 @@ class _Rule:
         return next((mark for mark in self._closing_marks(opening) if mark in self.tokens), None)
 
     def _closing_marks(self, opening: str) -> list[str]:
-        """List marks that close a block: by name, by where the template puts thoughts, by what it drops."""
+        """List marks that close a block: by name, by the template's position of thoughts, by the text that it drops."""
         named = [re.sub(old, new, opening, count=1) for old, new in _PAIRS]
         shown = []
         if self.seen.thought is not None:
@@ -201,7 +201,7 @@ class _Rule:
         return [*(mark for mark in named if mark != opening), *shown, *self.seen.closing]
 
     def _shared(self, first: str, second: str) -> str:
-        """Longest common beginning that cuts neither a mark nor a word."""
+        """Return the longest common prefix that cuts neither a mark nor a word."""
         shared = ""
         for one, other in zip(self._pieces.split(first), self._pieces.split(second), strict=False):
             if one == other:

@@ -1,6 +1,6 @@
-"""Which judges there are: models.yaml, the user's own file, plain directories and the local Hugging Face cache.
+"""Registry of judges: models.yaml, the user's own file, plain directories and the local Hugging Face cache.
 
-Knows names, places and prompt styles, not weights; imports neither torch nor transformers.
+Covers names, paths and prompt styles, not weights; imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ __all__ = [
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-#: What a GGUF file's plain numbers are kept in, by their type; blocks are unpacked to bfloat16, which has their range.
+#: Dtype for a GGUF file's plain numbers, by type; blocks are unpacked to bfloat16, which has their range.
 _GGUF_DTYPES: Mapping[int, Literal["float32", "float16", "bfloat16"]] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
-#: Size of one weight in each dtype that a judge may be kept in; ``auto`` is half precision where memory counts.
+#: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
 BYTES_PER_PARAMETER: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 
-#: Size of one weight in each format that a checkpoint may be quantized in; mxfp4: 4 bits and a scale of 8 for every 32.
+#: Size of one weight in each quantized checkpoint format; mxfp4: 4 bits, and an 8-bit scale for every 32 weights.
 BITS_PER_QUANTIZED_PARAMETER: Mapping[str, float] = {"mxfp4": 4.25, "fp8": 8.0}
 
-#: What a hub id looks like: ``organisation/model``.
+#: Pattern of hub ids: ``organisation/model``.
 HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
 
 
 class JudgeEntry(BaseModel):
-    """One judge: where its weights are and how it is to be prompted.
+    """One judge: the location of its weights and its prompt style.
 
     Attributes
     ----------
     name : str
-        The name it is asked for by.
+        Name of the judge.
     path : Path, optional
         Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
     hub : str, optional
@@ -68,13 +68,13 @@ class JudgeEntry(BaseModel):
     adapter : Path, optional
         Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
     dtype : {"auto", "float64", "float32", "bfloat16", "float16"}
-        What the model runs in. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe
+        The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe
         finds nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
     style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: one text that ends in the form's cue. ``chat``: all up to the cue in the user turn, the cue as
-        the beginning of the assistant's turn. ``chat-no-prefill``: the cue too in the user turn.
+        ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as
+        the beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
     context : int, optional
-        Longest input, tokens. None: the model names no limit.
+        Longest input, tokens. None: the model states no limit.
     license : str, optional
         SPDX identifier or the name of the licence.
     parameters : float, optional
@@ -82,24 +82,24 @@ class JudgeEntry(BaseModel):
     active_parameters : float, optional
         Of a mixture of experts: number of weights that one token uses.
     idle_parameters : float
-        Number of weights that are loaded beside the language model and never used: a vision or audio tower.
+        Number of weights that are loaded with the language model but never used: a vision or audio tower.
     quantization : {"mxfp4", "fp8"}, optional
-        What the checkpoint itself is quantized in.
+        Quantization format of the checkpoint itself.
     quantized_parameters : float, optional
         Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
     memory_gb : float, optional
-        Memory of the weights alone, GB (1e9 bytes). Where absent it is computed from the numbers of weights and the
+        Memory of the weights alone, GB (1e9 bytes). If absent, it is computed from the numbers of weights and the
         sizes of `dtype` and `quantization`; it is not measured.
     hybrid : bool
-        Whether some layers are recurrent or convolutions instead of attention.
+        Whether some layers are recurrent or convolutional instead of attention.
     made_for : {"judging"}, optional
         ``judging``: the model was trained to judge texts.
     source : str
-        Where licence, context and parameters were looked up.
+        Source for licence, context and parameters.
     unconfirmed : tuple of str
         Keys of this entry whose value no source confirms.
     note : str
-        What a user should know before choosing it.
+        Notes for users who consider this judge.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -127,7 +127,7 @@ class JudgeEntry(BaseModel):
 
     @property
     def label(self) -> str:
-        """What results call it: its name, and that of its adapter."""
+        """Name in results: the judge's name and that of its adapter."""
         if self.adapter is None:
             return self.name
         return f"{self.name}+{'adapter' if self.adapter == self.path else self.adapter.name}"
@@ -159,19 +159,19 @@ class JudgeEntry(BaseModel):
 
 @dataclass(frozen=True)
 class Registry:
-    """Judges by name, and the one that is meant when none is named."""
+    """Judges by name, and the default judge."""
 
     default: str
     judges: Mapping[str, JudgeEntry]
 
 
 def load_registry(models_file: str | Path | None = None) -> Registry:
-    """Read the packaged models.yaml and lay the user's own file over it.
+    """Read the packaged models.yaml, overridden by the user's own file.
 
     Parameters
     ----------
     models_file : str or Path, optional
-        The user's file; ``$GEVAL_LOCAL_MODELS`` when absent. Its entries go before packaged ones of the same name, and
+        The user's file; ``$GEVAL_LOCAL_MODELS`` when absent. Its entries override packaged ones of the same name, and
         so does its ``default``.
 
     Raises
@@ -181,7 +181,7 @@ def load_registry(models_file: str | Path | None = None) -> Registry:
     """
     packaged = _PACKAGE / "models.yaml"
     if not packaged.is_file():
-        packaged = _PACKAGE.parent / "models.yaml"  # a source checkout; the wheel carries the file inside the package
+        packaged = _PACKAGE.parent / "models.yaml"  # source checkout; the wheel contains the file inside the package
     default, judges = read_models(packaged, base=_PACKAGE)
     user_file = models_file or os.environ.get("GEVAL_LOCAL_MODELS")
     if user_file:
@@ -249,7 +249,7 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
             continue
         try:
             entries[name] = entry.model_copy(update=_absolute_paths(entry, base))
-        except (OSError, RuntimeError, ValueError) as error:  # no such user, a loop of links, a null character
+        except (OSError, RuntimeError, ValueError) as error:  # unknown user, symlink loop, null character
             problems.append(f"{where}: its path cannot be followed: {error}")
     if problems:
         raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
@@ -257,11 +257,11 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
 
 
 def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
-    """Give the paths of an entry as they are from the file that names them."""
+    """Resolve the paths of an entry relative to the file that contains it."""
     paths = {"path": entry.path, "adapter": entry.adapter}
     found = {key: (base / path.expanduser()).resolve() for key, path in paths.items() if path is not None}
     for path in found.values():
-        path.exists()  # raises where no file can have such a name
+        path.exists()  # raises if no file can have such a name
     return found
 
 
@@ -282,7 +282,7 @@ def find_judge(
     Parameters
     ----------
     name : str or Path, optional
-        An entry of the user's file or of the packaged one, else a GGUF file, or a directory that holds one or a
+        An entry of the user's file or of the packaged file, else a GGUF file, or a directory with one or with a
         ``config.json``, else a hub id ``organisation/model`` that is in the local Hugging Face cache. None: the default
         judge.
     models_file : str or Path, optional
@@ -293,8 +293,8 @@ def find_judge(
     Raises
     ------
     JudgeError
-        If nothing of that name is known here, with near names; if there is no adapter in that directory, or the judge
-        has one of its own already.
+        If the name is unknown, with similar names; if there is no adapter in that directory, or the judge
+        already has one.
     """
     entry = _find_entry(name, models_file)
     own = local_directory(entry)
@@ -310,7 +310,7 @@ def find_judge(
         )
     if entry.adapter is not None:
         raise JudgeError(
-            f"judge {entry.name!r} has an adapter of its own ({entry.adapter}); a second one cannot be laid over it",
+            f"judge {entry.name!r} already has an adapter ({entry.adapter}); a second one cannot be applied",
             hint="Leave --adapter out, or name the judge without its adapter.",
         )
     return entry.model_copy(update={"adapter": directory})
@@ -320,7 +320,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
     if wanted.startswith("~"):
-        expanded(wanted)  # says which home directory is not known
+        expanded(wanted)  # raises if the home directory is unknown
     directory = _expanded(wanted)
     if wanted not in registry.judges and directory is not None and (directory.is_dir() or is_gguf(directory)):
         return directory_entry(directory, name=wanted)
@@ -335,7 +335,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
 
 
 def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
-    """Find what ``judges fetch`` is to bring: a judge by name, or any hub id, known or not.
+    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not.
 
     Raises
     ------
@@ -352,13 +352,13 @@ def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEnt
 
 
 def _named(registry: Registry, wanted: str) -> JudgeEntry | None:
-    """Look a judge up by its name; a hub id means the known judge of that id, with its style."""
+    """Look up a judge by name; a hub id selects the known judge with that id and its style."""
     by_hub = (entry for entry in registry.judges.values() if entry.hub == wanted)
     return registry.judges.get(wanted) or next(by_hub, None)
 
 
 def _expanded(path: str | Path) -> Path | None:
-    """Give a path in full; None for one that leads nowhere (no such user, a loop, no name for a file)."""
+    """Expand a path; None if that fails (unknown user, symlink loop, invalid file name)."""
     try:
         return Path(path).expanduser().resolve(strict=True)
     except (OSError, RuntimeError, ValueError):
@@ -375,9 +375,9 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
 
 
 def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
-    """Describe a plain model directory or a GGUF file by what the files themselves say.
+    """Create the entry of a plain model directory or a GGUF file from the files themselves.
 
-    The style is ``chat`` when they bring a chat template and ``completion`` otherwise.
+    The style is ``chat`` if they contain a chat template, ``completion`` otherwise.
 
     Raises
     ------
@@ -410,7 +410,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
         {
             "name": name or str(directory),
             "path": directory,
-            # Nobody publishes float64: it is the dtype of proofs, and no other would do for them.
+            # Nobody publishes float64 models: float64 is for proofs, which need exactly this dtype.
             "dtype": "float64" if stored == "float64" else "auto",
             "style": "chat" if _has_chat_template(directory) else "completion",
             "context": context,
@@ -434,19 +434,19 @@ def _gguf_entry(file: Path, name: str) -> JudgeEntry:
 
 
 def fetch_directory(entry: JudgeEntry) -> Path:
-    """Name the directory that ``judges fetch`` writes when none is given, and where loading looks first."""
+    """Return the default directory of ``judges fetch``, where loading looks first."""
     folder = entry.name.replace("/", "--") + (f"@{entry.revision.replace('/', '--')}" if entry.revision else "")
     return home_directory() / "judges" / folder
 
 
 def local_directory(entry: JudgeEntry) -> Path | None:
-    """Find a judge's files on this machine, without any look at the network.
+    """Find a judge's files on this machine, without network access.
 
     Returns
     -------
     Path or None
         The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache; for
-        a GGUF model the file itself, the first one of a split model. None when there is none of them. The files may
+        a GGUF model the file itself, the first one of a split model. None if there is none. The files may
         still be incomplete.
     """
     if entry.path is not None:
@@ -458,7 +458,7 @@ def local_directory(entry: JudgeEntry) -> Path | None:
 
 
 def _model_place(path: Path) -> Path | None:
-    """Find what is loaded from a path: a GGUF file, or a directory with config.json; None if it holds neither."""
+    """Find the model at a path: a GGUF file, or a directory with config.json; None if there is neither."""
     if path.is_file():
         return gguf_files(path)[0] if is_gguf(path) else None
     has_config = (path / "config.json").is_file()
@@ -472,13 +472,13 @@ def _cached_snapshot(hub: str, revision: str | None) -> Path | None:
 
     try:
         found = try_to_load_from_cache(hub, "config.json", revision=revision)
-    except ValueError:  # no name that a repository can have
+    except ValueError:  # not a valid repository name
         return None
     return Path(found).parent if isinstance(found, str) else None
 
 
 def _has_chat_template(directory: Path) -> bool:
-    """Whether a directory brings a chat template; `additional_chat_templates` may hold named ones beside it."""
+    """Whether a directory contains a chat template; `additional_chat_templates` may add named ones."""
     if (directory / "chat_template.jinja").is_file():
         return True
     files = ("tokenizer_config.json", "chat_template.json")

@@ -1,8 +1,8 @@
-"""Render chat templates, run as a script: in a process of its own, with bounded time and memory.
+"""Render chat templates; run as a script in a separate process with bounded time and memory.
 
-A template is a program from somebody else's repository. jinja2's sandbox keeps it from the machine, not from looping
-for ever or building a text of ten gigabytes. This script reads a task as JSON from stdin and writes a list of results
-to stdout. What templates find is what transformers gives them, except for the date, which is always the same one: a
+A template is a program from someone else's repository. jinja2's sandbox protects the machine, but not against endless
+loops or texts of ten gigabytes. This script reads a task as JSON from stdin and writes a list of results
+to stdout. Templates get the same variables as from transformers, except for the date, which is fixed: a
 score must not depend on the day.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder: its modules must not stand before others of the same names
+    sys.path.pop(0)  # this folder: its modules must not shadow others of the same names
 
 import contextlib
 import datetime
@@ -32,9 +32,9 @@ _DATE = datetime.datetime(2024, 7, 26)
 
 
 class _Generation(jinja2.ext.Extension):
-    """The tag around what an assistant wrote, which training makes use of; here it changes nothing."""
+    """The tag around an assistant's text, used in training; it has no effect here."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+    tags = {"generation"}  # noqa: RUF012 - required by jinja2
 
     def parse(self, parser: Any) -> Any:
         next(parser.stream)
@@ -47,7 +47,7 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
     Parameters
     ----------
     task : dict
-        ``template``, and ``calls``: for each rendering the variables that the template is given.
+        ``template``, and ``calls``: the template's variables for each rendering.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
 def _attempt(template: jinja2.Template, variables: dict[str, Any]) -> dict[str, str]:
     try:
         text = template.render(**variables)
-    except Exception as error:  # a template may do anything that an expression can
+    except Exception as error:  # a template can raise anything that an expression can
         return _failure(error)
     if len(text) > _MOST_CHARACTERS:
         return {"error": f"it writes {len(text):,} characters for a conversation of two short turns"}
@@ -93,7 +93,7 @@ def _tojson(
 
 
 def _limit() -> None:
-    """Bound this process, where the operating system can; elsewhere the caller's clock is the only bound."""
+    """Limit this process if the operating system supports it; otherwise the caller's timeout is the only limit."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

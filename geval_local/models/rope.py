@@ -11,11 +11,11 @@ __all__ = ["length_groups", "rope_reset"]
 
 
 def length_groups(config: Any) -> Callable[[int], int]:
-    """Say which prompts may share a forward pass.
+    """Return a function that groups prompt lengths which may share a forward pass.
 
     Long-RoPE models (Phi-3) use one set of factors up to a switch and another beyond it, chosen by the longest prompt
     of the batch; dynamic NTK scaling changes with every length beyond the switch. A score must not depend on what else
-    is in the batch, so only prompts of one group may go together.
+    is in the batch, so only prompts of one group may share a batch.
 
     Parameters
     ----------
@@ -42,20 +42,20 @@ def length_groups(config: Any) -> Callable[[int], int]:
 
 
 def rope_reset(trunk: nn.Module) -> Callable[[], None]:
-    """Make a function that takes dynamic NTK scaling back to where it began.
+    """Return a function that resets dynamic NTK scaling to its initial state.
 
-    Transformers keeps the frequencies that the longest prompt so far has grown; without a reset before every forward
-    pass a prompt beyond the switch would change the scores of those that come after it.
+    Transformers keeps the frequencies of the longest prompt so far; without a reset before every forward
+    pass a prompt beyond the switch would change the scores of later prompts.
 
     Parameters
     ----------
     trunk : Module
-        The model, or its part that computes hidden states.
+        The model, or the part of it that computes hidden states.
     """
     growing: list[tuple[Any, str]] = []
     for module in trunk.modules():
         kind = getattr(module, "rope_type", None)
-        # Where layer types have embeddings of their own, one module holds them all.
+        # If layer types have separate embeddings, one module contains them all.
         kinds = {f"{layer}_": part for layer, part in kind.items()} if isinstance(kind, dict) else {"": kind}
         growing += [(module, prefix) for prefix, part in kinds.items() if isinstance(part, str) and "dynamic" in part]
 

@@ -6,5 +6,5 @@
 - `pair`: which of two outputs is better on a metric; `looks`: the forms that one sample fills, and their mean
 - `tally`: the answers of a whole file, summed up
 
-`Judge.decide` answers them; a question becomes a form with a scale, so one machinery serves metrics and questions.
+`Judge.decide` answers them; a question becomes a form with a scale, so metrics and questions share one implementation.
 """

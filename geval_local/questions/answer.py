@@ -1,8 +1,8 @@
-"""Answer: what came out of a question, with every figure that is derived from its options' probabilities. Pure.
+"""Answer: the result of a question, with all figures derived from its options' probabilities. Pure.
 
-Confidence is as TypeSafe documents it for System One, where other servers of that API compute it alike: a choice's is
-the peak's height above an even spread, ``(n max p - 1) / (n - 1)``; a score's is 1 less the mean distance to the
-likeliest level, in units of what an even spread has to its middle.
+Confidence follows TypeSafe's documentation of System One, which other servers of that API also follow: a choice's is
+the peak's height above an even spread, ``(n max p - 1) / (n - 1)``; a score's is 1 minus the mean distance to the
+likeliest level, relative to an even spread's mean distance to its middle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def choice_confidence(p: ArrayLike) -> float:
-    """How far the likeliest option stands above an even spread: 0 for an even one, 1 for certainty.
+    """Return how far the likeliest option lies above a uniform distribution: 0 for uniform, 1 for certainty.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def choice_confidence(p: ArrayLike) -> float:
 
 
 def score_confidence(p: ArrayLike) -> float:
-    """How close the levels' probabilities lie to the likeliest level: 1 for certainty, 0 for an even spread or worse.
+    """Return how concentrated the probabilities are at the likeliest level: 1 for certainty, 0 for uniform or worse.
 
     Parameters
     ----------
@@ -69,28 +69,28 @@ def _in_unit(value: float) -> float:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What all answers have.
+    """Attributes common to all answers.
 
     Attributes
     ----------
     question : Question
-        What was asked.
+        The question.
     p : tuple of float
         One probability per outcome, in the question's own order, summing to 1; empty if unanswered. A predicate's
         outcomes are true and false.
     label_mass : float
-        Probability, 0 to 1, that the judge's next text is any of the labels it was to answer with; the mean over the
-        orders. Low mass means that it did not understand the form as a form.
+        Probability, 0 to 1, that the judge's next text is any of the answer labels; the mean over the
+        orders. Low mass means that it did not treat the form as a form.
     orders : int
-        In how many orders the outcomes were shown; `p` is the mean over them.
+        Number of orders in which the outcomes were shown; `p` is the mean over them.
     spread : float or None
         The largest difference that the order made to the probability of an outcome, 0 to 1; None for a single order.
     prompt_tokens : int
-        Tokens of the prompts, the evidence counted in each.
+        Tokens of the prompts, counting the evidence in each.
     error : str or None
         Why there is no answer.
     is_too_long : bool
-        Whether the reason is that the judge cannot read so much.
+        Whether the prompt was too long for the judge.
     """
 
     question: Any
@@ -109,14 +109,14 @@ class _Answer:
 
     @property
     def is_answered(self) -> bool:
-        """Whether there are figures."""
+        """Whether there is an answer."""
         return self.error is None
 
     def _figures(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
+        """Return the figures as plain JSON values; an unanswered question has ``error`` and no figures."""
         record: dict[str, Any] = {"type": self.question.type}
         if self.error is not None:
             return {**record, "error": self.error, "prompt_tokens": self.prompt_tokens}
@@ -216,14 +216,14 @@ Answer: TypeAlias = PredicateAnswer | ChoiceAnswer | ScoreAnswer
 
 @dataclass(frozen=True)
 class Decision(Sequence[Any]):
-    """The answers to all questions about one evidence, in the order of the questions; by place, or by name.
+    """The answers to all questions about one piece of evidence, in order; indexed by position or name.
 
     Attributes
     ----------
     answers : tuple of Answer
         One per question.
     tokens : int
-        Distinct tokens of all prompts: what they share counts once.
+        Distinct tokens of all prompts: shared ones count once.
     """
 
     answers: tuple[Answer, ...]
@@ -236,7 +236,7 @@ class Decision(Sequence[Any]):
         return iter(self.answers)
 
     def __getitem__(self, key: Any) -> Any:
-        """Give an answer by its place or its question's name; a `KeyError` or `IndexError` if there is none."""
+        """Return an answer by its position or its question's name; a `KeyError` or `IndexError` if there is none."""
         if not isinstance(key, str):
             return self.answers[key]
         for answer in self.answers:
@@ -245,7 +245,7 @@ class Decision(Sequence[Any]):
         raise KeyError(key)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """``{name: figures}``; questions without a name are called ``q1``, ``q2``, ... by their place."""
+        """Return ``{name: figures}``; unnamed questions are called ``q1``, ``q2``, ... by position."""
         return {answer.name or f"q{place}": answer.to_dict() for place, answer in enumerate(self.answers, start=1)}
 
 
@@ -283,16 +283,16 @@ def make_answer(
     *,
     prompt_tokens: int = 0,
 ) -> Answer:
-    """Put an answer together from what the judge said in every order.
+    """Assemble an answer from the judge's probabilities in every order.
 
     Parameters
     ----------
     question : Question
-        What was asked.
+        The question.
     p : sequence of ndarray of float64, shape (outcomes,)
         For every order the outcomes' probabilities, in the question's own order.
     label_mass : sequence of float
-        For every order.
+        The label mass for every order.
     prompt_tokens : int
         Tokens of all the prompts.
     """
@@ -309,7 +309,7 @@ def make_answer(
 
 
 def unanswered(question: Question, reason: str, *, prompt_tokens: int = 0, is_too_long: bool = False) -> Answer:
-    """Record a question that cannot be answered, with its reason."""
+    """Return the answer of a question that cannot be answered, with the reason."""
     return replace(_of(question)(question), prompt_tokens=prompt_tokens, error=reason, is_too_long=is_too_long)
 
 

@@ -1,8 +1,8 @@
 """The form for questions: the evidence first, the question last, answered by one short label. Pure.
 
-All evidences share the introduction, and all questions about one evidence share everything up to its end, so that the
+All evidence shares the introduction, and all questions about one piece of evidence share its text, so that the
 prompt trie computes both once. A question's form is a metric's: a template with two fields, and a scale of labels, so
-that encoding, label trie, engine and audit are those of scores.
+that encoding, label trie, engine and audit are the same as for scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from geval_local.scale import Scale
 
 __all__ = ["Marks", "QuestionForm", "forms_hash", "order_count", "question_forms", "state_text"]
 
-#: What stands before the options, and is answered.
+#: Kind of labels that mark the outcomes and serve as answers.
 Marks = Literal["words", "letters", "numbers"]
 
 TEMPLATE = """\
@@ -50,9 +50,9 @@ class QuestionForm:
     metric : Metric
         The form itself, the same for all questions with the same labels; its fields are ``state`` and ``question``.
     text : str
-        The question's text, for the field ``question``.
+        Text for the field ``question``.
     order : tuple of int
-        For every outcome of the question, the place of its label among those of the metric's scale.
+        For every outcome of the question, the index of its label in the metric's scale.
     """
 
     metric: Metric
@@ -61,18 +61,18 @@ class QuestionForm:
 
 
 def question_forms(question: Question, *, rotations: int = 1, marks: Marks | None = None) -> tuple[QuestionForm, ...]:
-    """Write a question down, once for every order in which its outcomes are to be shown.
+    """Build a question's forms, one for each order of its outcomes.
 
     Parameters
     ----------
     question : Question
-        Its own `rotations` go before the call's.
+        The question; its own `rotations` take precedence.
     rotations : int
-        How many orders, at least 1. A choice is shown in rotations of its options that are evenly spread; a predicate
+        Number of orders, at least 1. A choice is shown in evenly spread rotations of its options; a predicate
         and a score have two orders at most, as given and reversed.
     marks : {"words", "letters", "numbers"}, optional
-        What the answer is given in: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
-        beyond, numbers are taken. Absent: words, letters and numbers, for predicates, choices and
+        Labels for the answer: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
+        beyond that, numbers are used. Absent: words, letters and numbers, for predicates, choices and
         scores, as benchmarks/results/2026-11-22-questions.txt explains.
     """
     wanted = rotations if question.rotations is None else question.rotations
@@ -110,7 +110,7 @@ def _both(outcomes: tuple[int, ...], wanted: int) -> tuple[tuple[int, ...], ...]
 
 
 def _predicate(question: PredicateQuestion, shown: tuple[int, ...], marks: Marks) -> QuestionForm:
-    """`shown` lists the outcomes in their order on the page; 0 is true."""
+    """Build a predicate's form; `shown` lists the outcomes in display order, 0 is true."""
     texts = (_line(question.if_true), _line(question.if_false))
     asked = question.instructions.strip()
     heading = "Question" if asked.endswith("?") or not asked else "Statement"
@@ -123,7 +123,7 @@ def _predicate(question: PredicateQuestion, shown: tuple[int, ...], marks: Marks
         described = [f"{words[outcome]}: {texts[outcome]}" for outcome in shown if texts[outcome]]
         blocks += ["\n".join(described)] if described else []
         first, second = (words[outcome] for outcome in shown)
-        # The labels keep their places: what is said first makes no other label.
+        # The labels keep their indices: the order of display does not change them.
         return QuestionForm(_form(words), "\n\n".join([*blocks, f"{request}Answer {first} or {second}."]), (0, 1))
     names = ("Yes", "No") if heading == "Question" else ("True", "False")
     lines = [f"{names[outcome]}: {texts[outcome]}" if texts[outcome] else names[outcome] for outcome in shown]
@@ -142,13 +142,13 @@ def _score(question: ScoreQuestion, shown: tuple[int, ...], marks: Marks) -> Que
     blocks = [f"Question: {asked}"]
     labels = [level.label.strip() for level in question.levels]
     if marks == "numbers" and _is_run(labels):
-        # The levels are called by numbers already; other numbers before them would be misread.
+        # The levels are already named by numbers; other numbers before them would be misread.
         lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
         request = f"Answer with one of the numbers {labels[shown[0]]} to {labels[shown[-1]]}."
         return QuestionForm(_form(tuple(labels)), "\n\n".join([*blocks, "\n".join(lines), request]), _places(labels))
     lines = [_described(labels[outcome], question.levels[outcome].description) for outcome in shown]
     if marks != "letters":
-        # A number belongs to its level, whichever way the list runs.
+        # A number belongs to its level in either order of the list.
         numbers = [str(number) for number in range(1, len(labels) + 1)]
         listed = [f"{numbers[outcome]}. {line}" for outcome, line in zip(shown, lines, strict=True)]
         request = f"Answer with one of the numbers {numbers[shown[0]]} to {numbers[shown[-1]]}."
@@ -171,7 +171,7 @@ def _places(labels: Sequence[str]) -> tuple[int, ...]:
 def _listed(
     blocks: list[str], lines: Sequence[str], shown: tuple[int, ...], marks: Marks, request: str
 ) -> QuestionForm:
-    """List the outcomes, each after a letter or number that belongs to its place in the list."""
+    """List the outcomes, each after the letter or number of its position in the list."""
     letters = marks == "letters" and len(lines) <= len(LETTERS)
     labels = tuple(LETTERS[: len(lines)]) if letters else tuple(str(place) for place in range(1, len(lines) + 1))
     listed = "\n".join(f"{label}. {line}" for label, line in zip(labels, lines, strict=True))
@@ -182,7 +182,7 @@ def _listed(
 
 @lru_cache(maxsize=1024)
 def _form(labels: tuple[str, ...]) -> Metric:
-    # A scale has two labels at least; the second of a list of one is never asked for.
+    # A scale has at least two labels; the second label of a one-item list is never used.
     labels = labels if len(labels) > 1 else (labels[0], "B" if labels[0] == "A" else "2")
     return Metric(
         name=f"question/{len(labels)}",
@@ -196,7 +196,7 @@ def _form(labels: tuple[str, ...]) -> Metric:
 
 
 def state_text(state: Any) -> str:
-    """Write evidence as text.
+    """Convert evidence to text.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def state_text(state: Any) -> str:
     Raises
     ------
     QuestionError
-        If the evidence is none of these, or holds what JSON cannot.
+        If the evidence is none of these, or contains values that JSON cannot represent.
     """
     if isinstance(state, str):
         return state if state.strip() else NO_STATE
@@ -239,7 +239,7 @@ _RESULTS = ("function_call_output", "custom_tool_call_output")
 
 
 def _turn(item: Mapping[str, Any]) -> str:
-    """Write one turn of a conversation."""
+    """Format one turn of a conversation."""
     kind = item.get("type")
     if kind in _CALLS:
         return f"Call of {item.get('name', 'a tool')}: {_content(item.get(_CALLS[kind], ''))}"
@@ -253,7 +253,7 @@ def _turn(item: Mapping[str, Any]) -> str:
 
 
 def _content(value: Any) -> str:
-    """Write what a message or a key holds: text, parts that hold text, or anything else as JSON."""
+    """Format the content of a message or a key: text, parts with text, or anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence) and value and all(isinstance(part, Mapping) and "text" in part for part in value):

@@ -1,7 +1,7 @@
-"""Question: what is asked of a judge about any evidence, with which answers to choose from. YAML and JSON in. Pure.
+"""Question: a typed question to a judge about any evidence, with its possible answers. Read from YAML or JSON. Pure.
 
 A predicate asks how likely it is that a statement holds, a choice which of several options fits, a score which of
-several ordered levels. How a question is put to a model is `geval_local.questions.form`, what comes back
+several ordered levels. Prompts are built in `geval_local.questions.form`, answers in
 `geval_local.questions.answer`.
 """
 
@@ -48,9 +48,9 @@ class Option(_Part):
     Parameters
     ----------
     value : str or bool
-        What is answered; ``true`` and ``"true"`` are two values.
+        The answer's value; ``true`` and ``"true"`` are different values.
     description : str, optional
-        What it means, shown beside it.
+        Its meaning, shown beside it.
     """
 
     value: str | bool
@@ -65,7 +65,7 @@ class Level(_Part):
     label : str
         Its name.
     description : str, optional
-        What it means, shown beside it.
+        Its meaning, shown beside it.
     """
 
     label: str
@@ -81,18 +81,18 @@ class _Asked(BaseModel):
 
 
 class PredicateQuestion(_Asked):
-    """Asks how likely it is that a statement holds.
+    """A question about the probability that a statement holds.
 
     Parameters
     ----------
     instructions : str
         A statement, or a question to be answered by yes or no. May be empty if an outcome is described.
     name : str, optional
-        The asker's name for it; it is not shown to the judge.
+        The caller's name for the question; not shown to the judge.
     if_true, if_false : str, optional
-        What the outcomes mean.
+        Meaning of the outcomes.
     rotations : int, optional
-        In how many orders the two outcomes are shown, 1 or 2; more counts as 2. Absent: as the call says.
+        Number of orders in which the two outcomes are shown, 1 or 2; more counts as 2. Absent: set by the call.
     """
 
     type: Literal["predicate"] = "predicate"
@@ -107,7 +107,7 @@ class PredicateQuestion(_Asked):
 
 
 class ChoiceQuestion(_Asked):
-    """Asks which of several options fits.
+    """A question about which of several options fits.
 
     Parameters
     ----------
@@ -116,10 +116,10 @@ class ChoiceQuestion(_Asked):
     instructions : str
         The question; may be empty.
     name : str, optional
-        The asker's name for it; it is not shown to the judge.
+        The caller's name for the question; not shown to the judge.
     rotations : int, optional
-        In how many orders the options are shown, evenly spread over the rotations of the list; as many as there are
-        options at most. Absent: as the call says.
+        Number of orders in which the options are shown, evenly spread over the rotations of the list; at most one per
+        option. Absent: set by the call.
     """
 
     type: Literal["choice"] = "choice"
@@ -141,7 +141,7 @@ class ChoiceQuestion(_Asked):
 
 
 class ScoreQuestion(_Asked):
-    """Asks which of several ordered levels fits; the score is the expectation over their numbers, from 0.
+    """A question about which of several ordered levels fits; the score is the expectation over their numbers, from 0.
 
     Parameters
     ----------
@@ -150,10 +150,10 @@ class ScoreQuestion(_Asked):
     instructions : str
         The question; may be empty.
     name : str, optional
-        The asker's name for it; it is not shown to the judge.
+        The caller's name for the question; not shown to the judge.
     rotations : int, optional
-        In how many orders the levels are shown, 1 (upwards) or 2 (and downwards); more counts as 2. Absent: as the
-        call says.
+        Number of orders in which the levels are shown, 1 (upwards) or 2 (also downwards); more counts as 2. Absent: set
+        by the call.
     """
 
     type: Literal["score"] = "score"
@@ -177,12 +177,12 @@ _FIELDS = sorted({*PredicateQuestion.model_fields, *ChoiceQuestion.model_fields,
 
 
 def parse_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question, ...]:
-    """Read questions from plain values.
+    """Parse questions from plain values.
 
     Parameters
     ----------
     given : mapping of str, or iterable
-        ``{name: question}``, or questions; a question is one already, or a mapping of its parts.
+        ``{name: question}``, or a sequence of questions; each a question object or a mapping of its parts.
 
     Returns
     -------
@@ -192,7 +192,7 @@ def parse_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question,
     Raises
     ------
     QuestionError
-        If there is none, a name is there twice, or a question does not hold together; with its name.
+        If there is none, a name occurs twice, or a question is inconsistent; with its name.
     """
     return _parse(given, "the questions", None)
 
@@ -208,12 +208,12 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
     Returns
     -------
     tuple of Question
-        In the order of the file, all named; one without a name is called ``q1``, ``q2``, ... by its place.
+        In the order of the file, all named; unnamed ones are called ``q1``, ``q2``, ... by position.
 
     Raises
     ------
     QuestionError
-        If the file cannot be read, or its questions do not hold together; with line numbers.
+        If the file cannot be read, or its questions are inconsistent; with line numbers.
     """
     path = Path(path)
     if path.suffix not in (".yaml", ".yml", ".json"):
@@ -226,7 +226,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         raise QuestionError(f"cannot read the questions of {path}: {error}") from error
     try:
         if path.suffix == ".json":
-            json.loads(text)  # YAML would accept more than JSON is
+            json.loads(text)  # YAML would accept texts that are not JSON
         data, node = load_yaml(text)
     except (ValueError, RecursionError, YAMLError) as error:
         raise QuestionError(f"{path}: not valid {path.suffix[1:].upper()}: {error}") from error
@@ -288,12 +288,12 @@ def _refuse_doubled(values: Sequence[str | bool], what: str) -> None:
     for value in values:
         key = (type(value), value)
         if key in seen:
-            raise ValueError(f"{what}: {value!r} is there twice")
+            raise ValueError(f"{what}: {value!r} occurs twice")
         seen.add(key)
 
 
 def _label(label: object) -> object:
-    """Write a level that YAML read as a number the way people write it; a boolean stays, to be refused."""
+    """Write a level that YAML read as a number in its usual form; a boolean is kept, to be rejected later."""
     return label if isinstance(label, bool) else f"{label:g}" if isinstance(label, float) else str(label)
 
 

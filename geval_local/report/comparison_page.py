@@ -52,8 +52,8 @@ def write_comparison(
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
-    Items are paired by ``id`` where all rows of both runs have distinct ones, else by their place in the run. What
-    differs between the signatures is said at the top, and so is how many pairs do not share their texts.
+    Items are paired by ``id`` if all rows of both runs have distinct ones, else by position in the run.
+    Differences between the signatures, and the number of pairs with different texts, are shown at the top.
 
     Parameters
     ----------
@@ -62,11 +62,11 @@ def write_comparison(
     path : path
         The page. An existing file is replaced.
     names : tuple of two str, optional
-        What to call the runs; by default the files' names.
+        Names of the runs; by default the files' names.
     metrics, human, group_by, title, low_mass
         As for `write_report`; `human` and `group_by` are read from both runs.
     level, coefficient, target, constant, seed
-        As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` where rows
+        As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` if rows
         share documents, else ``pooled``.
     signatures, manifests : tuple of two, optional
         As for `write_report`, one per run.

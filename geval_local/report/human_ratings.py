@@ -33,9 +33,9 @@ class GroupCorrelation:
     group : str
         Name of the group (document, dialogue).
     n : int
-        Its items with a rating and a score.
+        Number of its items with a rating and a score.
     pearson, spearman, kendall : float
-        Coefficients (tau-b); NaN where the ratings or the scores are constant.
+        Coefficients (tau-b); NaN if the ratings or the scores are constant.
     """
 
     group: str
@@ -46,7 +46,7 @@ class GroupCorrelation:
 
 
 def human_field(human: HumanFields | None, metric: str) -> str | None:
-    """Find the field that holds the human ratings for a metric; None if people did not rate it."""
+    """Return the field of the human ratings for a metric; None if there are none."""
     return human if human is None or isinstance(human, str) else human.get(metric)
 
 
@@ -58,18 +58,18 @@ def scored_items(
     group_by: str | None,
     system: str | None = None,
 ) -> list[ScoredItem]:
-    """Bring the rows of one metric into the shape of the analyses.
+    """Convert the rows of one metric to items for the analyses.
 
     Parameters
     ----------
     results : Results
         The run.
     keys : sequence of str
-        Identity of each row.
+        Key of each row.
     metric : str
-        Which metric.
+        Name of the metric.
     field : str or None
-        Where the human rating is; single rows may lack it.
+        Field of the human rating; single rows may lack it.
     group_by : str or None
         Field of the document; without it every item is a group of its own.
     system : str, optional
@@ -118,7 +118,7 @@ def _item(
         probabilities=score.probabilities,
         length=None if output is None else word_count(output),
         key=key,
-        # Just that: the reasons, which may differ from row to row, stand with the scores.
+        # Only this text: the reasons, which may differ from row to row, are stored with the scores.
         error=None if score.error is None else "unscored",
     )
 

@@ -1,4 +1,4 @@
-"""What stands in the skeleton itself, readable without the script: figures per metric, reasons, prompts, settings."""
+"""The static part of the page, readable without the script: figures per metric, reasons, prompts, settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes
 
 
 class MetricNotes(TypedDict, total=False):
-    """What is known of a metric beside its scores.
+    """Additional information about a metric.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class MetricNotes(TypedDict, total=False):
     steps : str or sequence of str
         The evaluation steps.
     scale : object
-        The scale as `Scale.parse` takes it; without it the ends are told from labels and scores.
+        The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
     """
 
     prompt: str
@@ -44,13 +44,13 @@ class MetricText:
     Attributes
     ----------
     metric : str
-        Its name.
+        Name of the metric.
     prompt, text : str
-        The prompt, and the steps where they came as one text; empty if not given.
+        The prompt, and the steps if given as one text; empty if not given.
     steps : tuple of str
-        The steps where they came one by one.
+        The steps if given as a list.
     signature : str
-        Empty if not given.
+        Its signature; empty if not given.
     """
 
     metric: str
@@ -61,7 +61,7 @@ class MetricText:
 
 
 def summaries(results: Results, *, low_mass: float, group_by: str | None = None) -> list[Summary]:
-    """Sum up every metric of a run, rows of one document taken together as `Documents` does."""
+    """Summarize every metric of a run, with rows grouped into documents by `Documents`."""
     documents = Documents(group_by)
     tallies = [Tally(metric, low_mass=low_mass) for metric in results.metrics]
     for record in results.records:
@@ -74,7 +74,7 @@ def summaries(results: Results, *, low_mass: float, group_by: str | None = None)
 
 
 def overview_table(found: Sequence[Summary]) -> Table:
-    """One row per metric."""
+    """Build a table with one row per metric."""
     low_mass = found[0].low_mass
     rows = []
     for one in found:
@@ -116,7 +116,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
 def notes_of(
     results: Results, notes: Mapping[str, MetricNotes] | None, signatures: Mapping[str, str]
 ) -> list[MetricText]:
-    """Collect prompt, steps and signature per metric; metrics about which nothing is known are left out.
+    """Collect prompt, steps and signature per metric; metrics without any are left out.
 
     Raises
     ------
@@ -147,19 +147,19 @@ def notes_of(
 
 
 def judges(signatures: Mapping[str, str], manifest: Mapping[str, Any]) -> str:
-    """Name the judge, from the signature or the manifest; empty if neither says it."""
+    """Return the judge's name from the signature or the manifest; empty if neither has it."""
     found = [signature_parts(signature).get("judge", "") for signature in signatures.values()]
     found = list(dict.fromkeys(name for name in found if name))
     return ", ".join(found) or as_text(manifest.get("judge", "") or "")
 
 
 def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Write a manifest's entries as texts; objects as JSON."""
+    """Format a manifest's entries as texts; objects as JSON."""
     return [(as_text(name), as_text(value)) for name, value in manifest.items() if value is not None]
 
 
 def group_names(records: Sequence[Record], group_by: str | None) -> list[str | None] | None:
-    """Group of every record, None without grouping."""
+    """Return the group of every record; None without grouping."""
     if group_by is None:
         return None
     found = [lookup(record.columns, group_by) for record in records]

@@ -1,8 +1,8 @@
-"""One HTML file: skeleton, style, script and data inline, under a policy that lets nothing else run or load.
+"""One HTML file: skeleton, style, script and data inline, under a policy that forbids running or loading anything else.
 
-What a sample says stays text in three ways. The skeleton escapes every value (Jinja's autoescape). The data stands in a
-JSON block in which no character that could end it or start markup is left as it is, and the script makes text nodes
-from it, never markup. And the content security policy admits one script, by its hash, and no request at all.
+Sample text stays text in three ways. The skeleton escapes every value (Jinja's autoescape). The data is in a
+JSON block in which all characters that could end it or start markup are escaped, and the script makes text nodes
+from it, never markup. And the content security policy allows one script, by its hash, and no requests.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from geval_local.files import save_text
 __all__ = ["check_target", "is_own_page", "json_block", "render", "write_page"]
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
-#: Markup, comments and the end of the block; the two separators are line ends to older parsers of scripts.
+#: Markup, comments and the end of the block; older script parsers treat the two separators as line ends.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def json_block(value: Any) -> Markup:
-    r"""Write a value as JSON that may stand inside ``<script>``: ``<``, ``>``, ``&``, U+2028 and U+2029 as ``\uXXXX``.
+    r"""Serialize a value as JSON, safe inside ``<script>``: ``<``, ``>``, ``&``, U+2028 and U+2029 as ``\uXXXX``.
 
-    Inside JSON these characters occur in strings alone, so the parsed value is the same. `value` holds plain JSON
+    In JSON these characters occur only in strings, so the parsed value is the same. `value` contains plain JSON
     values, see `geval_local.io.text_formats.plain`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Safe as it stands: nothing that means anything to an HTML parser is left.
+    # Safe: it contains nothing special to an HTML parser.
     return Markup(text.translate(_ESCAPES))
 
 
@@ -51,7 +51,7 @@ def render(template: str, data: Any, **context: Any) -> str:
     data : object or None
         What the script reads, as plain JSON values; a page without data has no script.
     **context : object
-        What the skeleton shows; all of it is escaped.
+        Values for the skeleton; all are escaped.
     """
     script, style = "" if data is None else _script(), _asset("style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -70,12 +70,12 @@ def render(template: str, data: Any, **context: Any) -> str:
 
 
 def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
-    """Refuse a target that cannot be written, or is one of the inputs, before any work is done for it.
+    """Reject a target that cannot be written or is one of the inputs, before any work is done.
 
     Raises
     ------
     OutputError
-        With the path and what to do.
+        If the target is rejected; with the path and a remedy.
     """
     target = Path(path).resolve()
     if target.is_dir():
@@ -102,14 +102,14 @@ def is_own_page(path: Path) -> bool:
 
 
 def write_page(target: Path, page: str) -> Path:
-    """Write all of a page or nothing of it.
+    """Write a page atomically.
 
     Raises
     ------
     OutputError
         If the file cannot be written; an older one of the same name is then untouched.
     """
-    # A lone surrogate (text that was not UTF-8) shows as an escape, as in the result files.
+    # A lone surrogate (text that was not UTF-8) is shown as an escape, as in the result files.
     save_text(target, page.encode("utf-8", "backslashreplace").decode())
     return target
 

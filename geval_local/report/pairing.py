@@ -1,4 +1,4 @@
-"""Two runs item by item: which rows belong together, which stand alone, and which columns do not agree."""
+"""Pairing of two runs' items: paired rows, unpaired rows, and columns that differ."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["Pairing", "pair_runs"]
 
 @dataclass(frozen=True)
 class Pairing:
-    """The items of two runs together.
+    """The paired items of two runs.
 
     Attributes
     ----------
     by_id : bool
-        Whether items were paired by their ``id``; else by their place in the run.
+        Whether items were paired by ``id``; otherwise by position in the run.
     keys : tuple of str
-        Every item once: the first run's in order, then those of the second run alone.
+        Keys of all items: the first run's in order, then those only in the second run.
     records : tuple of (Record or None, Record or None)
         The item in each run.
     both, only_first, only_second : int
-        How many items each kind has.
+        Number of items of each kind.
     differing : dict of str to int
-        Column -> in how many pairs its values differ; without columns that always agree.
+        Column -> number of pairs in which its values differ; without columns that always agree.
     """
 
     by_id: bool
@@ -40,7 +40,7 @@ class Pairing:
     differing: dict[str, int]
 
     def columns(self) -> list[tuple[str, list[Any]]]:
-        """Columns of the items: the first run's value where it has one, and differing values of the second beside it.
+        """Return the items' columns: the first run's values if it has any, and the second's where they differ.
 
         Returns
         -------
@@ -62,14 +62,14 @@ class Pairing:
 
 
 def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str], list[str]]]:
-    """Pair the items by ``id`` where all rows of both runs have distinct ones, else by their place.
+    """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position.
 
     Returns
     -------
     pairing : Pairing
         The items.
     keys : tuple of two list of str
-        Identity of each row of each run.
+        Key of each row of each run.
     """
     ids = (first.ids(), second.ids())
     by_id = ids[0] is not None and ids[1] is not None
@@ -95,5 +95,5 @@ def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str]
 
 def _differs(pair: Sequence[Record], name: str) -> bool:
     one, other = (record.columns.get(name) for record in pair)
-    # A CSV file and a JSONL file of one input differ in type alone.
+    # A CSV file and a JSONL file of one input differ only in type.
     return one is not other and one != other and as_text(one) != as_text(other)

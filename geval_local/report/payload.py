@@ -1,7 +1,7 @@
-"""The records as columns of numbers and of indices into one list of distinct texts: what the page's script reads.
+"""Data for the page's script: records as columns of numbers and of indices into one list of distinct texts.
 
-Ten thousand outputs of one source hold that source once. Figures are rounded to six decimals, for looking at, without
-a small probability becoming none; the result file keeps all digits.
+Ten thousand outputs of one source store that source once. Figures are rounded to six decimals for display, without
+rounding small probabilities to 0; the result file keeps all digits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TextColumns:
         self._index: dict[str, int] = {}
 
     def add(self, name: str, values: Sequence[Any]) -> None:
-        """Append a column; None stays absent, what is no text becomes JSON."""
+        """Append a column; None stays absent, other values become JSON."""
         self.columns.append({"name": as_text(name), "v": [self._intern(value) for value in values]})
 
     def _intern(self, value: Any) -> int:
@@ -43,7 +43,7 @@ class TextColumns:
 
 
 def named_columns(names: Sequence[str]) -> dict[str, int]:
-    """Find the columns that hold source, output and system; -1 where there is none."""
+    """Find the columns of source, output and system; -1 if there is none."""
     folded = [name.strip().casefold() for name in names]
 
     def place(*wanted: str) -> int:
@@ -71,9 +71,9 @@ def metric_payload(
     name : str
         The metric's name.
     runs : sequence of sequence of Score or None
-        One list per run, aligned; None where a run does not have the item.
+        One list per run, aligned; None if a run does not have the item.
     human : sequence of float
-        Rating per item, NaN where there is none; empty if people did not rate this metric.
+        Rating per item, NaN if there is none; empty if people did not rate this metric.
     spec : object or None
         The scale as `Scale.parse` takes it, where known.
     low_mass : float
@@ -123,7 +123,7 @@ def _run(run: Sequence[Score | None], labels: Sequence[str]) -> dict[str, Any]:
 
 
 def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | None) -> tuple[float, float]:
-    """Find the ends of the scale: as given, else from labels that are numbers, else from scores and their 0-1 form."""
+    """Determine the ends of the scale: as given, else from numeric labels, else from scores and their 0-1 form."""
     if spec is not None:
         scale = Scale.parse(spec)  # type: ignore[arg-type]  # checks what it is given
         return scale.low, scale.high
@@ -146,7 +146,7 @@ def scale_range(scores: Sequence[Score], labels: Sequence[str], spec: object | N
 
 
 def _share(p: float) -> float:
-    # A small probability must not turn into none at all.
+    # A small probability must not be rounded to 0.
     return round(p, _DIGITS) or float(f"{p:.2g}")
 
 

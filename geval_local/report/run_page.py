@@ -54,15 +54,15 @@ class People:
     metric, field : str
         The metric, and the field with the ratings.
     index : int
-        The metric's place among those of the page.
+        Index of the metric on the page.
     ratings : tuple of float
-        One per item; NaN where there is none.
+        One per item; NaN if there is none.
     table : Table or None
         Correlations per level; None if no item has both a rating and a score.
     groups : tuple of GroupCorrelation
         Correlations per group, lowest first.
     listed : int
-        How many groups are listed by name.
+        Number of groups listed by name.
     """
 
     metric: str
@@ -107,13 +107,13 @@ def write_report(
         Field with the human ratings (a dotted path will do), for all metrics or per metric.
     group_by : str, optional
         Field of the document, for correlations within documents and for all intervals, or ``row`` for none; by default
-        guessed, and said.
+        guessed, which the page says.
     signature : Signature, str, or mapping of str to either, optional
-        Of all metrics, or per metric.
+        Signature of all metrics, or per metric.
     manifest : mapping, optional
-        Whatever else is known of the run (judge, duration, command), shown as it is.
+        Other information about the run (judge, duration, command), shown unchanged.
     ablation : Table or sequence of Table, optional
-        Shown with the agreement.
+        Tables shown with the agreement.
     title : str, optional
         Heading; by default the file's name.
     low_mass : float
@@ -200,7 +200,7 @@ def _people(
 
 
 def _without_level(table: Table) -> Table:
-    """Drop the column that says again what names the row."""
+    """Drop the column that repeats the row's name."""
     drop = table.headers.index("level")
     headers, *rows = ((*cells[:drop], *cells[drop + 1 :]) for cells in (table.headers, *table.rows))
     return Table(headers, tuple(rows), table.notes)

@@ -9,7 +9,7 @@ from geval_local.signature import Signature, signature_differences
 
 __all__ = ["Difference", "SignatureInput", "differences", "signatures_by_metric"]
 
-#: One signature for all metrics, or one per metric; as text it is `Signature`'s own form.
+#: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
 SignatureInput = Signature | str | Mapping[str, Signature | str]
 
 
@@ -20,11 +20,11 @@ class Difference:
     Attributes
     ----------
     key : str
-        Which one.
+        Key of the signature.
     metrics : tuple of str
         The metrics where it differs in this way.
     first, second : str
-        What each run has; ``not given`` where its signature lacks the key.
+        Value in each run; ``not given`` if its signature lacks the key.
     """
 
     key: str
@@ -34,7 +34,7 @@ class Difference:
 
 
 def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -> dict[str, str]:
-    """Spread what was given over the metrics; those without a signature are left out."""
+    """Assign the given signatures to metrics; metrics without one are left out."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -43,7 +43,7 @@ def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
-    """List what differs, where both runs have a signature; metrics that differ in the same way stand together."""
+    """List differences if both runs have a signature; metrics with the same difference are grouped."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for metric in first:
         if metric in second:

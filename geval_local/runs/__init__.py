@@ -1,4 +1,4 @@
-"""Durable runs: a directory in which every finished unit is committed, so that an interrupted run goes on.
+"""Durable runs: a directory in which every finished unit is committed, so that an interrupted run can be resumed.
 
 - `score_file`, `decide_file`: the public face; `asked`: what a run asks of every row; `completion`: its way to the end
 - `events`: what a run tells its caller; `target`, `judge_choice`: what it is asked for

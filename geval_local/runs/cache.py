@@ -1,7 +1,7 @@
-"""What judges said before: outcomes by prompt, judge, labels and read-out, kept across runs.
+"""Cache of outcomes by prompt, judge, labels and read-out, kept across runs.
 
-Scoring a file that has grown computes the new rows only and takes the old figures over as they were. A cache is never
-needed and never in the way: if it cannot be read or written, the run goes on without it and says so once.
+Scoring a file that has grown computes only the new rows and reuses the old figures unchanged. The cache is never
+required: if it cannot be read or written, the run goes on without it and logs this once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["READOUT_VERSION", "OutcomeCache", "cache_path"]
 
 logger = logging.getLogger("geval_local")
 
-#: Raised whenever the way from hidden states to label log-probabilities changes.
+#: Incremented whenever the computation from hidden states to label log-probabilities changes.
 READOUT_VERSION = 1
 _AT_ONCE = 500
 _MIGRATIONS: tuple[Migration, ...] = (
@@ -43,7 +43,7 @@ _MIGRATIONS: tuple[Migration, ...] = (
 
 
 def cache_path() -> Path:
-    """Name the cache's file; it need not exist."""
+    """Return the path of the cache file; it need not exist."""
     return home_directory() / "cache" / "outcomes.sqlite"
 
 
@@ -58,7 +58,7 @@ class OutcomeCache:
     Attributes
     ----------
     in_use : bool
-        False once the cache has failed, or has no place.
+        False once the cache has failed, or its directory cannot be used.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -72,9 +72,9 @@ class OutcomeCache:
         Parameters
         ----------
         requests : sequence of Request
-            Prompt tokens and label trie count.
+            The requests; their prompt tokens and label tries determine the keys.
         judge : str
-            All that the read-out depends on beside them, see `Judge.identity`.
+            Identifier of everything else that the read-out depends on, see `Judge.identity`.
         """
         tries: dict[int, bytes] = {}
         keys = []
@@ -88,7 +88,7 @@ class OutcomeCache:
         return keys
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Outcome]:
-        """Look outcomes up; their token counts are the caller's to fill in."""
+        """Look up outcomes; the caller fills in their token counts."""
         found: dict[bytes, Outcome] = {}
         if not self._has_place() or not self.path.exists():
             return found
@@ -107,7 +107,7 @@ class OutcomeCache:
         return found
 
     def add(self, outcomes: Mapping[bytes, Outcome]) -> None:
-        """Keep outcomes that have a score."""
+        """Store outcomes that have a score."""
         rows = []
         for key, outcome in sorted(outcomes.items()):
             logprobs, other, _, _, sample_key, _ = to_columns(outcome)
@@ -123,7 +123,7 @@ class OutcomeCache:
             self._give_up(error)
 
     def size(self) -> tuple[int, int]:
-        """Count entries and bytes on disk."""
+        """Return the number of entries and of bytes on disk."""
         try:
             if not self.path.exists():
                 return 0, 0
@@ -142,14 +142,14 @@ class OutcomeCache:
             file.unlink()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
 
     def _has_place(self) -> bool:
-        """Make the cache's directory; where that fails, the log has been told."""
+        """Create the cache's directory; a failure has been logged."""
         if self.path == cache_path() and home_folder("cache") is None:
             self.in_use = False
         return self.in_use

@@ -1,4 +1,4 @@
-"""What every SQLite file of this package has in common: opening, append-only migrations, errors in plain words."""
+"""Common code for the package's SQLite files: opening, append-only migrations, plain error messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from geval_local.errors import OutputError
 
 __all__ = ["Migration", "connect", "migrate", "plain_errors", "transaction"]
 
-#: A name, for people, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
+#: A readable name, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
 Migration = tuple[str, tuple[str, ...]]
 
-#: How long to wait for another program that writes, seconds.
+#: Seconds to wait for another program's writes.
 BUSY_SECONDS = 10.0
 
 
@@ -44,7 +44,7 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
         )
     if "full" in text or "disk i/o" in text:
         return (
-            "the disk took no more",
+            "the disk accepts no more data",
             "Make room on that disk and resume; what was committed before is kept.",
         )
     if "malformed" in text or "not a database" in text:
@@ -59,9 +59,9 @@ def _explained(error: sqlite3.Error) -> tuple[str, str]:
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
-    """Open or create a database in WAL mode; None makes a temporary one that goes with the connection.
+    """Open or create a database in WAL mode; None creates a temporary one that is deleted with the connection.
 
-    Only the user may read it: SQLite gives the files beside it the permissions of the database itself.
+    Only the user may read it: SQLite gives its side files the permissions of the database.
 
     A commit survives the death of the process at any moment. It survives a power cut once the log has been synced,
     see `Store.sync`.
@@ -77,36 +77,36 @@ def connect(path: Path | None) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file for the user alone, or take the permissions of others away; SQLite reports what goes wrong."""
+    """Create the file for the user alone, or remove others' permissions; SQLite reports any errors."""
     with suppress(OSError):
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
-            # By its name: opening and closing a database would release the locks of its other connections.
+            # By name: opening and closing a database would release the locks of its other connections.
             if path.stat().st_mode & 0o077:
                 path.chmod(0o600)
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
+    """Run a block as one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # SQLite has rolled back by itself when the disk was full
+        with suppress(sqlite3.Error):  # SQLite rolls back by itself if the disk is full
             connection.execute("ROLLBACK")
         raise
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], path: Path) -> None:
-    """Bring a database to the present schema, one transaction per migration.
+    """Upgrade a database to the current schema, one transaction per migration.
 
     Raises
     ------
     OutputError
-        If it has been written by a newer version of the package.
+        If it was written by a newer version of the package.
     """
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):

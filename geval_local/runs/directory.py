@@ -1,7 +1,7 @@
-"""Run directories: made, found again, refused when they are something else, and left clean.
+"""Run directories: creating, reopening, rejecting other directories, and cleaning up.
 
-A directory is a run only by the manifest in it, which is written before anything else and removed after everything
-else. So nothing of a run ever lies in a directory that has no manifest but for the lock.
+A directory is a run only if it contains a manifest, which is written before anything else and removed after everything
+else. So a directory without a manifest contains no files of a run except the lock.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_N
 
 
 def side_directory(output: Path) -> Path:
-    """Name the run directory beside an output file, which is there until the file is whole."""
+    """Return the run directory beside an output file, which exists until the file is complete."""
     return output.with_name(side_name(output.name))
 
 
 def is_run_directory(path: Path) -> bool:
-    """Whether there is a run in a directory."""
+    """Whether a directory contains a run."""
     return is_claimed(path)
 
 
@@ -48,29 +48,29 @@ def is_run_directory(path: Path) -> bool:
 def open_run(
     directory: Path | None, wanted: Manifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
 ) -> Iterator[Run]:
-    """Begin a run, or go on with the one that is there.
+    """Start a run, or continue the existing one.
 
     Parameters
     ----------
     directory : Path or None
-        The run directory; made if it is not there. None: a run that keeps nothing.
+        The run directory; created if missing. None: a run that keeps nothing.
     wanted : Manifest, optional
-        The configuration asked for, as by `Manifest.new`. Absent: the one on record.
+        The requested configuration, from `Manifest.new`. Absent: the recorded one.
     retry_errors : bool
-        Whether rows without a score are to be scored again.
+        Whether rows without a score are scored again.
     overwrite : bool
-        Leave to replace an output file that is no result of this tool, and a run of another configuration. A run
-        without a finished row is replaced without it.
+        Whether to replace an output file that this tool did not write, or a run with another configuration. A run
+        without finished rows is always replaced.
 
     Raises
     ------
     OutputError
-        If the directory is in use, holds something else, or holds a run of another configuration; the message says
-        what changed. If the output file is there and may not be replaced. In all these cases nothing is changed.
+        If the directory is in use, contains something else, or a run with another configuration (the message lists the
+        differences); or if the output file exists and may not be replaced. In all these cases nothing is changed.
     ConfigurationError
         If a distributed run has no directory.
     DataError
-        If the input of the run on record cannot be read.
+        If the input of the recorded run cannot be read.
     """
     if directory is None:
         assert wanted is not None
@@ -97,8 +97,8 @@ def open_run(
 def _held(
     directory: Path, wanted: Manifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
 ) -> Iterator[Run]:
-    """Begin a run, or go on with it, in a directory that is held for this process."""
-    on_record = _look_at(directory)  # another process may have come first
+    """Start or continue a run in a directory that this process has locked."""
+    on_record = _look_at(directory)  # another process may have been first
     is_new = on_record is None or not on_record.has_begun
     if on_record is None:
         if wanted is None:
@@ -152,7 +152,7 @@ def _held(
 
 @contextmanager
 def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
-    """Open the store that belongs to a run, and the run."""
+    """Open a run and its store."""
     if manifest.settings.distributed is not None:
         yield DistributedRun(manifest, _parts(directory, manifest), directory)
         return
@@ -161,19 +161,19 @@ def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iter
 
 
 def _look_at(directory: Path) -> Manifest | None:
-    """Read which run is in a directory; None if there is room for one. Nothing is changed.
+    """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed.
 
     Raises
     ------
     OutputError
-        If the directory holds something else, or a manifest that cannot be trusted.
+        If the directory contains something else, or an unusable manifest.
     """
     try:
         if directory.name.startswith(".") and directory.is_symlink():
             raise OutputError(f"{directory} is a link, and no run makes links", hint="Remove it, or name another file.")
         if not directory.is_dir():
             if directory.exists() or directory.is_symlink():
-                raise OutputError(f"{directory} is no directory", hint="Name a new directory, or one that holds a run.")
+                raise OutputError(f"{directory} is not a directory", hint="Name a new directory, or one with a run.")
             return None
         manifest = read_manifest(directory)
         if manifest is not None:
@@ -193,12 +193,12 @@ def _look_at(directory: Path) -> Manifest | None:
 
 
 def _make(directory: Path) -> bool:
-    """Make sure that there is a directory to work in; return whether it was made."""
+    """Ensure that the directory exists; return whether it was created."""
     if directory.is_dir():
         return False
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700)  # what is judged may be private, and so are the scores
+        directory.mkdir(mode=0o700)  # inputs may be private, and so are their scores
     except OSError as error:
         raise OutputError(
             f"cannot make the directory {directory}: {error.strerror}", hint="Choose a place that you may write to."
@@ -209,9 +209,9 @@ def _make(directory: Path) -> bool:
 def _checked_output(
     directory: Path, on_record: Manifest | None, wanted: Manifest | None, *, overwrite: bool
 ) -> str | None:
-    """Make sure that the output file of the simple form may be written; return the hash of what it may replace.
+    """Check that a run's output file beside its directory may be written; return the hash of a file to replace.
 
-    A result of this tool is replaced when the new one is whole, any other file only with leave.
+    A result of this tool is replaced once the new one is complete, any other file only with `overwrite`.
     """
     asked = wanted if wanted is not None else on_record
     if asked is None or asked.settings.output is None:
@@ -225,7 +225,7 @@ def _checked_output(
     if overwrite or digest in known or is_own_result(output):
         return digest
     raise OutputError(
-        f"{output} is there, and is no result of this tool as it was written",
+        f"{output} exists, and is not an unchanged result of this tool",
         hint="Name another file, or add --overwrite to replace it.",
     )
 
@@ -235,7 +235,7 @@ def _no_run(directory: Path) -> OutputError:
 
 
 def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Manifest:
-    """Take over from what is asked for what may change: how scores are derived and written."""
+    """Apply the requested settings that may change: how scores are derived and written."""
     merged = on_record.model_copy(
         deep=True,
         update={
@@ -247,24 +247,24 @@ def _merged(on_record: Manifest, wanted: Manifest, replaces: str | None) -> Mani
     )
     for judge in merged.judges:
         if on_record.settings.estimator != wanted.settings.estimator:
-            judge.complete = False  # its signature names the estimator, and only the judge can tell it anew
+            judge.complete = False  # its signature contains the estimator, and only the judge can compute it again
     return merged
 
 
 def _is_empty(directory: Path, manifest: Manifest) -> bool:
-    """Whether no row of a run is finished."""
+    """Whether a run has no finished rows."""
     with open_directory(directory, manifest, is_new=False) as run:
         return run.store.is_empty()
 
 
 def remove_run(directory: Path, manifest: Manifest) -> None:
-    """Remove a run from a directory: what it made, and nothing else."""
+    """Remove a run from a directory: only the files that it made."""
     _remove_files(directory, manifest)
     OwnFiles(directory, manifest).remove_manifest()
 
 
 def _remove_files(directory: Path, manifest: Manifest) -> None:
-    """Remove what a run made but for its manifest, which then says that it has not begun."""
+    """Remove the files of a run except its manifest, which is reset to "not begun"."""
     files = OwnFiles(directory, manifest)
     files.forget()
     if manifest.settings.distributed is not None:
@@ -278,9 +278,9 @@ def _parts(directory: Path, manifest: Manifest) -> PartStore:
 
 
 def clean_directory(directory: Path, made: bool) -> None:
-    """Remove the lock of a directory without a run, and the directory if it was made for the run."""
+    """Remove the lock of a directory without a run, and the directory if it was created for the run."""
     with suppress(OSError):
         for path in leftovers(directory):
             path.unlink()
         if made:
-            directory.rmdir()  # stays while there is anything else in it
+            directory.rmdir()  # stays if it contains anything else

@@ -1,4 +1,4 @@
-"""What a run and its caller tell each other: events of the run, and maps that the caller lays over its scores."""
+"""Interfaces between a run and its caller: events of the run, and calibrations of its scores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Calibrator", "RunEvents"]
 
 
 class Calibrator(Protocol):
-    """Brings a metric's scores onto the scale of human ratings; `geval_local.analysis` fits such maps."""
+    """A map from a metric's scores to the scale of human ratings, fitted by `geval_local.analysis`."""
 
     def check(self, signature: str) -> None:
-        """Refuse scores of another kind than those that it was fitted on.
+        """Reject scores with a different signature from those that it was fitted on.
 
         Raises
         ------
         ConfigurationError
-            If they are.
+            If the signatures differ.
         """
         ...
 
@@ -36,32 +36,32 @@ class Calibrator(Protocol):
 
 
 class RunEvents:
-    """What a run tells its caller; override what you need. All methods are called in the thread of `score_file`."""
+    """Callbacks of a run; override the ones you need. All are called in the thread of `score_file`."""
 
     def on_resume(self, there: int, total: int | None) -> None:
-        """Hear that an earlier run left `there` of `total` outcomes (None: unknown); one per row, metric and judge."""
+        """Handle a resumed run with `there` of `total` outcomes (None: unknown); one per row, metric and judge."""
 
     def on_check(self) -> None:
-        """Hear that the files of several judges are checked before the first one is loaded."""
+        """Handle the check of several judges' files before the first one is loaded."""
 
     def on_load(self, judge: str | None) -> None:
-        """Hear that a judge is loaded now; None: the workers of a cluster load it."""
+        """Handle the start of loading a judge; None: the workers of a cluster load it."""
 
     def on_loaded(self, judge: Judge) -> None:
-        """Hear that a judge is there."""
+        """Handle a loaded judge."""
 
     def on_steps(self, metric: Metric, tokens: int) -> None:
-        """Hear how many tokens of a metric's evaluation steps a judge has written; 0 when it begins."""
+        """Handle progress in writing a metric's evaluation steps: tokens so far, 0 at the start."""
 
     def on_score(self, judge: str, total: int | None, there: int, done: int) -> None:
-        """Hear that a judge begins to score: `done` of `total` outcomes are finished, `there` by an earlier run."""
+        """Handle the start of scoring: `done` of `total` outcomes are finished, `there` of them by an earlier run."""
 
     def on_progress(self, done: int) -> None:
-        """Hear how many outcomes are finished."""
+        """Handle progress: `done` outcomes are finished."""
 
     def on_write(self) -> None:
-        """Hear that every row has its outcome, and that results are written now."""
+        """Handle the start of writing results, after every row has its outcome."""
 
     def should_stop(self) -> bool:
-        """Say whether to stop after the current batch; asked often."""
+        """Return whether to stop after the current batch; called often."""
         return False

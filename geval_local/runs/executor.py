@@ -1,4 +1,4 @@
-"""The executor: windows of rows, read and tokenized ahead of the model; what is missing is executed, unit by unit."""
+"""The executor: windows of rows, read and tokenized ahead of the model; missing outcomes are computed unit by unit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Window:
     Attributes
     ----------
     number : int
-        From 0.
+        Number of the window, from 0.
     first : int
         Index of its first row, from 0.
     samples : list of Sample
@@ -54,14 +54,14 @@ class Window:
 
     @property
     def stop(self) -> int:
-        """Index of the row after its last."""
+        """Index of the row after the window's last."""
         return self.first + len(self.samples)
 
 
 def read_windows(
     samples: Iterable[Sample], rows: int, preparers: Sequence[Preparer | None], done: Callable[[int, int, int], bool]
 ) -> Iterator[Window]:
-    """Cut the input into windows and prepare what is missing.
+    """Cut the input into windows and prepare rows without an outcome.
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def read_windows(
 
 
 def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, None]:
-    """Iterate in a thread of its own, at most `depth` finished items ahead of the consumer.
+    """Iterate in a separate thread, at most `depth` finished items ahead of the consumer.
 
-    What the iterable raises is raised here, in its place. Closing the generator ends the thread.
+    Exceptions of the iterable are raised here, in order. Closing the generator ends the thread.
     """
     finished: queue.Queue[tuple[str, object]] = queue.Queue(maxsize=depth)
     stop = threading.Event()
@@ -108,7 +108,7 @@ def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, 
                 if not put("item", item):
                     return
             put("end", None)
-        except BaseException as error:  # whatever it is belongs to the consumer
+        except BaseException as error:  # any exception is passed to the consumer
             put("error", error)
 
     thread = threading.Thread(target=work, name="geval-local reader", daemon=True)
@@ -128,7 +128,7 @@ def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, 
 
 
 class Worker:
-    """Does one judge's work.
+    """Executor of one judge's windows.
 
     What a store calls a row is a form here: row `r` of the input has the forms ``r * forms`` and those after it, where
     a metric looks at a sample more than once (see `geval_local.questions.looks`).
@@ -142,9 +142,9 @@ class Worker:
     Parameters
     ----------
     store : Store or MemoryStore
-        Takes the outcomes.
+        Destination of the outcomes.
     cache : OutcomeCache or None
-        Asked before a window is planned, and told what the judge said.
+        Looked up before a window is planned, and extended by the judge's outcomes.
     judge : Judge
         The judge.
     number : int
@@ -152,7 +152,7 @@ class Worker:
     advance : callable
         Called with the number of outcomes finished.
     should_stop : callable
-        Asked after every pack. A unit that is not finished then is lost, one that is was committed.
+        Called after every pack. On a stop, finished units are committed and an unfinished one is lost.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ class Worker:
         Raises
         ------
         Interrupted
-            If the run is to stop; everything finished is committed.
+            If the run should stop; everything finished is committed.
         OutputError
-            If the store cannot take more.
+            If the store cannot be written.
         """
         store, number, rows = self._store, self._number, len(window.samples)
         forms = {metric: len(entries) // max(1, rows) for metric, entries in zip(metrics, prepared, strict=True)}
@@ -300,7 +300,7 @@ class Worker:
 
 
 def _fits(outcome: Outcome, entry: Prepared) -> bool:
-    """Whether a cached outcome has as many figures as the form has labels; a damaged cache may say otherwise."""
+    """Whether a cached outcome has one figure per label of the form; false for a damaged cache."""
     logprobs, request = outcome.label_logprobs, entry.request
     return logprobs is not None and request is not None and len(logprobs) == request.trie.labels
 

@@ -1,4 +1,4 @@
-"""Export: the rows of a run as files, whole or not at all."""
+"""Export: the rows of a run as files, written atomically."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPORT_FORMATS = ("jsonl", "csv", "parquet")
 
 
 class Exporter:
-    """Write rows in every format of a run; use it as a context manager.
+    """Writer of rows in every format of a run; a context manager.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Exporter:
     Raises
     ------
     OutputError
-        If a file cannot be written. Nothing half-written is left.
+        If a file cannot be written. No partial file is left.
     """
 
     def __init__(self, run: Run) -> None:
@@ -50,7 +50,7 @@ class Exporter:
 
     @property
     def files(self) -> list[Path]:
-        """Where the rows go."""
+        """The files that are written."""
         directory = self._run.directory
         formats = self._run.manifest.settings.formats
         stem = self._run.manifest.settings.stem
@@ -63,7 +63,7 @@ class Exporter:
         return self
 
     def _open(self, file: Path) -> ResultWriter:
-        # What is moved out of the directory to the place that the user named follows the user's umask.
+        # Files moved from the directory to a path that the user named follow the user's umask.
         settings = self._run.manifest.settings
 
         def claim(whole: Path) -> None:
@@ -92,14 +92,14 @@ class Exporter:
 
 
 def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
-    """Bring the results of a finished run to where they were asked for.
+    """Deliver the results of a finished run to the requested place.
 
-    In the simple form the file takes the place of the output in one step.
+    For a run with an output file, the result replaces the output atomically.
 
     Returns
     -------
     list of Path
-        Where the results are.
+        The result files.
     """
     output = _output_of(run)
     run.finish([file.name for file in files] if output is None else [output.name])
@@ -107,12 +107,12 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
         return list(files)
     if output.is_symlink() or (output.exists() and not _may_be_replaced(run, output)):
         raise OutputError(
-            f"{output} came to be, or was changed, while this run was at work",
+            f"{output} was created or changed during this run",
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
     check_description(output)
     try:
-        # From here to the end the results have no description rather than another run's.
+        # From here on the results rather have no description than another run's.
         manifest_path(output).unlink(missing_ok=True)
         os.replace(files[0], output)
     except OSError as error:
@@ -123,7 +123,7 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
 
 
 def _output_of(run: Run) -> Path | None:
-    """Name the file of the simple form, which is beside the run directory and nowhere else."""
+    """Return the output file of a run without its own directory, which is always beside the run directory."""
     name = run.manifest.settings.output
     return None if name is None or run.directory is None else run.directory.parent / name
 
@@ -134,7 +134,7 @@ def _may_be_replaced(run: Run, output: Path) -> bool:
 
 
 def describe(run: Run, file: Path, description: Manifest) -> None:
-    """Write what says what a result file's scores are, beside it."""
+    """Write the manifest beside a result file."""
     description = replace(description, results_sha256=file_sha256(file))
     if run.manifest.settings.output is not None:
         write_manifest(file, description)
@@ -143,7 +143,7 @@ def describe(run: Run, file: Path, description: Manifest) -> None:
 
 
 def clear_away(run: Run) -> None:
-    """Remove the directory of a run in the simple form, whose output is whole."""
+    """Remove the run directory beside an output file that is complete."""
     if run.manifest.settings.output is not None and run.directory is not None:
         run.store.close()
         remove_run(run.directory, run.manifest)

@@ -1,4 +1,4 @@
-"""Files of a run: what identifies its input, and what is left of its own when a process dies."""
+"""Files of a run: the input's identity, and leftovers of a dead process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Record(BaseModel):
-    """A part of a manifest: unknown keys are refused, and so is a value of another type."""
+    """A part of a manifest: unknown keys and values of the wrong type are rejected."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, strict=True)
 
@@ -34,15 +34,15 @@ class InputFile(Record):
     path : str
         Absolute path.
     name : str
-        Its last part.
+        Last part of the path.
     sha256 : str
         Hash of the content.
     bytes, lines : int
         Size, and number of line ends, which for JSONL is about the number of rows.
     changed : int
-        Time of the last change, nanoseconds: tells at no cost that a file was written to during a run.
+        Time of the last change in nanoseconds: a cheap check for writes during a run.
     rows : int or None
-        Rows read; None until the first pass is through.
+        Rows read; None until the first pass is finished.
     """
 
     path: Annotated[str, Field(min_length=1)]
@@ -90,19 +90,19 @@ def fingerprint_input(path: Path) -> InputFile:
 
 
 def check_unchanged(known: InputFile, *, through: bool = False) -> None:
-    """Make sure that nobody has written to an input since its fingerprint was taken.
+    """Check that an input has not changed since its fingerprint was taken.
 
     Parameters
     ----------
     known : InputFile
-        What was found then.
+        The earlier fingerprint.
     through : bool
-        Whether it has been read to its end, so that it may be gone.
+        Whether it was already read to the end, so that it may have been removed.
 
     Raises
     ------
     DataError
-        If it is gone, cannot be looked at, or has another size or time.
+        If it is missing, inaccessible, or has another size or time.
     """
     try:
         status = Path(known.path).stat()
@@ -110,7 +110,7 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
         if through:
             return
         raise DataError(
-            f"there is no file {known.path}", hint="Put the input back; what is scored already is kept."
+            f"there is no file {known.path}", hint="Put the input back; finished scores are kept."
         ) from None
     except OSError as error:
         raise DataError(f"cannot read {known.path}: {error.strerror}") from error
@@ -122,7 +122,7 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether there is a regular file of that name itself, and not a link to one."""
+    """Whether a path is a regular file and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -130,7 +130,7 @@ def is_plain_file(path: Path) -> bool:
 
 
 def sweep(directory: Path, run: str) -> None:
-    """Remove files that a dead process of a run left half-written: their names carry the run's identifier."""
+    """Remove partial files left by a dead process of a run; their names contain the run's identifier."""
     if directory.is_symlink() or not directory.is_dir():
         return
     for path in directory.iterdir():

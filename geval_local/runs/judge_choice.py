@@ -1,4 +1,4 @@
-"""Which judge a run asks, and how it is loaded: what a manifest keeps of it."""
+"""The choice of a judge and its load options, as recorded in a manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JudgeChoice:
     name : str or None
         A name in models.yaml, a directory, or a hub id in the local cache; None is the default judge.
     models_file : Path or None
-        A models file of the user's own.
+        The user's own models file.
     adapter, style, device, device_map, dtype, attention, quantization, batch_tokens, engine, trust_remote_code
         See `geval_local.Judge.load`.
     """
@@ -51,7 +51,7 @@ class JudgeChoice:
         return Judge.load(**asdict(self))
 
     def label(self) -> str:
-        """Name the judge as results do; one that is not here, as it was asked for."""
+        """Return the judge's name in results; for a missing judge, the name as given."""
         from geval_local.models.registry import load_registry
 
         try:
@@ -60,19 +60,19 @@ class JudgeChoice:
             return self.name or load_registry(self.models_file).default
 
     def entry(self) -> JudgeEntry:
-        """Find its entry, without weights."""
+        """Find the judge's entry, without loading weights."""
         from geval_local.models.registry import find_judge
 
         entry = find_judge(self.name, self.models_file, adapter=self.adapter)
         return entry if self.style is None else entry.model_copy(update={"style": self.style})
 
     def check(self) -> None:
-        """Check that the judge can be loaded, as far as that shows without its weights: files, tokenizer, options.
+        """Check that the judge can be loaded, without reading its weights: files, tokenizer, options.
 
         Raises
         ------
         GevalError
-            As by `load`.
+            As for `load`.
         """
         from geval_local.models.load import LoadOptions, check_judge
 
@@ -80,7 +80,7 @@ class JudgeChoice:
         check_judge(self.entry(), LoadOptions(**{name: value for name, value in asdict(self).items() if name in names}))
 
     def record(self) -> dict[str, Any]:
-        """Write the choice as plain values for a manifest; what is as by default is left out."""
+        """Return the choice as plain values for a manifest, without defaults."""
         return {
             key: str(value.resolve()) if isinstance(value, Path) else value
             for key, value in asdict(self).items()
@@ -94,7 +94,7 @@ class JudgeChoice:
         Raises
         ------
         OutputError
-            If this version does not know how the judge was loaded.
+            If this version does not know a load option.
         """
         paths = {key: Path(record[key]) for key in ("models_file", "adapter") if record.get(key) is not None}
         try:
@@ -123,12 +123,12 @@ def choices_of(given: Any) -> tuple[list[JudgeChoice], dict[int, Judge]]:
 
 
 def labels_of(choices: Sequence[JudgeChoice]) -> list[str]:
-    """Name judges as results do: by their names, and by what sets them apart where one is asked twice.
+    """Return the judges' names in results: plain names, plus the distinguishing options if one is used twice.
 
     Raises
     ------
     ConfigurationError
-        If nothing sets two of them apart.
+        If two of them are identical.
     """
     names = [choice.label() for choice in choices]
     labels = [
@@ -144,7 +144,7 @@ def labels_of(choices: Sequence[JudgeChoice]) -> list[str]:
 
 
 def _differing(choice: JudgeChoice, choices: Sequence[JudgeChoice]) -> list[str]:
-    """List the options of a judge that are not those of all others."""
+    """List the options in which a judge differs from others."""
     names = [field.name for field in fields(JudgeChoice) if field.name not in ("name", "models_file")]
     return [
         f"{name.replace('_', '-')}={getattr(choice, name)}"

@@ -1,4 +1,4 @@
-"""The manifest of a run: the whole configuration, what it reads, what judged it, and what came of it."""
+"""The manifest of a run: the whole configuration, its input, judges and results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "geval-local run"
-#: 2: has a checksum and names the files that the run made.
+#: 2: has a checksum and lists the files that the run made.
 SCHEMA_VERSION = 2
 _REMEDY = (
     "Put back the manifest as geval-local wrote it; or score into another directory, or delete this one yourself and "
@@ -68,9 +68,9 @@ def _checked_estimator(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked_name(name: str) -> str:
-    """Refuse what would lead out of the directory that the name is meant in."""
+    """Reject names that would lead out of their directory."""
     if name in {"", ".", ".."} or "\0" in name or Path(name).name != name:
-        raise ValueError(f"{name!r} is no name of a file")
+        raise ValueError(f"{name!r} is not a file name")
     return name
 
 
@@ -128,24 +128,24 @@ class EvaluationRecord(Record):
 
 
 class Settings(Record):
-    """What the user asked for.
+    """The user's settings.
 
     Attributes
     ----------
     window : int
-        Rows that are gathered and planned together.
+        Rows that are read and planned together.
     limit : int or None
-        Score the first rows only.
+        Number of rows to score; None for all.
     estimator : dict
         Fields of `Estimator`.
     threshold : float or None
         Overrides the metrics' own.
     use_cache : bool
-        Whether figures of earlier runs are taken over.
+        Whether figures of earlier runs are reused.
     formats : list of str
-        What is exported: jsonl, csv, parquet.
+        Export formats: jsonl, csv, parquet.
     output : str or None
-        Name of the simple form's file, which stands beside the run directory; the result is moved there at the end.
+        Name of the output file, if given; it is beside the run directory, and the result is moved there at the end.
     metrics : list of dict
         The metrics' definitions as given; of questions, their forms, see `geval_local.runs.asked`.
     metric_names : list of str
@@ -153,15 +153,15 @@ class Settings(Record):
     calibrations : list of str
         Files of calibrations that are applied to the scores.
     distributed : str or None
-        What the run is spread over: ``ray``.
+        Distribution of the run: ``ray``.
     workers : int or None
-        How many workers it has there.
+        Number of workers.
     address : str or None
-        The cluster; None for one of this machine's own.
+        Address of the cluster; None for a local one.
     fields : dict of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     columns : list of str or None
-        What CSV results hold; None for the default.
+        Columns of CSV results; None for the default.
     csv_safe : bool
         Whether CSV cells that a spreadsheet would execute are neutralised.
     group_by : str or None
@@ -211,16 +211,16 @@ class Settings(Record):
 
 
 class JudgeRecord(Record):
-    """One judge of a run, as it was when it began.
+    """One judge of a run, as it was when the run started.
 
     Attributes
     ----------
     name : str
         Name as given; results of several judges are keyed by it.
     choice : dict
-        How it is loaded.
+        Load options.
     fingerprint, engine : str or None
-        Content of its weights, and what runs it; None until it has been loaded.
+        Content fingerprint of its weights, and its engine; None until it has been loaded.
     batch_tokens : int or None
         The token budget of the plan.
     signatures : dict of str to str
@@ -242,28 +242,28 @@ class JudgeRecord(Record):
 
 
 class Manifest(Record):
-    """Everything about a run that is not an outcome.
+    """Everything about a run except its outcomes.
 
     Attributes
     ----------
     run : str
         Identifier, also in the store.
     version : str
-        Of geval-local.
+        Version of geval-local.
     started, ended : str
         UTC, ISO 8601; `ended` is None until the results are written.
     input, settings, judges
-        See there.
+        See `InputFile`, `Settings`, `JudgeRecord`.
     results : dict of str to dict
         Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
     files : list of str
-        Names of the results.
+        Names of the result files.
     made : dict of str to list of str
-        What the run made in its directory, relative to it, written down before it is made -> SHA-256 of what it may
-        hold, none for what changes all the time. Nothing else in the directory is ever replaced or removed; parts of a
-        distributed run say of themselves whose they are.
+        Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed
+        contents, none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a
+        distributed run contain their run's identifier.
     replaces : str or None
-        SHA-256 of the output file that was there when the run began, and that it may replace.
+        SHA-256 of the output file that existed when the run started and that it may replace.
     """
 
     format: Literal["geval-local run"] = "geval-local run"
@@ -304,16 +304,16 @@ class Manifest(Record):
 
     @classmethod
     def new(cls, file: InputFile, settings: Settings, judges: list[JudgeRecord]) -> Manifest:
-        """Begin a run."""
+        """Create the manifest of a new run."""
         return cls(run=secrets.token_hex(8), started=now(), input=file, settings=settings, judges=judges)
 
     def differences(self, other: Manifest) -> list[str]:
-        """Say what another configuration changes of what the outcomes depend on; empty if nothing.
+        """List the differences of another configuration that affect outcomes; empty if there are none.
 
         Parameters
         ----------
         other : Manifest
-            The configuration that is asked for now; `self` is the one on record.
+            The requested configuration; `self` is the recorded one.
         """
         found = []
         if self.input.sha256 != other.input.sha256:
@@ -372,7 +372,7 @@ def _metric_differences(before: list[dict[str, Any]], after: list[dict[str, Any]
         return [f"metrics were {', '.join(names[0])}, are {', '.join(names[1])}"]
     found = []
     for one, two in zip(before, after, strict=True):
-        # The threshold is applied to outcomes afterwards; everything else is in them.
+        # The threshold is applied to outcomes afterwards; everything else affects them.
         keys = [key for key in dict.fromkeys([*one, *two]) if key != "threshold" and one.get(key) != two.get(key)]
         if keys:
             found.append(f"metric {one['name']}: changed in {', '.join(keys)}")
@@ -380,17 +380,17 @@ def _metric_differences(before: list[dict[str, Any]], after: list[dict[str, Any]
 
 
 def definition(metric: Metric) -> dict[str, Any]:
-    """Write a metric as plain values that `Metric.model_validate` reads back."""
+    """Return a metric as plain values that `Metric.model_validate` reads back."""
     return metric.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
 
 
 def now() -> str:
-    """UTC date and time, ISO 8601, in seconds."""
+    """Return the UTC date and time in ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a run directory, in one step, with a checksum over all that it says.
+    """Write the manifest of a run directory, atomically, with a checksum over its content.
 
     Raises
     ------
@@ -409,12 +409,12 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a run directory; None if there is none of this tool's.
+    """Read the manifest of a run directory; None if there is none by this tool.
 
     Raises
     ------
     OutputError
-        If it is damaged, was edited, is of another version, or belongs to another place.
+        If it is damaged, was edited, was written by another version, or belongs to another directory.
     """
     path = directory / MANIFEST_NAME
     record = _claimed(path)
@@ -433,7 +433,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         problems = [str(error)]
         if isinstance(error, ValidationError):
             problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3]]
-        raise OutputError(f"{path} is no manifest of a run: {'; '.join(problems)}", hint=_REMEDY) from error
+        raise OutputError(f"{path} is not a run manifest: {'; '.join(problems)}", hint=_REMEDY) from error
     output = manifest.settings.output
     if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
         raise OutputError(
@@ -444,7 +444,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def is_claimed(directory: Path) -> bool:
-    """Whether a directory holds a manifest that says it is of this tool, whatever else is in it."""
+    """Whether a directory contains a manifest that claims to be of this tool, valid or not."""
     try:
         return _claimed(directory / MANIFEST_NAME) is not None
     except OutputError:
@@ -452,12 +452,12 @@ def is_claimed(directory: Path) -> bool:
 
 
 def side_name(output: str) -> str:
-    """Name the run directory that stands beside an output file until that is whole."""
+    """Return the name of the run directory beside an output file, which exists until the file is complete."""
     return f".{output}.run"
 
 
 def _claimed(path: Path) -> dict[str, Any] | None:
-    """Read a manifest that is of this tool by its own word."""
+    """Read a manifest that claims to be of this tool."""
     if not is_plain_file(path):
         return None
     try:

@@ -1,6 +1,6 @@
-"""The files that a run made in its directory: written down before they are made, and all that it may replace or remove.
+"""The files that a run made in its directory: recorded before they are made; only these may be replaced or removed.
 
-Whatever else is in the directory is the user's. Nothing is written through a link, and no link is removed.
+All other files in the directory are the user's. Nothing is written through a link, and no link is removed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LOCK_NAME = ".geval-local.lock"
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Hold a directory for this process; the operating system lets go of it when the process dies, however it dies.
+    """Lock a directory for this process; the operating system releases the lock whenever the process dies.
 
     Raises
     ------
     OutputError
-        If another process holds it, or it cannot be written.
+        If another process has locked it, or it cannot be written.
     """
     path = directory / LOCK_NAME
     lock = FileLock(path, timeout=0, mode=0o600)
@@ -44,14 +44,14 @@ def hold(directory: Path) -> Iterator[None]:
         owner = _owner(path)
         raise OutputError(
             f"{directory} is in use by another process" + (f", number {owner}" if owner else ""),
-            hint="Wait for it, or give this run a directory of its own.",
+            hint="Wait for it, or give this run its own directory.",
         ) from None
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
     try:
-        with suppress(OSError):  # it is only told to others
+        with suppress(OSError):  # it only informs other processes
             path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
@@ -59,7 +59,7 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def _owner(path: Path) -> str:
-    """Read which process holds a directory; empty if that is not known."""
+    """Return the process that has locked a directory; empty if unknown."""
     with suppress(OSError, ValueError):
         text = path.read_bytes()[:20].decode("ascii").strip()
         return text if text.isdigit() else ""
@@ -67,7 +67,7 @@ def _owner(path: Path) -> str:
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """List what a process leaves that died before its run had a manifest: the lock, and half a manifest."""
+    """List leftovers of a process that died before its run had a manifest: the lock and a partial manifest."""
     found = []
     for path in directory.iterdir():
         is_lock = path.name == LOCK_NAME and is_plain_file(path) and path.stat().st_size <= 20
@@ -78,14 +78,14 @@ def leftovers(directory: Path) -> list[Path]:
 
 
 class OwnFiles:
-    """What a run may replace and remove in its directory.
+    """The files that a run may replace and remove in its directory.
 
     Parameters
     ----------
     directory : Path
         The run directory.
     manifest : Manifest
-        Names what the run made; takes what is made from now on.
+        Record of the files made so far; extended by later files.
     """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
@@ -93,12 +93,12 @@ class OwnFiles:
         self._manifest = manifest
 
     def check(self, names: Iterable[str]) -> None:
-        """Make sure that files may be written: they are not there, or as this run made them.
+        """Check that files may be written: they do not exist, or are as this run made them.
 
         Raises
         ------
         OutputError
-            If there is a file of that name that this run did not make.
+            If a file of that name was not made by this run.
         """
         for name in names:
             path = self._directory / name
@@ -106,29 +106,29 @@ class OwnFiles:
                 raise OutputError(f"{path} is a link, and no run makes links", hint="Move it to another place.")
             if path.exists() and not self._is_own(name):
                 raise OutputError(
-                    f"{path} is there, and is not as this run made it",
+                    f"{path} exists, and is not as this run made it",
                     hint="Move it to another place, then try again; nothing was changed.",
                 )
 
     def claim(self, name: str, *digests: str) -> None:
-        """Write down that the run makes a file, before it does.
+        """Record a file before the run makes it.
 
         Parameters
         ----------
         name : str
-            Relative to the directory.
+            Path relative to the directory.
         *digests : str
-            SHA-256 of what is to be in it; none for a file that changes all the time.
+            SHA-256 of its future content; none for a file that keeps changing.
         """
         self.check([name])
         known = self._manifest.made.get(name, [])
-        made = list(dict.fromkeys([*known, *digests]))  # the one there, and the one to come
+        made = list(dict.fromkeys([*known, *digests]))  # the existing content, and the new one
         if known != made or name not in self._manifest.made:
             self._manifest.made = {**self._manifest.made, name: made}
             write_manifest(self._directory, self._manifest)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run's.
+        """Write a text file of the run.
 
         Raises
         ------
@@ -147,19 +147,19 @@ class OwnFiles:
             ) from error
 
     def sweep(self) -> None:
-        """Remove half-written files of a process that died."""
+        """Remove partial files of a dead process."""
         sweep(self._directory, self._manifest.run)
         for folder in (STEPS_NAME, PARTS_NAME):
             sweep(self._directory / folder, self._manifest.run)
 
     def forget(self) -> None:
-        """Write down that the run has not begun: should this process die while it removes it, the next one goes on."""
+        """Record that the run has not begun, so that the next process can continue an interrupted removal."""
         judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in self._manifest.judges]
-        with suppress(OutputError):  # on a full disk; removing makes room
+        with suppress(OutputError):  # on a full disk; the removal makes room
             write_manifest(self._directory, self._manifest.model_copy(update={"judges": judges}))
 
     def remove(self) -> None:
-        """Remove what the run made, as far as nobody changed it, but for the manifest."""
+        """Remove the unmodified files of the run, except the manifest."""
         self.sweep()
         for name in self._manifest.made:
             if self._is_own(name):
@@ -167,17 +167,17 @@ class OwnFiles:
                     (self._directory / name).unlink()
         if not (self._directory / STEPS_NAME).is_symlink():
             with suppress(OSError):
-                (self._directory / STEPS_NAME).rmdir()  # stays while there is anything else in it
+                (self._directory / STEPS_NAME).rmdir()  # stays if it contains anything else
 
     def remove_manifest(self) -> None:
-        """Remove the manifest, unless there are other files: without it the directory would be refused for them."""
+        """Remove the manifest, unless there are other files: without it the directory would be rejected."""
         with suppress(OSError):
             others = {path.name for path in self._directory.iterdir()} - {MANIFEST_NAME}
             if not others - {path.name for path in leftovers(self._directory)}:
                 (self._directory / MANIFEST_NAME).unlink()
 
     def _is_own(self, name: str) -> bool:
-        """Whether a file is there as the run made it."""
+        """Whether a file exists as the run made it."""
         path = self._directory / name
         if not is_plain_file(path) or name not in self._manifest.made:
             return False

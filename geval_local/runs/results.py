@@ -1,4 +1,4 @@
-"""Where the results of a run are: every verb takes a run directory in the place of its result file."""
+"""Result files of runs: every command accepts a run directory in place of its result file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["result_file"]
 
 
 def result_file(path: str | Path) -> Path:
-    """Name the result file that is meant by a path.
+    """Return the result file for a path.
 
     Parameters
     ----------
@@ -22,13 +22,13 @@ def result_file(path: str | Path) -> Path:
     Returns
     -------
     Path
-        The path itself unless it is a directory; then the first file that the run has exported and that is still there,
-        CSV last: it need not hold every column.
+        The path itself unless it is a directory; then the first exported file that still exists,
+        CSV last, because it may lack columns.
 
     Raises
     ------
     DataError
-        If a directory holds no run, one that is not finished, or one whose files are gone.
+        If a directory contains no run, or one that is not finished or whose files are missing.
     OutputError
         If its manifest is damaged.
     """

@@ -1,4 +1,4 @@
-"""A run: what it is, what is known of its judges, and its rows, scored and in input order."""
+"""A run: its manifest, the identity of its judges, and its scored rows in input order."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ ScoredRow = tuple[Sample, dict[str, Score | Answer]]
 
 
 class Identity(NamedTuple):
-    """What a judge turned out to be once it was loaded.
+    """Identity of a loaded judge.
 
     Attributes
     ----------
     fingerprint, engine : str
-        Content of its weights, and what runs it.
+        Content fingerprint of its weights, and its engine.
     batch_tokens : int
         The token budget of its plans.
     signatures : dict of str to str
@@ -72,12 +72,12 @@ def planned_names(manifest: Manifest) -> list[str]:
 
 
 def _result_key(manifest: Manifest, judge: str, metric: str) -> str:
-    """Name the results of a judge on a metric: the metric, or ``metric@judge`` with several judges."""
+    """Return the key of a judge's results on a metric: the metric, or ``metric@judge`` with several judges."""
     return metric if len(manifest.judges) == 1 else f"{metric}@{judge}"
 
 
 def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
-    """Name the files of the steps as used: ``{(judge, metric): name}``, distinct even where case does not count."""
+    """Return the file names of the steps used: ``{(judge, metric): name}``, distinct even ignoring case."""
     names: dict[tuple[str, str], str] = {}
     taken: set[str] = set()
     for judge in manifest.judges:
@@ -92,16 +92,16 @@ def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
 
 
 class Run(ABC):
-    """A run that is open; see `geval_local.runs.directory.open_run`.
+    """An open run; see `geval_local.runs.directory.open_run`.
 
     Parameters
     ----------
     manifest : Manifest
-        What the run is.
+        The run's manifest.
     store : OutcomeStore
-        What it has done.
+        Its outcomes.
     directory : Path or None
-        Where the manifest is kept; None for a run that keeps nothing.
+        Directory of the manifest; None for a run that keeps nothing.
     """
 
     def __init__(self, manifest: Manifest, store: OutcomeStore, directory: Path | None) -> None:
@@ -150,7 +150,7 @@ class Run(ABC):
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
-        """Score what is missing, judge after judge, and give out every row while the last judge is at work.
+        """Score missing rows, judge by judge, and yield every row while the last judge is scoring.
 
         Parameters
         ----------
@@ -160,18 +160,18 @@ class Run(ABC):
         advance : callable
             Called with the number of forms finished: one per row and metric, or as many as the metric has looks.
         should_stop : callable
-            Asked after every pack, in a distributed run after every shard.
+            Called after every pack; in a distributed run after every shard.
         on_judge : callable
-            Called when it is known what a judge is, before it is put to work.
+            Called when a judge's identity is known, before it scores.
         on_steps : callable
             Called while a judge writes a metric's evaluation steps, see `geval_local.steps.write_steps`.
 
         Raises
         ------
         Interrupted
-            If the run is to stop.
+            If the run should stop.
         OutputError
-            If the store fails, or a judge is not what it was when the run began.
+            If the store fails, or a judge has changed since the run started.
         DataError
             If the input cannot be read, or changes while it is read.
         """
@@ -200,21 +200,21 @@ class Run(ABC):
             yield sample, dict(zip(keys, results, strict=True))
 
     def meet(self, record: JudgeRecord, found: Identity, metrics: Sequence[Metric]) -> None:
-        """Write down what a judge is, or make sure that it is still the one that the run began with.
+        """Record the identity of a judge, or check that it is the one that the run started with.
 
         Parameters
         ----------
         record : JudgeRecord
-            Takes it; a token budget that is there already stays.
+            The record to fill in; an existing token budget is kept.
         found : Identity
-            What was loaded.
+            Identity of the loaded judge.
         metrics : sequence of Metric
-            With their final evaluation steps.
+            The metrics with their final evaluation steps.
 
         Raises
         ------
         OutputError
-            If it is another judge; the message says what changed.
+            If it is another judge; the message lists the differences.
         """
         if record.fingerprint is not None:
             changed = [] if record.engine == found.engine else [f"engine was {record.engine}, is {found.engine}"]
@@ -244,7 +244,7 @@ class Run(ABC):
 
     @property
     def own_files(self) -> OwnFiles:
-        """What the run may replace and remove in its directory."""
+        """The files that the run may replace and remove in its directory."""
         assert self.directory is not None
         return OwnFiles(self.directory, self.manifest)
 
@@ -254,7 +254,7 @@ class Run(ABC):
             write_manifest(self.directory, self.manifest)
 
     def finish(self, files: list[str]) -> None:
-        """Write down that the results are out, with their counts."""
+        """Record that the results are written, with their counts."""
         results = {}
         metrics = range(len(self.metrics))
         counts = [
@@ -272,7 +272,7 @@ class Run(ABC):
 
 
 class LocalRun(Run):
-    """A run in this process, its outcomes in a `Store`; see `Run`."""
+    """A run in this process with outcomes in a `Store`; see `Run`."""
 
     store: Store | MemoryStore
 
@@ -289,7 +289,7 @@ class LocalRun(Run):
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
-        """Score what is missing, and give out every row while the last judge is at work; see `Run.rows`."""
+        """Score missing rows, and yield every row while the last judge is scoring; see `Run.rows`."""
         last = len(self.manifest.judges) - 1
         for number, record in enumerate(self.manifest.judges):
             judge = None if record.complete else load(record)
@@ -317,7 +317,7 @@ class LocalRun(Run):
         advance: Callable[[int], object],
         should_stop: Callable[[], bool],
     ) -> Iterator[Window]:
-        """Go through the input once, with one judge; windows come out with all their outcomes committed."""
+        """Score the input with one judge; yield windows after all their outcomes are committed."""
         check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
         counts = self.store.counts(number, [settings.window * metric.forms for metric in self.metrics])
@@ -355,7 +355,7 @@ class LocalRun(Run):
         self.save()
 
     def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
-        """Write down what a judge is, or make sure that it is still the one that the run began with."""
+        """Record the identity of a judge, or check that it is the one that the run started with."""
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
         estimator = Estimator(**self.manifest.settings.estimator)
         signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
@@ -366,7 +366,7 @@ class LocalRun(Run):
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
 
     def _with_steps(self, record: JudgeRecord, judge: Judge, metric: Metric, on_steps: OnSteps) -> Metric:
-        """Give a metric the steps that this run began with."""
+        """Return a metric with the steps that this run started with."""
         if metric.name not in record.definitions or not metric.needs_steps:
             return judge.with_steps(metric, on_steps=on_steps)
         used = Metric.model_validate(record.definitions[metric.name])

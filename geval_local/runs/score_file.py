@@ -1,12 +1,12 @@
-"""Durable scoring: the rows of a file in, results on disk, resumable. The command line is a thin caller of this.
+"""Durable scoring: rows of a file in, results on disk, resumable. The command line is a thin caller of this module.
 
 ::
 
     result = score_file("data.jsonl", ["summarization/coherence"], "nano", "runs/first/")
     result = resume("runs/first/")              # after an interruption, or to apply another threshold
 
-A run checks its input and its output before it loads a judge, commits what is finished unit by unit, and writes the
-results when every row has its outcome. `RunEvents` tells a caller what it is doing and asks whether to stop.
+A run checks its input and output before it loads a judge, commits finished units, and writes the
+results when every row has its outcome. `RunEvents` reports progress to the caller and lets it stop the run.
 """
 
 from __future__ import annotations
@@ -70,27 +70,27 @@ def score_file(
     load: Callable[[JudgeChoice], Judge] = lambda choice: choice.load(),
     events: RunEvents | None = None,
 ) -> RunResult:
-    """Score a file; the figures are those of `Judge.score_many`, to the last bit.
+    """Score a file; the figures are bit-identical to those of `Judge.score_many`.
 
     Parameters
     ----------
     file : path
         JSONL, JSON, CSV or Parquet; one sample per row.
     metrics : Metric, str, or sequence of them
-        What to rate: metrics, or the names and files that `Metric.load` takes.
+        The metrics, or their names or files as for `Metric.load`.
     judges : Judge, JudgeChoice, str, None, or sequence of them
-        Who rates: loaded judges, judges to be loaded, or their names. None is the default judge.
+        The judges: loaded ones, ones to load, or their names. None is the default judge.
     output : path, optional
-        A .jsonl, .csv or .parquet file; or a directory for the run, new, empty, or that of the same run, which is then
-        gone on with. None keeps nothing.
+        A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
+        continued. None keeps nothing.
     formats : sequence of str
-        What a run directory exports: jsonl (the default), csv, parquet.
+        Export formats of a run directory: jsonl (the default), csv, parquet.
     estimator : Estimator, optional
         Exact expectation when absent.
     threshold : float, optional
         The score that passes, on the metrics' scale; overrides the metrics' own.
     limit : int, optional
-        Score the first rows only.
+        Number of rows to score; all when absent.
     fields : mapping of str to str, optional
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     columns : sequence of str, optional
@@ -98,19 +98,19 @@ def score_file(
     csv_safe : bool
         Whether texts in CSV results that a spreadsheet would execute are neutralised.
     window : int, optional
-        Rows that are gathered to share their texts; 4096 when absent.
+        Rows that are planned together to share their texts; 4096 when absent.
     use_cache : bool
-        Whether figures of earlier runs are taken over.
+        Whether figures of earlier runs are reused.
     retry_errors : bool
         Whether rows without a score are scored again.
     overwrite : bool
-        Leave to replace a file that is no result of this tool, or a run of another configuration.
+        Whether to replace a file that this tool did not write, or a run with another configuration.
     calibrations : mapping of Path to (str, Calibrator), optional
         File of a calibration -> its metric, and the map.
     distributed : {"ray"}, optional
-        Spread the run over a Ray cluster, with so many `workers`, at that `address`.
+        Distribute the run over a Ray cluster with `workers` workers, at `address`.
     metric_names : sequence of str
-        How the metrics were named by the user, for the record; taken from `metrics` when absent.
+        The user's names of the metrics, for the record; taken from `metrics` when absent.
     group_by : str, optional
         Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
     pairs : PairPlan, optional
@@ -121,7 +121,7 @@ def score_file(
     load : callable
         Loads a judge that is not loaded yet; runs that ask the same judge may keep it.
     events : RunEvents, optional
-        Is told what the run is doing, and may stop it.
+        Receives the progress of the run, and may stop it.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def score_file(
     GevalError
         If the input, the output or a judge cannot be used. Input and output are checked before a judge is loaded.
     Interrupted
-        If the run was stopped. Everything finished is kept; `resume` goes on with it.
+        If the run was stopped. Everything finished is kept; `resume` continues it.
     """
     from geval_local.judging import scorer
 
@@ -226,21 +226,21 @@ def resume(
     load_calibration: Callable[[Path], tuple[str, Calibrator]] | None = None,
     events: RunEvents | None = None,
 ) -> RunResult:
-    """Go on with a run where it was interrupted; everything else is as its manifest says.
+    """Continue an interrupted run with the settings of its manifest.
 
-    The results are byte for byte those of a run that was not interrupted, on the same machine, unless memory ran out:
+    On the same machine, the results equal those of an uninterrupted run byte for byte, unless memory ran out:
     then figures agree to rounding.
 
     Parameters
     ----------
     run : path
-        The run directory, or the file that the run was to write.
+        The run directory, or the run's output file.
     retry_errors : bool
         Whether rows without a score are scored again.
     load_calibration : callable, optional
-        Reads a calibration file into its metric and its map; needed where the run applies calibrations.
+        Reads a calibration file into its metric and its map; required if the run applies calibrations.
     events : RunEvents, optional
-        Is told what the run is doing, and may stop it.
+        Receives the progress of the run, and may stop it.
 
     Raises
     ------
@@ -251,7 +251,7 @@ def resume(
     """
     directory = find_run(run)
     manifest = read_run_manifest(directory)
-    assert manifest is not None  # as `find_run` has seen
+    assert manifest is not None  # checked by `find_run`
     settings = manifest.settings
     if settings.calibrations and load_calibration is None:
         raise ConfigurationError(
@@ -261,7 +261,7 @@ def resume(
     calibrations: dict[str, Calibrator] = {}
     if load_calibration is not None:
         calibrations = dict(load_calibration(Path(one)) for one in settings.calibrations)
-    # A run writes beside its own directory, wherever that may have been moved to.
+    # A run writes beside its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
     return complete(target, None, calibrations, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)

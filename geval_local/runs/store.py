@@ -1,7 +1,7 @@
 """The store of a run: every finished row, committed unit by unit, in one SQLite file.
 
-Contract: a row that was committed is never changed, except that ``--retry-errors`` takes rows without a score back. A
-process may die at any moment; what was committed is there, and nothing else is. Rows are numbered from 0 in the order
+Contract: a committed row is never changed, except that ``--retry-errors`` removes unscored rows. A
+process may die at any moment; the store then contains exactly the committed rows. Rows are numbered from 0 in the order
 of the input, judges and metrics in the order of the manifest.
 """
 
@@ -60,18 +60,18 @@ _MIGRATIONS: tuple[Migration, ...] = (
         ),
     ),
 )
-#: The columns that hold an outcome, in the order of `to_columns`.
+#: The columns of an outcome, in the order of `to_columns`.
 _COLUMNS = "logprobs, other, prompt_tokens, dropped_tokens, sample_key, error"
-#: A power cut loses what was committed in the last so many seconds; a process that dies loses nothing committed.
+#: A power cut loses the commits of this many last seconds; a dying process loses no commits.
 SYNC_SECONDS = 1.0
-#: Rows that one statement inserts, where there are as many. SQLite takes 999 values at least.
+#: Rows inserted per statement, if there are that many. SQLite allows at least 999 values.
 _ROWS_AT_ONCE = 32
 _INSERT = f"INSERT OR IGNORE INTO outcomes (judge, metric, row, origin, {_COLUMNS}) VALUES"
 _MARKS = "(?,?,?,?,?,?,?,?,?,?)"
 
 
 class Origin:
-    """Where an outcome came from."""
+    """Origin of an outcome."""
 
     MODEL = 0
     CACHE = 1
@@ -79,17 +79,17 @@ class Origin:
 
 
 class PlanRecord(NamedTuple):
-    """Tokens of the prompts of a window, and tokens that go through the model for them."""
+    """Prompt tokens of a window, and tokens computed for them."""
 
     prompt_tokens: int
     planned_tokens: int
 
 
 class OutcomeStore(Protocol):
-    """What a run needs of the place where its outcomes are kept: a `Store`, a `MemoryStore`, or a cluster's parts."""
+    """The interface of stores for a run's outcomes: a `Store`, a `MemoryStore`, or a cluster's parts."""
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """Read the outcomes of rows `first` up to, but not including, `stop`; by row."""
+        """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
         ...
 
     def totals(self, judge: int, metric: int) -> dict[str, int]:
@@ -97,11 +97,11 @@ class OutcomeStore(Protocol):
         ...
 
     def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Make rows without a score missing again; return how many there were."""
+        """Delete unscored rows so that they are scored again; return their number."""
         ...
 
     def is_empty(self) -> bool:
-        """Whether no row is finished."""
+        """Whether there are no finished rows."""
         ...
 
     def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
@@ -109,21 +109,21 @@ class OutcomeStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 
 class Store:
-    """Outcomes of a run; use it as a context manager.
+    """Outcomes of a run; a context manager.
 
     Parameters
     ----------
     path : Path
         The file.
     run : str
-        The run's own identifier. A new file takes it, an existing one must have it.
+        The run's own identifier. It is written to a new file and must match an existing one.
     is_new : bool
-        Whether the file is to be created.
+        Whether to create the file.
 
     Raises
     ------
@@ -172,8 +172,8 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
-        with suppress(sqlite3.Error):  # a full disk does not let the log be folded in; it stays beside the file
+        """Close the file."""
+        with suppress(sqlite3.Error):  # on a full disk the log cannot be merged; it stays beside the file
             self._connection.close()
 
     def begin_window(
@@ -210,14 +210,14 @@ class Store:
     def _insert(self, judge: int, rows: Iterable[tuple[int, int, int, Outcome]]) -> None:
         records = [(judge, metric, row, origin, *to_columns(outcome)) for metric, row, origin, outcome in rows]
         together = len(records) - len(records) % _ROWS_AT_ONCE
-        # SQLite gives the interpreter up at every step; many rows in a step leave the reader fewer times to take it.
+        # SQLite releases the interpreter lock at every step; with many rows per step the reader takes it less often.
         for start in range(0, together, _ROWS_AT_ONCE):
             values = [value for record in records[start : start + _ROWS_AT_ONCE] for value in record]
             self._connection.execute(f"{_INSERT} {', '.join([_MARKS] * _ROWS_AT_ONCE)}", values)
         self._connection.executemany(f"{_INSERT} {_MARKS}", records[together:])
 
     def sync(self) -> None:
-        """Bring what was committed to the disk itself, so that it survives a power cut."""
+        """Flush committed data to disk, so that it survives a power cut."""
         self._synced = time.monotonic()
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists():
@@ -233,7 +233,7 @@ class Store:
                 ) from error
 
     def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """Read the outcomes of rows `first` up to, but not including, `stop`; by row."""
+        """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
         with plain_errors(self.path):
             rows = self._connection.execute(
                 f"SELECT row, {_COLUMNS} FROM outcomes WHERE judge = ? AND metric = ? AND row >= ? AND row < ?",
@@ -265,7 +265,7 @@ class Store:
         Raises
         ------
         OutputError
-            If an outcome is damaged or of no judge or metric of this run, or if a row is missing.
+            If an outcome is damaged or belongs to no judge or metric of this run, or if a row is missing.
         """
         counts: dict[tuple[int, int], int] = {}
         with plain_errors(self.path):
@@ -291,10 +291,10 @@ class Store:
                         raise self._damaged(f"{lost} of {rows[metric]} rows are missing, although all were finished")
             for record in self._connection.execute("SELECT * FROM plans"):
                 if not all(isinstance(number, int) for number in record):
-                    raise self._damaged(f"a record of its plans is no record of whole numbers: {record}")
+                    raise self._damaged(f"a record of its plans is not made of whole numbers: {record}")
 
     def origins(self, judge: int, metric: int, first: int, stop: int) -> dict[int, int]:
-        """Say which rows there are, and where they came from."""
+        """Return the origin of every existing row."""
         with plain_errors(self.path):
             return dict(
                 self._connection.execute(
@@ -304,7 +304,7 @@ class Store:
             )
 
     def is_planned(self, judge: int, metric: int, window: int) -> bool:
-        """Whether `begin_window` has been called for a window."""
+        """Whether `begin_window` was called for a window."""
         with plain_errors(self.path):
             found = self._connection.execute(
                 "SELECT 1 FROM plans WHERE judge = ? AND metric = ? AND window = ?", (judge, metric, window)
@@ -324,7 +324,7 @@ class Store:
         return counts
 
     def is_empty(self) -> bool:
-        """Whether no row is finished."""
+        """Whether there are no finished rows."""
         with plain_errors(self.path):
             return self._connection.execute("SELECT 1 FROM outcomes LIMIT 1").fetchone() is None
 
@@ -343,7 +343,7 @@ class Store:
         return {name: int(value or 0) for name, value in zip(names, (*rows, *tokens), strict=True)}
 
     def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Make rows without a score missing again; return how many there were."""
+        """Delete unscored rows so that they are scored again; return their number."""
         marks = ",".join("?" * len(judges))
         with plain_errors(self.path), transaction(self._connection):
             done = self._connection.execute(
@@ -353,7 +353,7 @@ class Store:
 
 
 class MemoryStore:
-    """Outcomes of a run that keeps nothing: dictionaries in the place of a `Store`'s tables."""
+    """Outcomes of a run that keeps nothing, in dictionaries instead of tables."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int], dict[int, tuple[int, Outcome]]] = {}
@@ -413,21 +413,21 @@ class MemoryStore:
         return not any(self._rows.values())
 
     def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Take nothing back: nothing was kept."""
+        """Do nothing: no rows were kept."""
         return 0
 
     def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
         """Check nothing: nothing was read."""
 
     def sync(self) -> None:
-        """Write nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing."""
 
 
 def to_columns(outcome: Outcome) -> tuple[Any, ...]:
-    """Write an outcome: log-probabilities as little-endian float64, other tokens as JSON, the key as signed 64 bits."""
+    """Convert an outcome: log-probabilities as little-endian float64, other tokens as JSON, the key as signed int64."""
     key = outcome.sample_key
     return (
         None if outcome.label_logprobs is None else outcome.label_logprobs.astype("<f8", copy=False).tobytes(),
@@ -440,18 +440,18 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Read an outcome back.
+    """Convert columns back to an outcome.
 
     Raises
     ------
     ValueError
-        If the columns are none of `to_columns`; the message says why.
+        If the columns are not valid; the message says why.
     """
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
     if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
         raise ValueError("its log-probabilities are cut off")
     if not all(isinstance(number, int) for number in (prompt_tokens, dropped_tokens, key)):
-        raise ValueError("a count of it is no whole number")
+        raise ValueError("one of its counts is not a whole number")
     return checked_outcome(
         None if logprobs is None else np.frombuffer(logprobs, dtype="<f8"),
         other,
@@ -465,22 +465,22 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
 def checked_outcome(
     logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
 ) -> Outcome:
-    """Make an outcome of what a file says, the other tokens as JSON.
+    """Build an outcome from stored values, with the other tokens as JSON.
 
     Raises
     ------
     ValueError
-        If no judge can have said so.
+        If no judge can have produced these values.
     """
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
-    # The largest value is NaN if any is; there is no score without one finite value either.
+    # The largest value is NaN if any is; without any finite value there is no score either.
     if logprobs is not None and not (logprobs.size and -math.inf < logprobs.max() < math.inf):
-        raise ValueError("its log-probabilities are no numbers")
+        raise ValueError("its log-probabilities are not numbers")
     tokens: tuple[tuple[str, float], ...] = ()
     if other is not None:
         try:
             tokens = tuple((str(token), float(p)) for token, p in json.loads(other))
         except (TypeError, ValueError, RecursionError) as problem:
-            raise ValueError("its other tokens are no JSON") from problem
+            raise ValueError("its other tokens are not JSON") from problem
     return Outcome(logprobs, tokens, prompt_tokens, dropped_tokens, key, error)

@@ -1,4 +1,4 @@
-"""Where results go: a file, or a directory that keeps the run."""
+"""Output of a run: a file, or a directory that keeps the run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Target", "find_run", "find_target"]
 
 @dataclass(frozen=True)
 class Target:
-    """Where results go.
+    """Output of a run.
 
     Attributes
     ----------
     directory : Path or None
         The run directory; None for a run that keeps nothing.
     output : Path or None
-        The file of the simple form, which the run directory stands beside until the file is whole.
+        The output file, if given; the run directory is beside it until the file is complete.
     formats : tuple of str
         Formats of the exported files.
     stem : str
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def results(self) -> Path | None:
-        """The file that will hold the results, the first one where there are several formats."""
+        """The result file; the first one if there are several formats."""
         if self.output is not None or self.directory is None:
             return self.output
         return self.directory / export_name(self.formats[0], self.stem)
@@ -63,7 +63,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     Parameters
     ----------
     place : str or path, optional
-        As given; None keeps nothing.
+        The argument; None keeps nothing.
     formats : sequence of str
         What a run directory exports: jsonl, csv, parquet.
     stem : str
@@ -74,7 +74,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     OutputError
         If a file of that name cannot be written.
     ConfigurationError
-        If formats are asked for without a run directory.
+        If formats are given without a run directory.
     """
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
@@ -92,7 +92,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
         return Target()
     output = Path(text)
     if output.is_symlink():
-        # Written through, it would replace a file that nobody has named; replaced itself, it would be lost.
+        # Writing through the link would replace a file that the user did not name; replacing the link would lose it.
         raise OutputError(
             f"cannot write {output}: it is a link to {os.readlink(output)}", hint="Name the file that it leads to."
         )
@@ -102,7 +102,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
 
 
 def find_run(place: str | os.PathLike[str]) -> Path:
-    """Find the directory of a run: the directory itself, or the hidden one beside the file that the run was to write.
+    """Find the directory of a run: the directory itself, or the hidden one beside the run's output file.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     """
     path = Path(place)
     try:
-        # A directory holds its run itself; only a file has one beside it.
+        # A directory contains its run; only a file has one beside it.
         directory = path if path.is_dir() else side_directory(path)
         found = is_run_directory(directory)
     except (OSError, RuntimeError, ValueError) as error:
@@ -122,7 +122,7 @@ def find_run(place: str | os.PathLike[str]) -> Path:
 
 
 def _checked_place(text: str) -> str:
-    """Refuse what is no place at all, such as an unset variable of the shell."""
+    """Reject empty or invalid paths, such as an unset shell variable."""
     if not text.strip():
         raise OutputError("-o is empty", hint="Name a file or a directory, or leave -o out; is a variable unset?")
     try:

@@ -1,6 +1,6 @@
-"""Routes around one batcher per judge, with keys, limits, and no text of a request in any log.
+"""The ASGI application: routes around one batcher per judge, with keys and limits; request texts are never logged.
 
-`create_app` gives an ASGI application; ``geval-local serve`` runs it on uvicorn.
+`create_app` creates it; ``geval-local serve`` runs it on uvicorn.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["ALIAS", "create_app"]
 
 logger = logging.getLogger("geval_local.serve")
 
-#: The name that typesafe-sdk and DeepEval ask for unless told otherwise; here it is the first judge.
+#: The default model name of typesafe-sdk and DeepEval; here it means the first judge.
 ALIAS = "jev-latest"
-#: Bodies of so many bytes are read in another thread, so that others are not held up.
+#: Bodies of at least this many bytes are parsed in another thread, so that other requests are not delayed.
 LARGE = 64 << 10
-#: All bodies together may be so many times as large as one.
+#: Limit for all bodies together, as a multiple of the limit for one.
 HELD = 16
 
 #: Of one call: prompts, and characters of questions that are shown in several orders.
@@ -62,15 +62,15 @@ _Reader = Callable[[Mapping[str, Any]], "tuple[Any, list[Question], int | None]"
 
 
 def create_app(judges: Mapping[str, Judge], settings: ServeSettings | None = None) -> FastAPI:
-    """Make the application.
+    """Create the application.
 
     Parameters
     ----------
     judges : mapping of str to Judge
-        Name -> judge, at least one; the first is the default. They belong to the application from now on: each is used
-        by one thread of its own, until the application shuts down.
+        Name -> judge, at least one; the first is the default. The application owns them from now on: each is used
+        by its own thread until the application shuts down.
     settings : ServeSettings, optional
-        Key and limits.
+        API key and limits.
 
     Returns
     -------
@@ -158,7 +158,7 @@ class _Server:
         metric, samples, threshold = await _maybe_in_thread(large, scores.read_request, body)
         batcher, judge = self.batchers[name], self.judges[name]
         found = await self._wait(request, name, partial(batcher.score, metric, samples, threshold=threshold))
-        # Steps were written and pinned with the first row; the signature names them.
+        # Steps were written and pinned with the first row; the signature contains them.
         signature = await self._wait(
             request, name, partial(batcher.call, lambda: str(judge.signature(judge.with_steps(metric))))
         )
@@ -185,10 +185,10 @@ class _Server:
         status = "closing" if self.is_closing else "ready"
         return JSONResponse({"status": status, "models": list(self.judges)}, 503 if self.is_closing else 200)
 
-    # --- what routes share ------------------------------------------------------------------------------------------
+    # --- shared by routes -------------------------------------------------------------------------------------------
 
     def _guard(self, route: _Route, shape: Callable[[Refused], dict[str, Any]]) -> _Route:
-        """Let nobody in without the key, and say every refusal in the dialect's words."""
+        """Require the API key, and format every rejection for the route's dialect."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -207,7 +207,7 @@ class _Server:
 
     def _authorize(self, request: Request) -> None:
         if self._key is None:
-            # A page of the web may have its own name resolve to this machine; the browser then sends that name.
+            # A website may resolve its own name to this machine; the browser then sends that name.
             if not is_loopback(_host_name(request.headers.get("host", ""))):
                 raise Refused(
                     "without an API key this server answers to localhost only; start it with a key for other names",
@@ -215,7 +215,7 @@ class _Server:
                 )
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        # Digests of one length: the time tells neither the key's length nor how much of it is right.
+        # Compare digests of equal length: the time reveals neither the key's length nor a correct prefix.
         given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
         if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
             raise Refused(
@@ -226,7 +226,7 @@ class _Server:
             )
 
     async def _drain(self, request: Request) -> None:
-        """Read what the client still sends, or it sees a broken connection instead of the answer."""
+        """Read the rest of the request; otherwise the client sees a broken connection instead of the answer."""
         with contextlib.suppress(Refused, ClientDisconnect, RuntimeError):
             nothing = HeldBytes(0)
             await read_body(
@@ -318,7 +318,7 @@ def _refuse_many_prompts(questions: Sequence[Question], rotations: int) -> None:
 
 
 def _host_name(header: str) -> str:
-    """Part the port from a Host header."""
+    """Strip the port from a Host header."""
     name, _, port = header.rpartition(":")
     return name if name and (port.isdigit() or not port) and (":" not in name or name.endswith("]")) else header
 
@@ -333,7 +333,7 @@ async def _maybe_in_thread(large: bool, function: Callable[..., _T], *given: Any
 
 
 class _Watch:
-    """Gives every request an id and counts it; what goes wrong is logged without any text of the request."""
+    """Middleware that assigns an id to every request, counts it, and logs failures without request texts."""
 
     def __init__(self, app: ASGIApp, server: _Server) -> None:
         self._app = app
@@ -360,12 +360,12 @@ class _Watch:
         except (ClientDisconnect, asyncio.CancelledError):
             status = status or 499
         except Exception as error:
-            # The error's own words may hold a text of the request; where it happened does not.
+            # The error's message may contain text of the request; its stack frames do not.
             frames = "".join(traceback.format_tb(error.__traceback__))
             logger.error("request %s failed: %s\n%s", number, type(error).__name__, frames)
             if not status:
                 shape = system_one_body if scope["path"] == "/v1/systemone" else openai_body
-                refused = Refused("the server failed; its log tells more", 500, code="internal_error")
+                refused = Refused("the server failed; see its log", 500, code="internal_error")
                 await JSONResponse(shape(refused), 500)(scope, receive, numbered)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
@@ -376,7 +376,7 @@ class _Watch:
 
 
 async def _http_refusal(request: Request, error: Exception) -> Response:
-    """Say 404 and 405 in the dialect's words."""
+    """Format 404 and 405 for the route's dialect."""
     assert isinstance(error, HTTPException)
     shape = system_one_body if request.url.path == "/v1/systemone" else openai_body
     messages = {404: "there is no such path", 405: "this path takes another method"}
@@ -385,7 +385,7 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
 
 
 def _page(app: FastAPI) -> str:
-    """Write the list of routes as a page that loads nothing from anywhere."""
+    """Build the page with the list of routes; it loads no external resources."""
     rows = "".join(
         f"<tr><td><code>{method.upper()} {html.escape(path)}</code></td><td>{html.escape(entry['summary'])}</td></tr>"
         for path, methods in app.openapi()["paths"].items()

@@ -1,7 +1,7 @@
-"""Bodies: a request's bytes become plain values, within limits of size, time, depth and number.
+"""Request bodies: bytes to plain values, within limits of size, time, depth and number.
 
-A body over the limit is read to its end and dropped, or the client would see a broken connection instead of the
-reason; one that goes on far beyond is cut off.
+A body over the limit is read to its end and dropped; otherwise the client would see a broken connection instead of the
+reason; one far beyond the limit is cut off.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ MAX_DEPTH = 64
 MOST_VALUES = 250_000
 #: Of an ``input_json`` part (openai-python's types say so).
 PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
-#: A body over the limit is read up to so many times the limit.
+#: A body over the limit is read up to this multiple of the limit.
 DRAINED = 8
-#: zstd may ask for a window of any size: more memory than this is not given.
+#: Largest zstd window: a frame may request any size.
 MOST_WINDOW = 8 << 20
 
 
 class HeldBytes:
-    """Bytes of the bodies that are being received or answered, all clients together.
+    """Total bytes of all request bodies in progress, over all clients.
 
     Parameters
     ----------
     most : int
-        More are refused with 429.
+        Limit; more are rejected with 429.
     """
 
     def __init__(self, most: int) -> None:
@@ -41,19 +41,19 @@ class HeldBytes:
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Count more of them.
+        """Add bytes.
 
         Raises
         ------
         Refused
-            If that is too many.
+            If the limit is exceeded.
         """
         if self.held + count > self.most:
             raise Refused("the server holds too many texts already", 429, code="busy", headers={"Retry-After": "2"})
         self.held += count
 
     def give_back(self, count: int) -> None:
-        """Count fewer."""
+        """Remove bytes."""
         self.held -= count
 
 
@@ -65,20 +65,20 @@ async def read_body(
     Parameters
     ----------
     chunks : async iterator of bytes
-        The body as it comes.
+        The body's chunks as they arrive.
     limit : int
         Most bytes.
     seconds : float
         Most time.
     held : HeldBytes
-        Where its bytes are counted.
+        Counter of held bytes.
     taken : callable
-        Told what was counted, so that it is given back at the end.
+        Called with counted bytes, so that they can be released at the end.
 
     Raises
     ------
     Refused
-        If it is too large or too slow, or too much is held already.
+        If it is too large or too slow, or too many bytes are already held.
     """
     try:
         return await asyncio.wait_for(_collect(chunks, limit, held, taken), seconds)
@@ -112,12 +112,12 @@ async def _collect(chunks: AsyncIterator[bytes], limit: int, held: HeldBytes, ta
 
 
 def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
-    """Undo a body's Content-Encoding: zstd, or none.
+    """Decode a body's Content-Encoding: zstd, or none.
 
     Raises
     ------
     Refused
-        If it is another one, the bytes are not zstd, or they unpack to more than `limit`.
+        If the encoding is another one, the bytes are not zstd, or they unpack to more than `limit`.
     """
     if encoding is None or encoding.strip().lower() in ("", "identity"):
         return body
@@ -146,7 +146,7 @@ def read_values(body: bytes) -> dict[str, Any]:
     Raises
     ------
     Refused
-        If it is not.
+        If the body is not such an object.
     """
     try:
         text = body.decode("utf-8")
@@ -172,7 +172,7 @@ def read_values(body: bytes) -> dict[str, Any]:
 
 
 def check_json_part(value: Any) -> str | None:
-    """Say why a value is no ``input_json`` data; None if it is."""
+    """Return the reason why a value is not valid ``input_json`` data; None if it is."""
     if not (isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))):
         return "data is an object or an array of objects"
     depth, count = _measure(value, PART_DEPTH)
@@ -199,7 +199,7 @@ def _refuse_many_values(text: str) -> None:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise Refused(f"the body is not valid JSON: {name} is no number")
+    raise Refused(f"the body is not valid JSON: {name} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -220,13 +220,13 @@ def _refuse_half_characters(values: Any) -> None:
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refused("the body holds half a surrogate pair, which is no text") from None
+        raise Refused("the body holds half a surrogate pair, which is not text") from None
     except RecursionError:
         raise Refused(f"the body is nested deeper than {MAX_DEPTH} levels") from None
 
 
 def _measure(value: Any, most: int) -> tuple[int, int]:
-    """Give depth and number of values; stops where it is deeper than `most`."""
+    """Return depth and number of values; stop beyond depth `most`."""
     count, depth, level = 0, 0, [value]
     while level and depth <= most:
         following: list[Any] = []

@@ -1,4 +1,4 @@
-"""Counters: what ``/metrics`` tells, in Prometheus's text format. Numbers only, never a text of a request."""
+"""Counters of ``/metrics``, in Prometheus's text format. Numbers only, never request texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Counters:
-    """One server's counters, in a registry of their own."""
+    """One server's counters, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -42,7 +42,7 @@ class Counters:
         )
 
     def watch(self, model: str, batcher: Batcher) -> None:
-        """Tell a judge's queue."""
+        """Expose the length of a judge's queue."""
         self._pending.labels(model).set_function(lambda: batcher.pending)
 
     def request(self, route: str, status: int, seconds: float) -> None:
@@ -51,7 +51,7 @@ class Counters:
         self._seconds.labels(route).observe(seconds)
 
     def answered(self, model: str, questions: int, tokens: int) -> None:
-        """Count what was answered."""
+        """Count answered questions and their tokens."""
         self._questions.labels(model).inc(questions)
         self._tokens.labels(model).inc(tokens)
 
@@ -61,5 +61,5 @@ class Counters:
         self._batch_seconds.labels(model).observe(record.seconds)
 
     def text(self) -> bytes:
-        """Write them all."""
+        """Return all counters in text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""OpenAI's dialect of decisions: ``POST /v1/decisions``, as openai-python 3.54 sends and reads it."""
+"""OpenAI's dialect of decisions: ``POST /v1/decisions``, as sent and read by openai-python 3.54."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": 
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | None]:
-    """Read what is asked.
+    """Parse the request.
 
     Parameters
     ----------
     body : mapping
-        The request; its ``model`` is looked at elsewhere.
+        The request; its ``model`` is handled elsewhere.
 
     Returns
     -------
@@ -56,12 +56,12 @@ def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | No
         Evidence, see `geval_local.questions.form.state_text`.
     questions : list of Question
     rotations : int or None
-        This server's own extension ``rotations``.
+        The field ``rotations``, an extension of this server.
 
     Raises
     ------
     Refused
-        If something is missing, of another kind, out of its limits, or an image.
+        If a field is missing, of the wrong type or out of limits, or contains an image.
     """
     for field in ("input", "questions"):
         if field not in body:
@@ -87,12 +87,12 @@ def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | No
 
 
 def write_answer(decision: Decision, model: str) -> dict[str, Any]:
-    """Write the answer.
+    """Build the response.
 
     Raises
     ------
     Refused
-        If a question and the evidence are longer than the judge can read.
+        If a question with its evidence exceeds the judge's context.
     """
     for place, answer in enumerate(decision):
         if answer.is_too_long:
@@ -205,7 +205,7 @@ def _questions(given: Any) -> list[Question]:
     seen: set[str] = set()
     for place, question in enumerate(questions):
         if question.name is not None and question.name in seen:
-            raise Refused("the name of a question is there twice", param=f"questions[{place}].name")
+            raise Refused("the name of a question occurs twice", param=f"questions[{place}].name")
         seen |= {question.name} if question.name is not None else set()
     return questions
 
@@ -250,7 +250,7 @@ def _choices(given: Any, param: str) -> tuple[Option, ...]:
         if type(value) not in (str, bool):
             raise Refused("the value of a choice is a text or a boolean", param=f"{where}.value")
         if (type(value), value) in seen:
-            raise Refused("a choice is there twice", param=where)
+            raise Refused("a choice occurs twice", param=where)
         seen.add((type(value), value))
     return tuple(Option(value=choice["value"], description=choice.get("description")) for choice in given)
 

@@ -1,4 +1,4 @@
-"""Refusals: why a request is turned away, and how each dialect says so."""
+"""Rejected requests, and the format of their responses in each dialect."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
 
 
 class Refused(Exception):
-    """A request that is turned away; never shown to anyone but its client.
+    """A rejected request; its message is shown only to the client.
 
     Parameters
     ----------
     message : str
-        What is wrong, without the request's texts.
+        Description of the problem, without the request's texts.
     status : int
         HTTP status.
     param : str, optional
-        Where, as OpenAI writes it: ``questions[0].choices``.
+        Place of the problem in OpenAI's notation: ``questions[0].choices``.
     code : str, optional
-        A word for machines.
+        Machine-readable code.
     loc : sequence of (str or int), optional
-        Where, as FastAPI writes it.
+        Place of the problem in FastAPI's notation.
     rule : str
-        Which rule, as FastAPI writes it.
+        Violated rule in FastAPI's notation.
     headers : mapping of str to str, optional
-        Sent with the answer.
+        Headers of the response.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Refused(Exception):
 
 
 def openai_body(refused: Refused) -> dict[str, Any]:
-    """Say it as OpenAI does; also for routes that belong to no dialect."""
+    """Build the response body in OpenAI's format; also used for routes without a dialect."""
     kind = _KINDS.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
     return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": refused.code}}
 
 
 def system_one_body(refused: Refused) -> dict[str, Any]:
-    """Say it as System One does."""
+    """Build the response body in System One's format."""
     if refused.loc is not None:
         return {"detail": [{"loc": list(refused.loc), "msg": refused.message, "type": refused.rule}]}
     if refused.code is not None:

@@ -1,4 +1,4 @@
-"""The route of this project alone, ``POST /v1/score``: rows and a metric in, the command line's objects out."""
+"""The project's own route ``POST /v1/score``: rows and a metric in, result objects as on the command line out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = ("model", "metric", "rows", "threshold")
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[Metric, list[Sample], float | None]:
-    """Read what is to be scored.
+    """Parse the request.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def read_request(body: Mapping[str, Any]) -> tuple[Metric, list[Sample], float |
     Raises
     ------
     Refused
-        If the metric is no preset and no definition, or the rows are no list of objects.
+        If the metric is neither a preset nor a definition, or the rows are not a list of objects.
     """
     for field in body:
         if field not in _FIELDS:
@@ -60,7 +60,7 @@ def read_request(body: Mapping[str, Any]) -> tuple[Metric, list[Sample], float |
 def write_answer(
     metric: Metric, samples: Sequence[Sample], scores: Sequence[Score], model: str, signature: str
 ) -> dict[str, Any]:
-    """Write the answer: rows as the command line writes them, each with its columns and ``geval``."""
+    """Build the response: rows as written by the command line, each with its columns and ``geval``."""
     rows = [
         {**plain(dict(sample.fields)), "geval": {metric.name: score.to_dict()}}
         for sample, score in zip(samples, scores, strict=True)

@@ -1,4 +1,4 @@
-"""Settings of a server: what it is started with, and what it refuses to be started with."""
+"""Settings of a server, and their validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What a server is started with.
+    """Settings of a server.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class ServeSettings:
     port : int
         Port, 0 to 65535; 0 lets the system choose.
     api_key : str, optional
-        What clients must send as a bearer token. An address that others can reach needs one.
+        Bearer token that clients must send. Required for addresses that others can reach.
     max_body : int
-        Bytes that a request's body may have, before and after unpacking.
+        Largest request body in bytes, before and after unpacking.
     queue : int
-        Calls per judge that may wait or be under way; more are refused with 429.
+        Calls per judge that may be queued or running; more are rejected with 429.
     rotations : int
         In how many orders the outcomes of a question are shown, unless the request says.
     body_seconds, head_seconds : float
@@ -41,7 +41,7 @@ class ServeSettings:
     connections : int
         Most connections at a time; more are closed at once.
     log_requests : bool
-        Whether every request is logged by route, status and time; never its texts.
+        Whether every request is logged with route, status and time, never with its texts.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class ServeSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -88,27 +88,27 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``.
+    """Parse a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``.
 
     Raises
     ------
     ConfigurationError
-        If it is none, or zero.
+        If it is not a size, or zero.
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not size:
-        raise ConfigurationError(f"{text!r} is no size", hint="Write it like 16MiB.")
+        raise ConfigurationError(f"{text!r} is not a size", hint="Write it like 16MiB.")
     return size
 
 
 def read_key(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Find the API key: in a file, or else in the environment.
+    """Read the API key from a file, or else from the environment.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read or is empty, or the variable is set and empty.
+        If the file cannot be read or is empty, or the variable is set but empty.
     """
     if file is None:
         key = environment.get(KEY_VARIABLE)

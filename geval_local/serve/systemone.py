@@ -1,4 +1,4 @@
-"""TypeSafe's dialect of decisions: ``POST /v1/systemone``, as typesafe-sdk 0.7 sends and reads it."""
+"""TypeSafe's dialect of decisions: ``POST /v1/systemone``, as sent and read by typesafe-sdk 0.7."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Loc = tuple[str | int, ...]
 
 
 def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | None]:
-    """Read what is asked; parameters, results and errors as those of the other dialect."""
+    """Parse the request; parameters, results and errors as in `openai.read_request`."""
     for field in ("state", "questions"):
         if field not in body:
             raise _refused("Field required", field, rule="missing")
@@ -52,12 +52,12 @@ def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | No
 
 
 def write_answer(decision: Decision, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the answer.
+    """Build the response.
 
     Raises
     ------
     Refused
-        If a question and the evidence are longer than the judge can read, or a question has no answer.
+        If a question with its evidence exceeds the judge's context, or a question has no answer.
     """
     for answer in decision:
         if answer.is_too_long:
@@ -129,7 +129,7 @@ def _question(name: str, item: Any) -> Question:
         options = tuple(
             Option(value=label, description=_line(value, (*where, label))) for label, value in criteria.items()
         )
-        # The dialect knows lists of one: they go the same way, and leave nothing open.
+        # The dialect allows one-item lists: they are handled the same way, with a certain answer.
         make = ChoiceQuestion if len(options) > 1 else ChoiceQuestion.model_construct
         return make(name=name, instructions=text, options=options)
     if not isinstance(criteria, list) or not 1 <= len(criteria) <= MAX_SCORE_LEVELS:
@@ -143,7 +143,7 @@ def _question(name: str, item: Any) -> Question:
 
 
 def _instructions(value: Any, loc: _Loc) -> str:
-    """Read instructions: a text, a list of texts, or anything else as evidence would be written."""
+    """Read instructions: a text, a list of texts, or anything else, formatted like evidence."""
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, dict | list):

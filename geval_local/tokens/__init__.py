@@ -1,11 +1,11 @@
 """Text becomes token ids: prompts with their control tokens, and the labels that may follow them.
 
 - `encoder`: prompts in a judge's prompt style; special tokens stay out of sample text
-- `shared_text`: texts that many prompts have in common are tokenized once
-- `label_forms`: how each label may be written after a form; `label_trie`: all of these ways, merged
-- `requests`: samples become requests for an engine, or the reasons why not
+- `shared_text`: texts shared by many prompts are tokenized once
+- `label_forms`: spellings of each label after a form; `label_trie`: all of these token sequences, merged
+- `requests`: samples become requests for an engine, or errors with reasons
 
-A prompt's tokens and a label trie are all that an engine is given.
+An engine receives a prompt's tokens and a label trie, nothing else.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Prompts become tokens: special tokens stay out of sample text, templates come from the tokenizer, BOS comes once.
+"""Prompts become tokens: special tokens stay out of sample text, templates come from the tokenizer, BOS is added once.
 
 Sample text is data. A control token written inside it ("<|im_end|>") must not become that token, while the chat
 template around it must use the real one. So templates are rendered with *secret names* in place of control tokens, and
-the text is encoded by a copy of the tokenizer that knows the control tokens by their secret names only: nothing that a
-sample can contain matches them.
+the text is encoded by a copy of the tokenizer in which the control tokens have only their secret names: no text that a
+sample may contain can match them.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class PromptEncoder:
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
-        With a fast backend.
+        A tokenizer with a fast backend.
     style : {"completion", "chat", "chat-no-prefill"}
         ``completion``: the paper's single text. ``chat``: the body and the request for an answer are the user's turn,
-        and the form's last line opens the assistant's. ``chat-no-prefill``: all of it is the user's turn.
+        and the form's last line starts the assistant's turn. ``chat-no-prefill``: all of it is the user's turn.
 
     Raises
     ------
     TokenizerError
-        If the tokenizer has no fast backend, or a chat style meets a tokenizer without a usable chat template, see
+        If the tokenizer has no fast backend, or a chat style is used without a usable chat template, see
         `chat_template.chat_frame`.
 
     Attributes
     ----------
     backend : Tokenizer
-        The copy of the tokenizer that knows control tokens by their secret names only.
+        The copy of the tokenizer whose control tokens have only their secret names.
     original_ids : ndarray of int32
         The copy's token id -> the tokenizer's own.
     secret_names : dict of str to str
@@ -88,18 +88,18 @@ class PromptEncoder:
 
     @cached_property
     def bos_ids(self) -> tuple[int, ...]:
-        """The BOS token as a prefix of completion prompts, if the tokenizer itself opens texts with one."""
+        """The BOS token as a prefix of completion prompts, if the tokenizer itself adds one."""
         bos = self.tokenizer.bos_token_id
         ids = self.tokenizer("x").input_ids
         return (int(bos),) if bos is not None and ids and ids[0] == bos else ()
 
     @property
     def closes_thinking(self) -> bool:
-        """Whether the assistant's turn opens with an empty thinking block."""
+        """Whether the assistant's turn starts with an empty thinking block."""
         return self.style != "completion" and self._frame is not None and self._frame.closes_thinking
 
     def _hide(self, text: str) -> str:
-        """Replace the control tokens that a template wrote by their secret names."""
+        """Replace control tokens written by a template with their secret names."""
         if not self.secret_names:
             return text
         pattern = "|".join(re.escape(token) for token in sorted(self.secret_names, key=len, reverse=True))
@@ -111,12 +111,12 @@ class PromptEncoder:
             return prompt.text
         if self.style == "chat":
             return f"{self._frame.before}{prompt.question}{self._frame.after}{prompt.cue}"
-        # Labels are tried with a space of their own, so the one that some templates put before an answer is left out.
+        # Labels are tried with their own leading space, so a template's space before the answer is removed.
         asked = f"{prompt.question}\n\n{prompt.cue}" if prompt.request else prompt.text
         return f"{self._frame.before}{asked}{self._frame.after.rstrip(' ')}"
 
     def readable_text(self, prompt: Prompt) -> str:
-        """Render a prompt as a person would read it, with the control tokens' own names."""
+        """Render a prompt for people, with the control tokens' original names."""
         text = self.full_text(prompt)
         for token, secret in self.secret_names.items():
             text = text.replace(secret, token)
@@ -125,11 +125,11 @@ class PromptEncoder:
 
     @property
     def _prefix(self) -> tuple[int, ...]:
-        # In a chat style the template itself decides about BOS.
+        # In chat styles the template decides about BOS.
         return self.bos_ids if self.style == "completion" else ()
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode rendered texts (see `full_text`), BOS in front where the model wants one.
+        """Encode rendered texts (see `full_text`), with BOS in front if the model uses it.
 
         Returns
         -------
@@ -142,19 +142,19 @@ class PromptEncoder:
         return self.encode_texts([self.full_text(prompt) for prompt in prompts])
 
     def drop_tokens(self, text: str, count: int) -> str:
-        """Cut `count` tokens off the end of a sample's text; empty if it has no more than that."""
+        """Remove `count` tokens from the end of a sample's text; return an empty text if it has no more."""
         if count == 0:
             return text
         offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode_token(self, token_id: int) -> str:
-        """Text of a single token, for people to read."""
+        """Return the text of a single token, for display."""
         return str(self.tokenizer.decode([token_id]))
 
 
 def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool:
-    """Whether an added token steers the model, as opposed to runs of spaces or words that some tokenizers add."""
+    """Whether an added token controls the model, unlike runs of spaces or words that some tokenizers add."""
     content = str(token["content"])
     if not content.strip():
         return False
@@ -188,7 +188,7 @@ def _with_secret_names(
     copy = Tokenizer.from_str(json.dumps(record))
     ids = [(copy.token_to_id(content), original) for content, original in originals]
     size = max([copy.get_vocab_size(with_added_tokens=True), *(new + 1 for new, _ in ids if new is not None)])
-    # Renamed tokens that the model's vocabulary does not hold get new ids; everything else keeps its own.
+    # Renamed tokens that are not in the model's vocabulary get new ids; all others keep theirs.
     table = np.arange(max(size, backend.get_vocab_size(with_added_tokens=True)), dtype=np.int32)
     for new, original in ids:
         table[new] = original
@@ -196,9 +196,9 @@ def _with_secret_names(
 
 
 def _rename_in_model(model: dict[str, Any], names: dict[str, str]) -> None:
-    """Rename the control tokens that the model's own vocabulary holds as well.
+    """Rename the control tokens that are also in the model's own vocabulary.
 
-    A Unigram model finds every piece of its vocabulary in a text, and a BPE model every piece that its merges spell.
+    A Unigram model matches every piece of its vocabulary in a text, a BPE model every piece that its merges produce.
     """
     pieces = model["vocab"]
     if isinstance(pieces, dict):

@@ -1,4 +1,4 @@
-"""Surface forms: how each label may be written after a form, found by tokenizing form and label together."""
+"""Surface forms: the spellings of each label after a form, found by tokenizing form and label together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 
 __all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants", "spellings"]
 
-#: What may stand between the form's last character and the label. A new line is not among them: several tokenizers
+#: Separators between the form's last character and the label. A new line is not among them: several tokenizers
 #: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
 LEADS = ("", " ")
 #: Fills a form from the text of every field.
@@ -36,7 +36,7 @@ class DroppedForm:
     text : str
         The text tried after the form.
     reason : str
-        What the tokenizer made of it.
+        Why the tokenizer rules it out.
     """
 
     label: str
@@ -55,7 +55,7 @@ class FormLabels:
     dropped : tuple of DroppedForm
         Surface forms that re-tokenize the form.
     tail : ndarray of int32
-        The form's last tokens, which do not depend on the sample: the trie holds for every prompt that ends in them.
+        The form's last tokens, which do not depend on the sample: the trie is valid for every prompt that ends in them.
     """
 
     trie: LabelTrie
@@ -64,9 +64,9 @@ class FormLabels:
 
 
 def label_variants(label: str, *, case_variants: bool) -> list[str]:
-    """Spellings of a label: itself, and if asked for, of words: in lower case, capitalised, in upper case.
+    """List the spellings of a label: the label itself and, on request for words, lower, title and upper case.
 
-    A single letter has one spelling: " a" opens many a sentence that is no grade A.
+    A single letter has one spelling: " a" starts many sentences that do not mean grade A.
     """
     variants = [label]
     if case_variants and len(label) > 1:
@@ -75,14 +75,14 @@ def label_variants(label: str, *, case_variants: bool) -> list[str]:
 
 
 def _titled(label: str) -> str:
-    """Capitalise every word, and no letter after an apostrophe, as `str.title` would."""
+    """Capitalise every word, but not letters after an apostrophe, as `str.title` would."""
     return " ".join(word[:1].upper() + word[1:].lower() for word in label.split(" "))
 
 
 def spellings(metric: Metric) -> list[tuple[int, str]]:
-    """List the index and the spelling of every way to write a metric's labels.
+    """List the index and the spelling of every form of a metric's labels.
 
-    Labels that differ in case alone keep their own spelling; one that several of them could have counts for none.
+    Labels that differ only in case keep their own spelling; a spelling shared by several of them counts for none.
     """
     labels = metric.scale.labels
     written = [
@@ -102,7 +102,7 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
     Raises
     ------
     TokenizerError
-        If a label keeps no surface form, or two labels cannot be told apart; by name.
+        If a label has no usable surface form, or two labels cannot be distinguished; with their names.
     """
     text = encoder.full_text(prompt)
     tried = [
@@ -131,12 +131,12 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
 
 
 def _unique(forms: list[SurfaceForm]) -> list[SurfaceForm]:
-    """Keep one of the surface forms of a label that are spelt with the same tokens."""
+    """Remove surface forms of a label with the same tokens."""
     return list({(form.label, form.token_ids): form for form in reversed(forms)}.values())[::-1]
 
 
 class LabelReader:
-    """Gives the label trie for each prompt of a metric, and checks that it holds for that very prompt.
+    """Provider of a metric's label trie that checks its validity for each prompt.
 
     The trie is found once, on a form with short fields. It is valid after every prompt that ends in the same tokens
     as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
@@ -163,7 +163,7 @@ class LabelReader:
         self._tail = self.labels.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
 
     def trie_for(self, prompt: Prompt, ids: TokenIds) -> LabelTrie:
-        """Return the trie that holds after this prompt.
+        """Return the label trie that is valid after this prompt.
 
         Parameters
         ----------

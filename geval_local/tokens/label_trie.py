@@ -1,4 +1,4 @@
-r"""The label trie: which next tokens spell a label, and how their probabilities become label probabilities.
+r"""The label trie: the next tokens that spell labels, and how label probabilities follow from theirs.
 
 Pure numpy. A label may be written in several surface forms ("4", " 4"), each a token sequence. All sequences are merged
 into one trie::
@@ -8,11 +8,11 @@ into one trie::
           \- "1" ...
 
 The probability of a label is the sum over its surface forms ``t`` of the path's probability, times the probability
-that the text does not go on to a longer label::
+that the text does not continue to a longer label::
 
     P(l | form) = sum over t of l:  prod_i p(t_i | form, t_<i)  x  (1 - sum over trie children c of t: p(c | form, t))
 
-so that "1" does not swallow "10" in a tokenizer that spells digits one by one.
+so that "1" does not include "10" in a tokenizer with one token per digit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SurfaceForm:
     label : int
         Index of the label in its scale.
     text : str
-        The text as it stands after the form's last character.
+        The text after the form's last character.
     token_ids : tuple of int
         The tokens that the text adds to the form.
     """
@@ -57,7 +57,7 @@ class InnerNode:
     parent : int
         Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
     tokens : tuple of int
-        The children's tokens: those whose log-probabilities are needed here.
+        The children's tokens, whose log-probabilities are needed here.
     """
 
     path: tuple[int, ...]
@@ -116,7 +116,7 @@ class LabelTrie:
     def _collect(self, node: _Node, path: tuple[int, ...], parent: int, inner: list[InnerNode]) -> int:
         index = len(inner)
         inner.append(InnerNode(path, parent, tuple(node.children)))
-        # Edges are numbered node by node, so that one inner node's read-out fills one slice of them.
+        # Edges are numbered node by node, so that an inner node's read-out fills one contiguous slice.
         first = len(self._edges)
         self._edges += [(index, -1, child.label) for child in node.children.values()]
         for offset, (token, child) in enumerate(node.children.items()):
@@ -132,7 +132,7 @@ class LabelTrie:
 
     @cached_property
     def edge_slices(self) -> tuple[slice, ...]:
-        """For every inner node, in order, the slice of the edges that its children make."""
+        """For every inner node, in order, the slice of the edges to its children."""
         slices: list[slice] = []
         for index in range(len(self.inner_nodes)):
             numbers = [number for number, (parent, _, _) in enumerate(self._edges) if parent == index]
@@ -147,7 +147,7 @@ class LabelTrie:
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens that are appended to a prompt to reach every inner node: one per inner node but the root."""
+        """Number of tokens appended to a prompt to reach every inner node: one per inner node except the root."""
         return len(self.inner_nodes) - 1
 
     @property
@@ -156,7 +156,7 @@ class LabelTrie:
         return max(len(node.path) for node in self.inner_nodes)
 
     def collisions(self) -> list[tuple[int, int]]:
-        """Pairs of labels of which the first's path is a proper prefix of the second's."""
+        """List pairs of labels where the first's path is a proper prefix of the second's."""
         pairs = {
             (short.label, long.label)
             for short in self.forms
@@ -183,14 +183,14 @@ class LabelTrie:
         reach = [np.zeros(batch) for _ in self.inner_nodes]
         going_on = [np.exp(edges[..., part]).sum(axis=-1) for part in self.edge_slices]
         total = np.full((*batch, self.labels), -np.inf)
-        # Preorder numbering: a parent's reach is complete before any of its children asks for it.
+        # Preorder numbering: a parent's reach is complete before it is needed for any child.
         for number, (parent, child, label) in sorted(enumerate(self._edges), key=lambda item: item[1][0]):
             path = reach[parent] + edges[..., number]
             if child >= 0:
                 reach[child] = path
             if label >= 0:
                 if child >= 0:
-                    # Rounding may push the children's sum past 1 by an ulp; the label then holds nothing.
+                    # Rounding may push the children's sum past 1 by an ulp; the label then has probability 0.
                     with np.errstate(divide="ignore"):
                         path = path + np.log(np.maximum(1.0 - going_on[child], 0.0))
                 total[..., label] = np.logaddexp(total[..., label], path)
@@ -198,7 +198,7 @@ class LabelTrie:
 
 
 def _prune(node: _Node) -> None:
-    """Cut what only spells on a label that is already complete: its probability is counted at the shorter form."""
+    """Remove continuations of a complete label to the same label: the shorter form includes their probability."""
     for child in node.children.values():
         _prune(child)
     if node.label >= 0:

@@ -1,4 +1,4 @@
-"""Samples become requests: filled form, tokens, label trie, or the reason why not. No weights needed."""
+"""Samples become requests (filled form, tokens, label trie) or errors with reasons. Needs no weights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Request:
     trie : LabelTrie
         The labels' token paths after it.
     prefix : ndarray of int32, optional
-        What every prompt of its metric starts with, as nearly as can be told without the others: something to keep for
-        later prompts. One that does not start with it only goes without.
+        Estimated common start of all prompts of the metric, for the engine to keep for
+        later prompts. Prompts that do not start with it are computed without it.
     """
 
     ids: NDArray[np.int32]
@@ -45,16 +45,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One sample on its way to the model.
+    """One sample prepared for the model.
 
     Attributes
     ----------
     request : Request or None
-        What the engine takes; None if the sample cannot be scored.
+        Input for the engine; None if the sample cannot be scored.
     prompt_tokens : int
         Length of the filled form; 0 if it could not be filled.
     dropped_tokens : int
-        Tokens that the prompt has lost with the end of the field that may be shortened.
+        Tokens removed from the field that may be shortened.
     error : str or None
         Why there is no request.
     is_too_long : bool
@@ -74,11 +74,11 @@ class RequestMaker:
     Parameters
     ----------
     encoder : PromptEncoder
-        Tokenizer and prompt style.
+        Encoder of the tokenizer and prompt style.
     metric : Metric
-        With its final evaluation steps.
+        The metric with its final evaluation steps.
     context : int
-        Longest prompt that the judge can read, in tokens, the label's own tokens included.
+        Longest prompt that the judge can read, in tokens, including the label's.
 
     Raises
     ------
@@ -140,12 +140,12 @@ class RequestMaker:
                 error=f"the prompt has {full_length} tokens, the judge reads {self.context} with the label; {remedy}",
                 is_too_long=True,
             )
-        # Tokens are counted by what is left: a cut inside a character or a merge takes more of them than asked for.
+        # Count the removed tokens by the remainder: a cut inside a character or a merge removes more than requested.
         return Prepared(Request(ids, trie, self.prefix), len(ids), full_length - len(ids))
 
 
 def common_prefix(first: Ids, second: Ids) -> int:
-    """Length of the longest common prefix of two token sequences."""
+    """Return the length of the longest common prefix of two token sequences."""
     length = min(len(first), len(second))
     if not length:
         return 0

@@ -10,8 +10,8 @@ def rows(**columns):
 @pytest.mark.parametrize(
     ("columns", "given", "field", "told"),
     [
-        ({"doc_id": [1, 1, 2]}, None, "doc_id", "same doc_id are taken for one document (a guess"),
-        ({"source": ["a", "a", "b"]}, None, "source", "same source are taken for one document (a guess"),
+        ({"doc_id": [1, 1, 2]}, None, "doc_id", "same doc_id are treated as one document (a guess"),
+        ({"source": ["a", "a", "b"]}, None, "source", "same source are treated as one document (a guess"),
         ({"document": ["a", "a", "b"]}, None, "document", "same document are taken"),
         ({"source": ["a", "b", "c"]}, None, None, "no two rows have the same source"),
         ({"source": ["a", "a", "a"]}, None, None, "all rows have the same source"),

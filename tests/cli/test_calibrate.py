@@ -1,4 +1,4 @@
-"""``calibrate``, ``score --calibration`` and ``bias``: fitted on one kind of scores, refused for every other."""
+"""``calibrate``, ``score --calibration`` and ``bias``: fitted on scores of one signature, rejected for others."""
 
 from __future__ import annotations
 

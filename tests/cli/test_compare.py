@@ -1,4 +1,4 @@
-"""``compare`` and ``jury``: what may be put side by side, and what comes out."""
+"""``compare`` and ``jury``: allowed comparisons, and their results."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     score(here, "b.jsonl", judge=other_judge())
     common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--json")
     guessed = json.loads(run(*common, home=here).stdout)
-    assert "same source are taken for one document (a guess" in guessed["grouping"]
+    assert "same source are treated as one document (a guess" in guessed["grouping"]
     assert guessed["against_human"]["clarity"]["groups"] == 3
     told = json.loads(run(*common, "--group-by", "row", home=here).stdout)
     assert "as --group-by row says" in told["grouping"]

@@ -1,4 +1,4 @@
-"""How commands end: in words, with the exit codes that --help promises, whatever stdout and the machine do."""
+"""The end of commands: plain messages and the exit codes of --help, for any state of stdout and the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line and rows as people have them: columns mapped, files refused early, standard input, CSV results."""
+"""The command line with real-world rows: columns mapped, files rejected early, standard input, CSV results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_fields_are_mapped_and_the_run_knows_it(here: Path) -> None:
         ([], "the field 'source' is missing"),
         (["--field", "source=doc.bdy", "--field", "output=out.0"], "no row has such a column"),
         (["--field", "sauce=doc", "--field", "output=out"], "no metric here has a field 'sauce'"),
-        (["--field", "nothing"], "is no mapping"),
+        (["--field", "nothing"], "is not a mapping"),
         ([*MAPPED, "--columns", "idd", "-o", "o.csv"], "there is no column 'idd'; did you mean 'id'?"),
         ([*MAPPED, "--columns", "id", "-o", "o.jsonl"], "are about CSV results"),
         ([*MAPPED, "--csv-safe"], "are about CSV results"),

@@ -1,4 +1,4 @@
-"""Options of one judge, after its name; and what is found wrong before any judge is loaded."""
+"""Options of one judge, after its name; and errors found before any judge is loaded."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_options_of_one_judge_go_before_those_of_all(here, loaded):
         ("twin,style=chta", "style cannot be 'chta'; did you mean 'chat'?"),
         ("twin,batch-tokens=0", "batch-tokens cannot be '0'"),
         ("twin,batch-tokens=many", "batch-tokens cannot be 'many'"),
-        ("twin,chat", "'chat' is no option"),
+        ("twin,chat", "'chat' is not an option"),
         ("twin,style=chat,style=chat", "style is given twice"),
     ],
 )

@@ -25,7 +25,7 @@ def test_the_tokens_that_took_the_mass_are_named_with_their_mean_share():
     told = low_mass_warning(found, SIGNATURE.format(scale="1-5", style="chat"))
     assert "66.7% of the scored rows have a label mass below 0.9" in told
     assert "such as ' The' (40.0%), ' A' (10.0%)" in told
-    assert "goes on as another number" not in told
+    assert "continues as another number" not in told
 
 
 def test_only_a_few_tokens_are_named():
@@ -35,7 +35,7 @@ def test_only_a_few_tokens_are_named():
 
 def test_mass_that_no_token_took_went_on_behind_the_first_token_of_a_label():
     told = low_mass_warning(summary((0.7, ((" A", 0.01),))), SIGNATURE.format(scale="0-1", style="chat"))
-    assert "the rest begins as a label does and goes on as another number or word" in told
+    assert "the rest starts like a label but continues as another number or word" in told
 
 
 @pytest.mark.parametrize(

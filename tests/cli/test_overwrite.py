@@ -1,4 +1,4 @@
-"""``-o``: a file of the user's is replaced with leave alone, a file of this tool's own without it."""
+"""``-o``: a user's file is replaced only with --overwrite, a result of this tool without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while it works: the writing of steps, a line now and then, and how it is stopped there."""
+"""Progress messages of a run: writing of steps, occasional lines, and stopping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def score(here: Path, *arguments: object):
 
 
 def written_slowly(self, prompt, *, max_new_tokens, on_token):
-    """Write steps, so slowly that a line is told of it."""
+    """Write steps slowly enough to print a progress line."""
     for count in (1, 2, 3):
         on_token(count)
         time.sleep(0.2)
@@ -156,7 +156,7 @@ sys.path[:0] = {path!r}
 from transformers import GenerationMixin
 from geval_local import Judge
 
-# A judge that writes for ever: only the signal ends it.
+# A judge that writes forever: only the signal ends it.
 generate = GenerationMixin.generate
 def endless(self, *given, stopping_criteria, **named):
     prompt, count = given[0], 0

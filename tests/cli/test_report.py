@@ -1,4 +1,4 @@
-"""``report`` and ``compare --page``: what a run's files tell ends up on the page."""
+"""``report`` and ``compare --page``: a run's data appears on the page."""
 
 from __future__ import annotations
 

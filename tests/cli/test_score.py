@@ -139,9 +139,9 @@ def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
     [
         (["--threshold", "7"], "outside the scale 1-5"),
         (["--fail-under", "0.5"], "outside the scale 1-5"),
-        (["--max-unscored", "many"], "no limit"),
-        (["--max-unscored", "-1"], "no limit"),
-        (["--max-unscored", "101%"], "no limit"),
+        (["--max-unscored", "many"], "not a limit"),
+        (["--max-unscored", "-1"], "not a limit"),
+        (["--max-unscored", "101%"], "not a limit"),
         (["--metric", "clarity.yaml"], "same name"),
         (["--scale", "1-5"], "--prompt-file"),
         (["--prompt-file", "p.txt", "--scale", "1-5"], "metric by itself"),

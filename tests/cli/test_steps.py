@@ -22,7 +22,7 @@ OLD_PROVENANCE = "steps_provenance: {judge: a, fingerprint: b, prompt_sha256: c,
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the judge writes, next time first."""
+    """Texts that the judge writes, next one first."""
     texts = [STEPS]
     monkeypatch.setattr(Judge, "continue_text", lambda *_, **__: texts[0])
     return texts
@@ -135,7 +135,7 @@ def test_a_new_file_gets_the_whole_metric(tmp_path, writes):
     assert Metric.load(file).steps == ("Read both texts.", "Compare them.", "Choose a score.")
     again = steps(tmp_path, "summarization/fluency", "-o", file)
     assert again.exit_code == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
 
 
 def test_a_judge_without_words_leaves_the_file_alone(tmp_path):

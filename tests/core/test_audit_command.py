@@ -81,7 +81,7 @@ def test_the_example_has_the_judges_own_score_and_size(judge):
 
 def test_a_batch_that_changes_scores_is_measured(judge):
     class Leaky:
-        """Gives every row of a batch a little more of the first label."""
+        """Engine that raises the first label's probability with the row of a batch."""
 
         name = "leaky"
 

@@ -22,7 +22,7 @@ def predicates(count):
 
 
 class Gate(MockEngine):
-    """An engine that waits until it may go on, and counts what it was given."""
+    """An engine that waits for a signal, and counts its requests."""
 
     def __init__(self):
         super().__init__(batch_tokens=1 << 20)

@@ -1,4 +1,4 @@
-"""Decisions: exact label probabilities of questions, and what a judge makes of evidence that it cannot read."""
+"""Decisions: exact label probabilities of questions, and evidence that a judge cannot read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST = ChoiceQuestion(name="most", options=[f"o{number}" for number in range(255
 
 
 def judge_of(model, tokenizer, **options):
-    """A judge whose engine is the padded oracle, with the model at hand."""
+    """A judge with the padded reference engine, and its model."""
     return MockJudge(
         PaddedEngine(model, Head(model), batch_tokens=20_000), tokenizer=tokenizer, context=8192, **options
     )
@@ -130,7 +130,7 @@ def test_control_tokens_in_any_text_stay_text():
         assert control not in entry.request.ids.tolist()
 
 
-# --- what cannot be answered ------------------------------------------------------------------------------------------
+# --- unanswerable questions -------------------------------------------------------------------------------------------
 
 
 def test_a_question_too_long_is_unanswered_and_the_others_stand():

@@ -25,11 +25,11 @@ SCALES = {
     "yes-no": {"Yes": 1, "No": 0},
     "words": {"poor": 1, "fair": 2, "very good": 3},
 }
-#: Every scale is enumerated on these; "0-100" on four of them, since it only repeats the same trie.
+#: Architectures on which every scale is enumerated; "0-100" on four of them, since it only repeats the same trie.
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt2", "gpt_neox", "opt", "falcon"]
 ARCHITECTURES += ["bloom", "mixtral"]
 LONG_SCALE_ARCHITECTURES = ["llama", "gemma2", "bloom", "opt"]
-#: Prefix labels on a digit tokenizer for these.
+#: Architectures tested with prefix labels on a digit tokenizer.
 MORE_ARCHITECTURES = ["granite", "cohere", "cohere2", "olmo2", "gpt_oss", "deepseek_v3", "qwen3_moe", "gptj", "mpt"]
 MORE_ARCHITECTURES += ["phi", "mamba", "falcon_h1"]
 CASES = [
@@ -37,7 +37,7 @@ CASES = [
     *((kind, "0-100") for kind in LONG_SCALE_ARCHITECTURES),
     *((kind, "0-10") for kind in MORE_ARCHITECTURES),
 ]
-#: MPT computes its attention in float32 whatever dtype the model has, so float64 cannot show more than that.
+#: MPT computes its attention in float32 for any dtype of the model, so float64 cannot be more exact.
 FLOAT64_TOLERANCE = {"mpt": 1e-7}
 SAMPLES = [
     {"output": "A short one."},
@@ -116,7 +116,7 @@ def test_a_small_budget_changes_nothing():
 
 
 def test_the_prefix_rule_matters():
-    """Without it "1" would swallow "10": the two differ on this very model, so the proof above can fail."""
+    """Without the rule "1" would include "10": the results differ on this model, so the test above can fail."""
     tokenizer = byte_tokenizer()
     model = tiny_model("llama", len(tokenizer))
     metric = a_metric("0-10")

@@ -1,4 +1,4 @@
-"""The judge: scores in order, the same however they are asked for, each with its reason or all of its figures."""
+"""The judge: scores in order, equal through every entry point, each with its reason or all of its figures."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_draws_belong_to_the_sample_and_not_to_its_row(judge):
 
 
 def test_two_samples_of_one_distribution_have_draws_of_their_own(judge):
-    """A seed alone would give every sample the same luck."""
+    """A seed alone would give every sample the same draws."""
     estimator = Estimator("sample", n=1)
     flat = Metric(name="x/flat", criteria="x", scale="1-100", steps=())
     values = {judge.score(flat, estimator=estimator, output=f"{number}").value for number in range(12)}

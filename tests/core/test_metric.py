@@ -1,4 +1,4 @@
-"""Metrics: YAML in, YAML out, what is refused and how it is said, the presets, the hash."""
+"""Metrics: YAML in, YAML out, rejected files and their messages, the presets, the hash."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_a_missing_key_is_named(key):
 @pytest.mark.parametrize(
     ("addition", "message"),
     [
-        ("name: twice\n", "the key 'name' is there twice"),
-        ("fields:\n  output: A\n  output: B\n", "the key 'output' is there twice"),
+        ("name: twice\n", "the key 'name' occurs twice"),
+        ("fields:\n  output: A\n  output: B\n", "the key 'output' occurs twice"),
         ("threshold: 6\n", "threshold: 6 is outside the scale 1-5"),
         ("threshold: .nan\n", "threshold: nan is outside the scale 1-5"),
         ("threshold: high\n", "line 4: threshold: Input should be a valid number"),
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_refused_with_its_place(addition, message):
         ("{true: 1, false: 0}", "line 3: scale: the label True was read as a boolean"),
         ("{~: 1, a: 0}", "line 3: scale: a label of the scale is empty or null"),
         ("[a, b]", "line 3: scale: the value of a label of a list scale is not a number: 'a'"),
-        ("{a: 1, a: 0}", "the key 'a' is there twice"),
+        ("{a: 1, a: 0}", "the key 'a' occurs twice"),
     ],
 )
 def test_a_bad_scale_is_refused_with_its_line(scale, message):
@@ -214,8 +214,8 @@ def test_every_problem_is_named_with_its_line():
         4: "unknown key 'treshold', did you mean 'threshold'?",
         5: "threshold: 9 is outside the scale 1-5",
         6: "shorten: 'sorce' is not one of the fields source, output; did you mean 'source'?",
-        12: "rubric: '7' is no label of the scale 1-5, nor a band of its labels such as 1-5",
-        13: "rubric: 'poor' is no label of the scale 1-5",
+        12: "rubric: '7' is not a label of the scale 1-5, nor a band of its labels such as 1-5",
+        13: "rubric: 'poor' is not a label of the scale 1-5",
         16: "steps: a step is empty",
         19: "template: the placeholder {{ nope }} names none of the fields source, output",
         20: "template: its last line is the form's cue",
@@ -271,7 +271,7 @@ def test_rubrics_are_of_labels_and_bands(scale, good, bad):
     for band in good:
         Metric(name="a", criteria="c", scale=scale, rubric={band: "x"})
     for band in bad:
-        with pytest.raises(ValidationError, match="is no label of the scale"):
+        with pytest.raises(ValidationError, match="is not a label of the scale"):
             Metric(name="a", criteria="c", scale=scale, rubric={band: "x"})
 
 

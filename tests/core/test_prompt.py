@@ -1,4 +1,4 @@
-"""Prompts to the letter: the form, the steps prompt, and published prompt files."""
+"""Prompts verbatim: the form, the steps prompt, and published prompt files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NASTY = [
 ]
 
 
-#: What opens both prompts of `METRIC`.
+#: Start of both prompts of `METRIC`.
 OPENING = (
     "You will be given an answer.\n"
     "\n"
@@ -115,7 +115,7 @@ def test_a_chat_is_shown_the_lines_that_it_may_answer_with(scale, lines):
 
 
 def test_a_form_of_other_words_has_another_edition():
-    """The edition stands in signatures: whoever changes the words of the form for chats raises it, and this digest."""
+    """The edition is part of signatures: new words of the chat form require a new edition, and a new digest here."""
     texts = [
         render_form(Metric(name="a", criteria="c", scale=scale, steps=("s",)), {"output": "x"}).question
         for scale in ("1-5", "0-100", {"poor": 1, "very good": 2})
@@ -160,7 +160,7 @@ def test_braces_in_a_metrics_own_text_are_inert():
 
 
 def test_samples_of_a_metric_share_everything_up_to_the_first_field_that_differs():
-    """What the engine computes once must not depend on the later fields."""
+    """The shared prefix, computed once, must not depend on later fields."""
     first = render_form(METRIC, {"question": "Why?", "output": "Because."}).text
     second = render_form(METRIC, {"question": "Why?", "output": "No idea."}).text
     assert first.split("Because.")[0] == second.split("No idea.")[0]

@@ -1,4 +1,4 @@
-"""Questions: what they accept, how they are written down, and what is derived from their probabilities."""
+"""Questions: accepted input, their forms, and figures derived from their probabilities."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_list_without_names_is_named_by_place(tmp_path):
         ("a:\n  instructions: x\n", "question 'a'"),
         ("a:\n  type: predicate\n", "a predicate needs a statement"),
         ("a:\n  type: choice\n  options: [x]\n", "line 3.*at least 2"),
-        ("a:\n  type: choice\n  options: [x, x]\n", "'x' is there twice"),
-        ("a:\n  type: choice\n  options: [true, true]\n", "True is there twice"),
+        ("a:\n  type: choice\n  options: [x, x]\n", "'x' occurs twice"),
+        ("a:\n  type: choice\n  options: [true, true]\n", "True occurs twice"),
         ("a:\n  type: choice\n  options: [1, 2]\n", "line 3"),
         ("a:\n  type: choice\n  optoins: [x, y]\n", "did you mean 'options'"),
         ("a:\n  type: score\n  levels: [x]\n", "at least 2"),
@@ -113,7 +113,7 @@ def test_a_missing_file_and_another_format_are_told(tmp_path):
         load_questions(tmp_path / "q.json")
 
 
-# --- how they are written down ----------------------------------------------------------------------------------------
+# --- forms ------------------------------------------------------------------------------------------------------------
 
 
 def test_evidence_comes_first_and_all_questions_share_everything_up_to_its_end():
@@ -256,7 +256,7 @@ def test_evidence_that_is_none(state):
         state_text(state)
 
 
-# --- what is derived --------------------------------------------------------------------------------------------------
+# --- derived figures --------------------------------------------------------------------------------------------------
 
 
 def test_confidence_by_hand():

@@ -1,4 +1,4 @@
-"""Scales, distributions, estimators and scores, against arithmetic that is done another way."""
+"""Scales, distributions, estimators and scores, against independent arithmetic."""
 
 from __future__ import annotations
 

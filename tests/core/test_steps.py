@@ -1,4 +1,4 @@
-"""Evaluation steps: read from whatever models write, written once, pinned, and never mixed up."""
+"""Evaluation steps: parsed from models' texts, written once, pinned, and never mixed up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home(tmp_path, monkeypatch):
 
 
 class FakeJudge:
-    """Writes what it is told to, and remembers what it was asked."""
+    """Writer that returns a given text and records its prompts."""
 
     def __init__(self, text: str = WRITTEN, *, fingerprint: str = "f" * 16, is_chat: bool = False) -> None:
         self.name = "fake"
@@ -309,7 +309,7 @@ def test_what_is_new_is_left_alone(text):
 
 
 def scripted(text: str, tokenizer):
-    """Make a model that says one text, whatever it is asked, and an end token behind it."""
+    """Make a model that writes one text and an end token after it, for any prompt."""
     model = tiny_model("llama", len(tokenizer), dtype=torch.float32)
     tokens = iter([*tokenizer(text, add_special_tokens=False).input_ids, *[tokenizer.eos_token_id] * 3])
 

@@ -1,4 +1,4 @@
-"""The padded engine: every request once, the budget kept, memory trouble survived, and no row touched by another."""
+"""The padded engine: every request once, the budget kept, memory problems handled, and no row affected by another."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(engine, requests):
 
 
 def by_hand(request, model=MODEL):
-    """Read every inner node with a forward pass of its own."""
+    """Read every inner node with a separate forward pass."""
     edges = np.empty(request.trie.edges)
     for node, part in zip(request.trie.inner_nodes, request.trie.edge_slices, strict=True):
         with torch.no_grad():

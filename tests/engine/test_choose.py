@@ -1,4 +1,4 @@
-"""The gate lets the prefix-sharing engine serve what it is exact for, and nothing else, however a model lies."""
+"""The probe admits the prefix-sharing engine only where it is exact, whatever a model declares."""
 
 from __future__ import annotations
 
@@ -176,6 +176,6 @@ def test_a_judge_scores_the_same_with_either_engine(tmp_path):
     scores = {name: [score.value for score in judge.score_many(metric, samples)] for name, judge in judges.items()}
     assert scores["auto"] == scores["trie"]
     np.testing.assert_allclose(scores["trie"], scores["padded"], atol=1e-5, rtol=0)
-    # What was scored before does not show, not even in the last bit.
+    # Earlier prompts have no effect, not even in the last bit.
     judges["trie"].score(metric, output="In between.")
     assert [score.value for score in judges["trie"].score_many(metric, samples)] == scores["trie"]

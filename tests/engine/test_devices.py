@@ -1,4 +1,4 @@
-"""What only a device would show, shown without one: by mocks, by the meta device, by reading what allocators say."""
+"""Device behaviour tested without a device: by mocks, the meta device, and allocators' messages."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def small_tiles():
     flex.TILE = TILE
 
 
-# --- who sees whom ----------------------------------------------------------------------------------------------------
+# --- attention visibility ---------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=200)
@@ -316,7 +316,7 @@ def test_a_layer_is_at_most_60_launches_whatever_the_number_of_strands(kind, mos
     few, more = (launches(kind, layers, 2, Counted(compiled=False)) for layers in (2, 4))
     assert (more - few) / 2 <= most
     assert launches(kind, 2, 60, Counted(compiled=False)) == few
-    # In pieces they grow with the strands, which is why a GPU is told when it has no kernel.
+    # In pieces they grow with the strands, hence the warning for a GPU without a kernel.
     assert launches(kind, 2, 60, None) > 10 * few
 
 

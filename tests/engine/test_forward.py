@@ -1,4 +1,4 @@
-"""The host does not wait for the device between packs: who is called when, and that nothing looks at a figure."""
+"""The host does not wait for the device between packs: the order of calls, and that no figure is read."""
 
 from __future__ import annotations
 

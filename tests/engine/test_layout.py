@@ -1,4 +1,4 @@
-"""The plan against brute force: every distinct prefix once, and everyone sees their own prefix, once and no more."""
+"""The plan against brute force: every distinct prefix once, and every token sees its own prefix exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefix-sharing engine says what one prompt at a time says, on every architecture that it claims to serve."""
+"""The prefix-sharing engine equals one prompt at a time, on every architecture that it serves."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def test_a_prompt_that_fails_at_the_floor_is_unscored_and_the_rest_is_not(monkey
     assert [readout.error for readout in found[1:]] == [None] * (len(requests) - 1)
     assert largest_difference([readout.label_logprobs for readout in found[1:]], logprobs(alone, requests[1:])) < 1e-10
     assert FLOOR in sizes
-    # One prompt that does not fit slows nobody else down.
+    # One prompt that does not fit must not slow down others.
     assert max(sizes[sizes.index(FLOOR) + 1 :]) > FLOOR
 
 

@@ -1,4 +1,4 @@
-"""A shared prefix cache is exact, or the gate notices that it is not."""
+"""A shared prefix cache is exact, or the probe detects that it is not."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_whatever_is_chosen_for_the_strange_is_exact(kind):
     expected = logprobs(alone := PaddedEngine(model, Head(model), batch_tokens=1), requests)
     engine, _ = choose_engine(model, Head(model))
     assert largest_difference(logprobs(engine, requests), expected) < 1e-4
-    # Nor does a probe leave anything behind in a model that keeps its state to itself.
+    # A probe also leaves no state in a model that keeps its state internally.
     assert largest_difference(logprobs(alone, requests), expected) == 0
 
 

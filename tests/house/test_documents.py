@@ -1,4 +1,4 @@
-"""The documents say what is: their commands run, their options, paths, links and tables are those of the package.
+"""The documents are correct: their commands run, their options, paths, links and tables are those of the package.
 
 Every ``bash`` and ``python`` block runs, in the order of its page, in a directory that holds what the pages speak of.
 A block that needs what a test lacks says so in a comment before it, ``<!-- not run: reason -->``; its commands are
@@ -93,7 +93,7 @@ def rated_rows() -> list[dict[str, object]]:
 
 
 def prepare(place: Path) -> None:
-    """Make the files that the pages speak of."""
+    """Create the files that the pages mention."""
     rows = rated_rows()
     (place / "rated.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")

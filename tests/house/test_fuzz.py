@@ -41,7 +41,7 @@ def tree(directory: Path) -> dict[str, str]:
 
 
 def check(done, seed, before, directory, *made):
-    """What holds whatever the files are."""
+    """Checks that hold for any files."""
     told = f"seed {seed}: {done.stderr[-2000:]}"
     assert done.exit_code in (0, 1, 2), told
     assert "Traceback" not in done.stderr, told

@@ -77,7 +77,7 @@ MAY_BE_HEAVY = {
 
 
 class Import(NamedTuple):
-    """One import statement of the package, with the line that says it."""
+    """One import statement of the package, with its line."""
 
     place: str
     module: str
@@ -98,7 +98,7 @@ def unit_of(module: str) -> str:
 
 
 def imports_in(source: str, module: str, *, is_package: bool) -> list[Import]:
-    """Every import of a module, wherever it stands, with relative ones resolved."""
+    """Every import of a module, anywhere in it, with relative ones resolved."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What a run contacts, seen from outside by strace: this machine, and nothing else."""
+"""Network contacts of a run, observed by strace: this machine only."""
 
 from __future__ import annotations
 

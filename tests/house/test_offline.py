@@ -1,4 +1,4 @@
-"""Scoring opens no socket: every way to make one raises in a process of its own, and the run does not notice."""
+"""Scoring opens no socket: every way to create one raises in a separate process, and the run succeeds."""
 
 from __future__ import annotations
 

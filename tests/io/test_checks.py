@@ -1,4 +1,4 @@
-"""What is asked to be scored, checked before anything expensive; Python misuse, named with its remedy."""
+"""Checks of input before anything expensive; misuse from Python, reported with its remedy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_mappings_of_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no metric here has a field 'outptu'; did you mean 'output'"):
         check_input(file, [METRIC], mapping={"outptu": "answer"})
     for pair in ("output", "=answer", "output=", ""):
-        with pytest.raises(ConfigurationError, match="is no mapping"):
+        with pytest.raises(ConfigurationError, match="is not a mapping"):
             read_mapping([pair])
     with pytest.raises(ConfigurationError, match="twice"):
         read_mapping(["output=a", "output=b"])
@@ -70,7 +70,7 @@ GOOD = [{"source": "S", "output": "O"}, {"source": "S", "answer": "P", "output":
 
 
 class Frame:
-    """What a data frame looks like to whoever iterates over it."""
+    """A data frame as seen by iteration."""
 
     columns = ("source", "output")
 

@@ -1,4 +1,4 @@
-"""The manifest beside a result file: there when the results are, right about them, and never another run's."""
+"""The manifest beside a result file: present with the results, correct, and never another run's."""
 
 from __future__ import annotations
 

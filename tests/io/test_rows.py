@@ -1,4 +1,4 @@
-"""Files as people have them: encodings, delimiters, JSON over several lines, quotes that never close, pipes."""
+"""Real-world files: encodings, delimiters, JSON over several lines, quotes that never close, pipes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_any_table_comes_back(tmp_path_factory: pytest.TempPathFactory, delimite
         (["1,a,b", "2,d,e", '3,x,"y'], ["1", "2"], [3]),
         (['1,"a,b', '2,"d,e', "3,x,y", '4,"p","q"'], ["3", "4"], [1, 2]),
         (['1,"two', 'lines",b', '2,"d"x,e', "3,x,y"], ["1", "3"], [3]),
-        # Inside a quote that did not close nothing is taken for a row but what is one beyond doubt.
+        # After an unclosed quote, only lines that are certainly rows are accepted.
         (['1,"a,b', 'and "more", of, it', "3,x,y"], ["3"], [1, 2]),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_key_that_is_twice_in_an_inner_object(tmp_path: Path) -> None:
     for name, text in (("rows.jsonl", "\n".join(rows)), ("rows.json", f"[{','.join(rows)}]")):
         (tmp_path / name).write_text(text, encoding="utf-8")
         errors = [row.error for row in read_rows(tmp_path / name)]
-        assert errors == ["the key 'x' is there twice", "the key 'y' is there twice", None]
+        assert errors == ["the key 'x' occurs twice", "the key 'y' occurs twice", None]
 
 
 # --- Parquet, pipes ---------------------------------------------------------------------------------------------------

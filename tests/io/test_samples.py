@@ -1,4 +1,4 @@
-"""Reading: aliases, every class of bad row in its place with its reason, and files that are refused as a whole."""
+"""Reading: aliases, every class of bad row in its place with its reason, and files that are rejected as a whole."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_mapping_comes_before_names() -> None:
             assert "item 1 is an object without a role and a content" in reason(sample, ("output",))
         else:
             assert sample.texts(("output",)) == {"output": text}
-    # What a mapping takes is not found a second time by its name.
+    # A mapped column is not matched again by its name.
     sample = Sample({"output": "O", "context": "C"}, mapping={"fact": "context"})
     assert "'context' is missing" in reason(sample, ("fact", "context", "output"))
     assert "is mapped to 'anser', which is not there" in reason(Sample(row, mapping={"output": "anser"}), ("output",))
@@ -210,7 +210,7 @@ def test_bad_jsonl_rows_in_place(tmp_path: Path) -> None:
         4: "rows.jsonl, row 4: not a JSON object but list",
         5: "rows.jsonl, row 5: holds text that is not valid Unicode",
         6: "rows.jsonl, row 6: holds text that is not valid Unicode",
-        7: "rows.jsonl, row 7: the column 'output' is there twice",
+        7: "rows.jsonl, row 7: the column 'output' occurs twice",
         9: "rows.jsonl, row 9: not readable as JSON",
     }
     errors = {sample.row: sample.error for sample in samples if sample.error is not None}
@@ -287,7 +287,7 @@ def test_json_list_rows(tmp_path: Path) -> None:
     assert "the columns are: source\n" in reason(samples[2])
 
 
-# --- files that are refused
+# --- rejected files
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_json_list_rows(tmp_path: Path) -> None:
         ("broken.json", '[{"a": 1},\n {"a": }]', r"line 2, column 8: not valid JSON: Expecting value"),
         ("lines.json", '{"a": 1}\n{"a": 2}\n', r"(?s)line 2, column 1: .*Extra data.*name it \.jsonl"),
         ("object.json", '{"a": 1}', r"(?s)holds one dict, not a list of objects.*\[\{\.\.\.\}"),
-        ("repeated.csv", "a,b,a\n1,2,3\n", "columns that are there twice: a"),
+        ("repeated.csv", "a,b,a\n1,2,3\n", "columns that occur twice: a"),
         ("data.txt", "x", r"(?s)cannot tell the format.*\.jsonl, \.ndjson, \.json, \.csv, \.tsv, \.parquet"),
         ("book.csv", b"PK\x03\x04" + b"\0" * 90, "is a ZIP archive, such as an Excel workbook"),
-        ("rows.jsonl", b"PAR1" + b"\0" * 90, "is a Parquet file, whatever its name says"),
-        ("image.csv", bytes(range(256)) * 4 + b"\0" * 200, "is no text: it holds zero bytes"),
+        ("rows.jsonl", b"PAR1" + b"\0" * 90, "is a Parquet file, despite its name"),
+        ("image.csv", bytes(range(256)) * 4 + b"\0" * 200, "is not text: it contains zero bytes"),
         ("data.parquet.gz", "x", "cannot tell the format"),
         ("text.parquet", "not Parquet at all", "is not a readable Parquet file"),
         ("cut.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 9)[:-12], "cannot read .* beyond row"),
@@ -354,7 +354,7 @@ def test_limit_counts_bad_rows_and_reads_no_further(tmp_path: Path) -> None:
 
 
 def test_jsonl_is_streamed(tmp_path: Path) -> None:
-    """The first row comes before the (broken) rest of the file is looked at."""
+    """The first row is yielded before the (broken) rest of the file is read."""
     whole = gzip.compress(b"".join(b'{"a": "%d"}\n' % index for index in range(200_000)))
     stream = read_samples(write(tmp_path / "d.jsonl.gz", whole[: len(whole) // 2]))
     assert next(stream).fields == {"a": "0"}

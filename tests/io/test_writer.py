@@ -1,4 +1,4 @@
-"""Writing: round trips of the three formats, strictness, and files that appear whole or not at all."""
+"""Writing: round trips of the three formats, strictness, and atomic files."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ def test_an_input_may_be_its_own_output(tmp_path: Path) -> None:
 
 @contextmanager
 def full_disk(limit: int) -> Iterator[None]:
-    """Let the system refuse to make any file longer than `limit` bytes."""
+    """Let the system reject files longer than `limit` bytes."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))

@@ -1,4 +1,4 @@
-"""Adapters: other scores under another name, fingerprint and signature; never laid over a judge unnoticed."""
+"""Adapters: other scores under another name, fingerprint and signature; never applied silently."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plain(tmp_path):
 
 
 def make_adapter(directory, judge, seed=0, **settings):
-    """Write a LoRA adapter with weights far from zero, and give the logits that peft itself computes with it."""
+    """Write a LoRA adapter with weights far from zero, and return the logits computed by peft itself."""
     model = load_model(find_judge(judge).model_copy(update={"adapter": None})).model
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]} | settings)
     with torch.random.fork_rng(devices=[]):
@@ -96,9 +96,9 @@ def test_an_adapter_in_the_judges_directory_is_named_and_counts(tmp_path, plain,
     assert (found.name, found.fingerprint) == (f"{both}+adapter", expected.fingerprint)
     assert values(found) == pytest.approx(values(expected), abs=1e-6)
     assert Loading().of(str(both), None).label() == found.name
-    with pytest.raises(JudgeError, match="has an adapter of its own"):
+    with pytest.raises(JudgeError, match="already has an adapter"):
         Judge.load(both, adapter=adapter)
-    # A model that was loaded without asking for it is the plain one, and says so.
+    # A model loaded without the adapter is the plain one, under its plain name.
     bare = load_model(find_judge(plain).model_copy(update={"path": both}))
     assert bare.fingerprint == Judge.load(plain).fingerprint
     assert bare.entry.label == str(plain)

@@ -1,4 +1,4 @@
-"""Judge directories and models files that somebody broke: an error that names the file, never a traceback."""
+"""Broken judge directories and models files: an error that names the file, never a traceback."""
 
 from __future__ import annotations
 

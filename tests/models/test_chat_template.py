@@ -1,4 +1,4 @@
-"""Prompt endings: a prompt ends where the template's own answers start, or the template is refused."""
+"""Prompt endings: a prompt ends where the template's own answers start, or the template is rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tokenizer_with(template, *tokens, base=byte_tokenizer):
 
 
 def ending(template, *tokens):
-    """What a prompt ends with, from the assistant's own mark on."""
+    """The end of a prompt, from the assistant's mark on."""
     tokenizer = tokenizer_with(template, *tokens)
     encoder = PromptEncoder(tokenizer, style="chat")
     text = encoder.readable_text(Prompt("Body </think> text.\n\n", CUE))
@@ -201,7 +201,7 @@ def test_a_template_without_end_is_given_up(endless):
 
 
 def test_no_mark_is_written_that_is_no_token():
-    """The template drops what stands before </close>, and its name would close <think-x>; neither is a token here."""
+    """The template drops the text before </close>, and its name would close <think-x>; neither is a token here."""
     template = turns("<think-x>\n", SPLIT("</close>"))
     with pytest.raises(TokenizerError, match="inside <think-x>"):
         chat_frame(tokenizer_with(template, "<think-x>"))
@@ -224,7 +224,7 @@ def test_a_template_is_refused_with_its_file_before_any_weights(tmp_path, monkey
 
 
 def test_a_directory_and_a_models_file_agree(tmp_path, monkeypatch):
-    """Which name a judge goes by changes nothing about its prompts."""
+    """A judge's name does not affect its prompts."""
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     template = turns("{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}")
     directory = save_judge(tmp_path / "judge", tiny_model("llama", 263), tokenizer_with(template))

@@ -1,4 +1,4 @@
-"""A checkpoint is the model that was trained: no weight of it is left over, and none of them is no number."""
+"""A checkpoint is the trained model: no weight is left over, and all weights are finite."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path, broken):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_weight_that_no_probe_reaches_is_looked_at_too(tmp_path, dtype):
-    """The embedding of a token that is in no prompt until it is in one."""
+    """The embedding of a token that does not occur in the probe."""
     directory = judge(tmp_path, dtype=dtype)
     name = "model.embed_tokens.weight"
     edit_weights(directory, lambda weights: {name: weights[name].index_fill(0, torch.tensor([262]), float("nan"))})

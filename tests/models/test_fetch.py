@@ -1,4 +1,4 @@
-"""Fetching: what is asked of the hub, what is refused, and what each failure says; the hub itself is replaced."""
+"""Fetching: requests to the hub, rejected files, and the message of each failure; the hub itself is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from geval_local.models.registry import find_fetchable, find_judge
 
 
 class Hub:
-    """One repository: files that lie in a directory, behind the two calls that fetching makes."""
+    """One repository: files that lie in a directory, through the two calls used by fetching."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -63,7 +63,7 @@ def test_what_is_fetched_loads_by_name_and_by_directory(repository, tmp_path):
     loaded = load_model(entry)
     assert loaded.directory == directory
     assert loaded.entry.name == "phi-4"
-    # The commit, not the branch: a branch could have moved, and offline it would pass for what was fetched before.
+    # The commit, not the branch: a branch could have moved, and offline it would match an earlier download.
     assert repository.asked == [("microsoft/phi-4", "c" * 40)] * 2
 
 
@@ -117,7 +117,7 @@ def http_error(kind):
 @pytest.mark.parametrize(
     ("where", "failure", "says", "hint"),
     [
-        ("download", lambda: http_error(hub.GatedRepoError), "given out on request only", "hf auth login"),
+        ("download", lambda: http_error(hub.GatedRepoError), "available on request only", "hf auth login"),
         ("info", lambda: http_error(hub.RepositoryNotFoundError), "there is no repository microsoft/phi-4", "hub id"),
         ("info", lambda: http_error(hub.RevisionNotFoundError), "has no revision None", "commits"),
         ("info", lambda: hub.OfflineModeIsEnabled("off"), "offline mode is on", "HF_HUB_OFFLINE"),

@@ -1,4 +1,4 @@
-"""The fingerprint: decided by content, never by place or time, and read once."""
+"""The fingerprint: determined by content, never by path or time, and read once."""
 
 from __future__ import annotations
 

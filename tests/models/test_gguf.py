@@ -1,4 +1,4 @@
-"""GGUF: the same model as its safetensors, whatever the file is called; nothing of it dropped without a word."""
+"""GGUF: the same model as its safetensors, whatever the file's name; nothing dropped silently."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_split_model_is_joined_and_each_missing_part_named(tmp_path, file, mod
         load_model(find_judge(first))
 
 
-# --- what transformers drops ----------------------------------------------------------------------------------------
+# --- parts that transformers drops ----------------------------------------------------------------------------------
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 10000.0}

@@ -1,4 +1,4 @@
-"""The read-out: the model's own head to the last scaling, in float32, and the model itself left as it was."""
+"""The read-out: the model's own head with all its scaling, in float32, and the model unchanged."""
 
 from __future__ import annotations
 

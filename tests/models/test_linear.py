@@ -1,4 +1,4 @@
-"""A linear layer computed as a convolution says the same, and only where it may."""
+"""A linear layer computed as a convolution gives the same result, and is used only where allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading: what comes back is what was saved, and everything that would load something else is refused."""
+"""Loading: the loaded model equals the saved one, and anything that would load another model is rejected."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_options_reach_the_model(judge):
 @pytest.mark.parametrize("engine", ["trie", "cache", "padded"])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, monkeypatch, kind, engine):
-    """What accelerate does over several GPUs, with the devices that every machine has."""
+    """Accelerate's placement over several GPUs, emulated with the devices of every machine."""
     model = tiny_model(kind, 263, dtype=torch.float32)
     entry = find_judge(save_judge(tmp_path / kind, model, byte_tokenizer()))
     whole = load_model(entry)
@@ -270,7 +270,7 @@ def test_own_code_runs_only_when_allowed(judge, tmp_path, monkeypatch):
     mark = tmp_path / "ran"
     (judge / "own.py").write_text(OWN_CODE.format(mark=mark))
     auto_map = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    # A type that transformers has itself is built by transformers, whatever code lies beside it.
+    # A model type known to transformers is built by transformers, ignoring code beside it.
     edit_config(judge, auto_map=auto_map)
     assert type(load_model(find_judge(judge)).model) is transformers.LlamaForCausalLM
     edit_config(judge, model_type="own_llama", architectures=["OwnModel"])

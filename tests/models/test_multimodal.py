@@ -1,4 +1,4 @@
-"""Wrappers around a text model are judges of text; quantized checkpoints load, or name the library that is missing."""
+"""Wrappers around a text model are judges of text; quantized checkpoints load, or name the missing library."""
 
 from __future__ import annotations
 

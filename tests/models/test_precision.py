@@ -1,4 +1,4 @@
-"""The automatic dtype: decided by measured figures, measured by a probe that runs on any device."""
+"""The automatic dtype: chosen by measured figures of a probe that runs on any device."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_failure_in_the_middle_puts_the_weights_back():
 
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
 def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_path, monkeypatch):
-    """The device is the CPU here; only the question which it is gets another answer."""
+    """The device is the CPU here; only its reported type is changed."""
     model, tokenizer = a_model(own), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))
     monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)

@@ -1,4 +1,4 @@
-"""The registry: what models.yaml says, what a user's file adds, and what a name may mean."""
+"""The registry: entries of models.yaml, of a user's file, and the resolution of names."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_wrong_entry_is_named_with_file_and_line(tmp_path, entry, line, says):
         ("judges:\n  x: 3\n", "line 2: x: an entry is a mapping"),
         ("judge:\n  x: 3\njudges: {}\n", "line 1: unknown key 'judge'"),
         ("default: y\njudges:\n  x:\n    hub: a/b\n", "the default judge 'y' is not among the judges"),
-        ("judges:\n  x:\n    hub: a/b\n  x:\n    hub: c/d\n", "'x' is there twice"),
+        ("judges:\n  x:\n    hub: a/b\n  x:\n    hub: c/d\n", "'x' occurs twice"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, text, says):
@@ -204,7 +204,7 @@ def test_a_hub_id_counts_once_it_is_in_the_local_cache(tmp_path, monkeypatch):
     entry = find_judge("some/model")
     assert (entry.hub, entry.path, entry.context) == ("some/model", None, 512)
     assert local_directory(entry) == snapshot
-    # The hub id of a known judge means that judge, with its style.
+    # The hub id of a known judge selects that judge, with its style.
     assert find_judge("Qwen/Qwen3-8B").name == "qwen3-8b"
 
 

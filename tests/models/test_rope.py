@@ -1,4 +1,4 @@
-"""Rotary embeddings that change with length: what was scored before does not show."""
+"""Rotary embeddings that change with length: earlier prompts have no effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prompts(*lengths):
 
 
 def alone(prompt):
-    """On a model that has seen nothing before."""
+    """On a fresh model."""
     model = dynamic_model()
     return logprobs(PaddedEngine(model, Head(model), batch_tokens=1), [prompt])[0]
 

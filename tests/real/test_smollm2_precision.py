@@ -1,4 +1,4 @@
-"""What ``auto`` would take on an accelerator, asked of a real model on this machine."""
+"""The dtype that ``auto`` would choose on an accelerator, for a real model on this machine."""
 
 from __future__ import annotations
 

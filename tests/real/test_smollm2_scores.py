@@ -46,7 +46,7 @@ def plain(smollm2):
 
 
 def path_probability(model, form: tuple[int, ...], path: tuple[int, ...], known: dict) -> float:
-    """The product of the model's probabilities of a path's tokens behind a form."""
+    """The product of the model's probabilities of a path's tokens after a form."""
     product = 1.0
     for place, token in enumerate(path):
         if path[:place] not in known:

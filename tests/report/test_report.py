@@ -1,4 +1,4 @@
-"""The page of one run, as a file: what it says, what it refuses, and that texts cannot leave their place."""
+"""The page of one run, as a file: its content, rejected input, and texts that stay inert."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_an_item_opens_with_its_texts_and_figures(opened, made):
     assert texts[:2] == [row["output"], row["source"]]
     assert f"{row['geval']['fluency']['score']:.3f}" in dialog.text
     assert '" The" 0.410' in dialog.text
-    assert "something else than a label" in dialog.text
+    assert "something other than a label" in dialog.text
     click(opened, "[data-step='close']")
     click(opened, f"[data-item='{UNSCORED[0]}']")
     assert f"Unscored: {row_error(made, UNSCORED[0])}" in dialog.text

@@ -1,4 +1,4 @@
-"""What may go wrong during a run: whatever it is, the error is clear, nothing is lost, and the run can go on."""
+"""Failures during a run: the error is clear, nothing is lost, and the run can be resumed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_full_disk_under_the_store(file, expected, started, monkeypatch):
         (connection,) = connections
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(OutputError, match=r"the disk took no more.*full") as caught:
+        with pytest.raises(OutputError, match=r"the disk accepts no more data.*full") as caught:
             list(run.rows(lambda record: MockJudge(engine(batch_tokens=20_000))))
         assert "Make room" in caught.value.hint
     assert rows_in(started) > 0
@@ -215,7 +215,7 @@ def test_a_damaged_manifest(started):
 
 
 class TinyJudge(MockJudge):
-    """A real engine behind the mock's shell; memory runs out above `most` tokens."""
+    """A real engine inside the mock judge; memory runs out above `most` tokens."""
 
     def __init__(
         self,

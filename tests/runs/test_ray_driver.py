@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Workers:
-    """Stands in for the cluster: one worker after the other in this process, results in the wrong order."""
+    """Replacement for the cluster: one worker after the other in this process, results in the wrong order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scored: list[Shard] = []

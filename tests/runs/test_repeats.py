@@ -1,4 +1,4 @@
-"""What rows have in common is worked on once, and nobody can tell from what comes out."""
+"""Shared parts of rows are computed once, with no effect on the results."""
 
 from __future__ import annotations
 

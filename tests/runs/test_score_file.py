@@ -50,7 +50,7 @@ def test_figures_are_those_of_score_many(here, loaded):
 
 
 class _Recorder(RunEvents):
-    """Writes down what it is told, and stops after so many outcomes."""
+    """Records events, and stops after a number of outcomes."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.told: list[str] = []

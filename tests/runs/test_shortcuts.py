@@ -1,4 +1,4 @@
-"""Every short way through the pipeline gives what the long way gives."""
+"""Every shortcut in the pipeline gives the same result as the long way."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_line_is_the_strict_json_of_the_row(columns, earlier, figures):
         ('{"a": "\\ud800"}', "not valid Unicode"),
         ('{"\\ud800": "x"}', "not valid Unicode"),
         ('{"a": ["\\ud800"]}', "not valid Unicode"),
-        ('{"a": 1, "a": 2}', "is there twice"),
+        ('{"a": 1, "a": 2}', "occurs twice"),
         ('{"a": NaN, "b": "é", "c": null, "d": true}', None),
         ('{"a": ' + "[" * 40 + "]" * 40 + "}", "nested deeper"),
         ('\ufeff{"a": 1}', "not valid JSON"),

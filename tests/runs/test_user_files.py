@@ -1,4 +1,4 @@
-"""A user's files are theirs: what a run did not make stays as it is to the byte, whatever happens to the run."""
+"""A user's files are theirs: files that a run did not make stay unchanged, whatever happens to the run."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def foreign_project(place: Path) -> Path:
     return place
 
 
-# --- a directory that is no run ---------------------------------------------------------------------------------------
+# --- a directory that is not a run ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("judge", ["good", "broken"])
@@ -220,7 +220,7 @@ def test_a_result_that_was_changed_by_hand_is_not_overwritten(started):
     before = tree(started)
     for arguments in ({}, {"overwrite": True}):
         with (
-            pytest.raises(OutputError, match=r"scores.jsonl is there, and is not as this run made it"),
+            pytest.raises(OutputError, match=r"scores.jsonl exists, and is not as this run made it"),
             open_run(started, None, **arguments),
         ):
             pass
@@ -259,7 +259,7 @@ def test_a_file_of_the_users_needs_overwrite(here, monkeypatch, name):
         patch.setattr(Judge, "load", lambda *given, **named: pytest.fail("the judge was loaded first"))
         done = score(here, "-o", name)
     assert done.exit_code == 2
-    assert f"{name} is there, and is no result of this tool" in done.stderr
+    assert f"{name} exists, and is not an unchanged result of this tool" in done.stderr
     assert "--overwrite" in done.stderr
     assert tree(here) == before
     assert score(here, "-o", name, "--overwrite").exit_code == 0
@@ -284,7 +284,7 @@ def test_a_foreign_description_is_never_overwritten(here):
     before = tree(here)
     done = score(here, "-o", "out.jsonl", "--overwrite")
     assert done.exit_code == 2
-    assert "is no manifest of this tool" in done.stderr
+    assert "is not a manifest of this tool" in done.stderr
     assert tree(here) == before
 
 
@@ -321,7 +321,7 @@ def test_a_file_that_comes_to_be_during_the_run_is_kept(here, monkeypatch):
         patch.setattr(Judge, "outcome", meddling)
         done = score(here, "-o", "out.jsonl")
     assert done.exit_code == 2
-    assert "came to be, or was changed, while this run was at work" in done.stderr
+    assert "was created or changed during this run" in done.stderr
     assert (here / "out.jsonl").read_text() == "mine"
     refused = run("resume", "out.jsonl", home=here / "home")
     assert refused.exit_code == 2

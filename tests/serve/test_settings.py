@@ -1,4 +1,4 @@
-"""What a server refuses to be started with."""
+"""Settings that a server rejects at start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "0", "1.5MiB", "1 TiB"])
 def test_no_sizes(text):
-    with pytest.raises(ConfigurationError, match="no size"):
+    with pytest.raises(ConfigurationError, match="not a size"):
         parse_size(text)
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 def brute_force_labels(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, form: str, spellings: Sequence[Sequence[str]]
 ) -> np.ndarray:
-    """Compute P(l | form) for every label from its spellings behind the form."""
+    """Compute P(l | form) for every label from its spellings after the form."""
     prefix = tokenizer(form).input_ids
     strings: dict[tuple[int, ...], int] = {}
     for label, texts in enumerate(spellings):

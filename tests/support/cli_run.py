@@ -1,4 +1,4 @@
-"""Running the command line inside a test: a tiny judge on disk, a home of its own, stdout and stderr apart."""
+"""Running the command line inside a test: a tiny judge on disk, its own home directory, separate stdout and stderr."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge_directory() -> Path:
 
 
 def run(*arguments: object, home: Path) -> Result:
-    """Run ``geval-local`` with these arguments; `home` takes whatever it keeps."""
+    """Run ``geval-local`` with these arguments; `home` is its home directory."""
     from geval_local.cli.app import app
 
     environment = {"GEVAL_LOCAL_HOME": str(home), "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE")}

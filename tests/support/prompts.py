@@ -1,4 +1,4 @@
-"""Prompts of tokens for tests of the engines, and what the engines say of them."""
+"""Token prompts for tests of the engines, and the engines' results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(ids, trie=FLAT):
 
 
 def documents(seed=0, stem=13, documents=3, candidates=4):
-    """Prompts as an evaluation makes them, and those that it should not: duplicates, prefixes, single tokens."""
+    """Prompts as in an evaluation, and unusual ones: duplicates, prefixes, single tokens."""
     random = np.random.default_rng(seed)
     prefix = random.integers(0, VOCAB, stem)
     made = [request(prefix, DEEP), request(prefix[:1]), request([5], DEEP), request([5], DEEP)]

@@ -1,4 +1,4 @@
-"""Judges for workers of a real cluster: they write down what they do, and one of them is killed in the middle."""
+"""Judges for workers of a real cluster: they record their work, and one of them is killed midway."""
 
 from __future__ import annotations
 

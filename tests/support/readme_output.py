@@ -1,4 +1,4 @@
-"""The output that README.md shows for its first command; `python tests/support/readme_output.py` writes it anew.
+"""The output that README.md shows for its first command; `python tests/support/readme_output.py` rewrites it.
 
 Only what a reader's machine prints too is shown: the tables and the signature, without times and places.
 """

@@ -11,7 +11,7 @@ import numpy as np
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
 
-#: Texts that would do something if anything took them for markup.
+#: Texts that would have an effect if treated as markup.
 HOSTILE = (
     "<script>window.hit = 1</script>",
     "</script><script>window.hit = 2</script>",

@@ -1,4 +1,4 @@
-"""Runs for tests: a mock judge whose last bits betray any change of packs, and runs that stop where a test wants."""
+"""Runs for tests: a mock judge whose last bits reveal any change of packs, and runs that stop at a chosen point."""
 
 from __future__ import annotations
 

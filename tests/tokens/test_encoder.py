@@ -53,7 +53,7 @@ PHI3 = (
 
 @dataclass(frozen=True)
 class Family:
-    """A published chat format on one of the real tokenizers, with the control tokens that the format brings."""
+    """A published chat format on one of the real tokenizers, with the format's control tokens."""
 
     base: str
     template: str
@@ -115,7 +115,7 @@ def control_ids(tokenizer, ids) -> list[int]:
 
 
 def filled(text: str) -> Prompt:
-    """Sample text in the middle of a line, on lines of its own, and at the end of the body."""
+    """Sample text in the middle of a line, on separate lines, and at the end of the body."""
     return Prompt(f"Rate it: {text}.\n\nOutput:\n\n{text}\n\nForm: {text}\n\n", CUE)
 
 
@@ -185,7 +185,7 @@ def test_byte_tokenizer_keeps_every_byte_of_hostile_text(style):
 
 
 def test_a_unigram_model_does_not_find_its_control_pieces_in_text():
-    """Unigram vocabularies hold ``<s>`` as an ordinary piece, so hiding it from the added tokens is not enough."""
+    """Unigram vocabularies hold ``<s>`` as an ordinary piece, so hiding it in the added tokens is not enough."""
     pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("▁", -2.0), *((char, -3.0) for char in "</s>abx: -")]
     backend = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -1,4 +1,4 @@
-"""Surface forms of labels on the real tokenizers, and published prompt files with whatever stands behind their cue."""
+"""Surface forms of labels on the real tokenizers, and published prompt files with various texts after their cue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_three_and_ten_as_documented(name):
     assert pieces_of(encoder, trie, 3) == {"3": ["3"], " 3": DOCUMENTED[name]["3"]}
     assert pieces_of(encoder, trie, 10) == {"10": BARE_TEN[name], " 10": DOCUMENTED[name]["10"]}
     assert trie.collisions() == ([(1, 10)] if name in ("qwen", "mistral") else [])
-    # Digits one by one: the root, the space, and "1" behind each of them.
+    # Digits one by one: the root, the space, and "1" after each of them.
     assert len(trie.inner_nodes) == {"gpt2": 1, "pythia": 1, "olmo2": 2, "qwen": 4, "mistral": 4}[name]
 
 
@@ -165,7 +165,7 @@ def test_ordinary_prompts_share_one_trie():
 
 
 def test_a_prompt_whose_tail_merges_differently_gets_its_own_trie():
-    """Behind "wow!" the line break goes to the "!", so that "::" is one token, and "::1" another."""
+    """After "wow!" the line break goes to the "!", so that "::" is one token, and "::1" another."""
     merges = [("!", "\n"), ("\n", ":"), (":", ":"), ("::", "1")]
     encoder = PromptEncoder(byte_tokenizer(merges=merges))
     metric = templated("Text: {{output}}\n::")

@@ -1,4 +1,4 @@
-"""The label trie against a plain enumeration of every continuation, which knows nothing of tries."""
+"""The label trie against a plain enumeration of every continuation, which uses no trie."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_one_does_not_swallow_ten():
 
 
 def test_a_longer_form_of_the_same_label_is_not_counted_twice():
-    """ "Yes" and "Yes," are one label: whatever follows "Yes", it has been said."""
+    """ "Yes" and "Yes," are one label: whatever follows "Yes", the label is complete."""
     trie = make_trie([(0, (1,)), (0, (1, 2)), (1, (3,))])
     assert len(trie.inner_nodes) == 1
     np.testing.assert_allclose(np.exp(trie.label_logprobs(np.log([0.5, 0.25]))), [0.5, 0.25])

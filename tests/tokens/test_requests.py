@@ -1,4 +1,4 @@
-"""Samples become requests: every row keeps its place, and nothing is cut in silence, least of all criteria or form."""
+"""Samples become requests: every row keeps its place, and nothing is cut silently, least of all criteria or form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking pieces up gives the tokens of the whole prompt, for real tokenizers and hostile texts, or is not done."""
+"""Cached pieces give the tokens of the whole prompt, for real tokenizers and hostile texts, or are not used."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_equal_pieces_are_encoded_once():
 
 
 def spanning(**settings) -> Tokenizer:
-    """A byte-level tokenizer that merges a line end with the letter behind it."""
+    """A byte-level tokenizer that merges a line end with the letter after it."""
     backend = byte_tokenizer(merges=[("\n", "T")], bos=False).backend_tokenizer
     record = json.loads(backend.to_str()) | settings
     return Tokenizer.from_str(json.dumps(record | {"post_processor": None}))

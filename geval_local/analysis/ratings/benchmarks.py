@@ -1,4 +1,4 @@
-"""The published benchmark files, read as they are: what is rated, by which preset, grouped how."""
+"""The published benchmark files, read unchanged: rated dimensions, their presets, and grouping."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkData", "benchmark", "benchmark_i
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How one benchmark's file is laid out and how its authors report agreement.
+    """Layout of a benchmark's file, and the way its authors report agreement.
 
     Attributes
     ----------
     name : str
-        As on the command line.
+        Name on the command line.
     dimensions : dict of str to (str or None)
         Dimension -> the preset metric that rates it; None where a rating has no preset.
     group_field : str or None
-        Field that holds the document; None where every row is a document of its own.
+        Field that holds the document; None if every row is a separate document.
     level : {"summary", "pooled"}
-        The level at which the paper's table for it reports.
+        Level of the paper's table.
     columns : tuple of str
-        The paper's table has these columns, in this order.
+        Columns of the paper's table, in order.
     fields : dict of str to str
         Field of a metric -> field of the file.
     published : dict of str to str
@@ -102,14 +102,14 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class BenchmarkData:
-    """A benchmark's rows, checked.
+    """Validated rows of a benchmark.
 
     Attributes
     ----------
     benchmark : Benchmark
         The layout.
     path : str
-        Where the rows came from.
+        File that the rows come from.
     rows : tuple of dict
         The file's rows, unchanged, in order.
     """
@@ -119,12 +119,12 @@ class BenchmarkData:
     rows: tuple[Mapping[str, Any], ...]
 
     def group(self, index: int) -> str:
-        """Document of the row at `index` (from 0)."""
+        """Return the document of the row at `index` (from 0)."""
         field = self.benchmark.group_field
         return str(index + 1) if field is None else str(self.rows[index][field])
 
     def key(self, index: int) -> str:
-        """Identity of the row at `index`: its system and document, so that a file with rows missing still pairs up."""
+        """Return a key for the row at `index`: its system and document, so that incomplete files can be paired."""
         if self.benchmark.group_field is None:
             return str(index + 1)
         document = hashlib.sha256(self.group(index).encode()).hexdigest()[:12]
@@ -137,7 +137,7 @@ def benchmark(name: str) -> Benchmark:
     Raises
     ------
     ConfigurationError
-        If there is none of that name.
+        If there is no benchmark of that name.
     """
     if name not in BENCHMARKS:
         raise ConfigurationError(f"there is no benchmark {name!r}", hint=f"Choose one of: {', '.join(BENCHMARKS)}.")
@@ -203,11 +203,11 @@ def benchmark_items(
     data : BenchmarkData
         The rows.
     dimension : str
-        Which human rating.
+        Name of the human rating.
     predicted : sequence of float
         One score per row, in order; NaN for unscored.
     probabilities : sequence of mapping, optional
-        Label distributions that the scores come from.
+        Label distributions of the scores.
     errors : sequence of str or None, optional
         Why rows are unscored.
 

@@ -1,4 +1,4 @@
-"""Published figures, to stand beside one's own: never recomputed, always marked as published.
+"""Published figures for comparison: never recomputed, always marked as published.
 
 From Liu et al. (2023), "G-Eval: NLG Evaluation using GPT-4 with Better Human Alignment", EMNLP, arXiv:2303.16634.
 """
@@ -22,9 +22,9 @@ class PublishedRow:
     Attributes
     ----------
     system : str
-        As the paper calls it.
+        Name in the paper.
     values : dict of str to float
-        Column -> coefficient. Columns that the paper leaves out are not there.
+        Column -> coefficient. Columns missing in the paper are left out.
     """
 
     system: str
@@ -40,15 +40,15 @@ class PublishedTable:
     benchmark : str
         Name of the benchmark.
     coefficient, level : str
-        What its numbers are.
+        Coefficient and level of its figures.
     columns : tuple of str
         Dimensions, and ``average``.
     rows : tuple of PublishedRow
         In the paper's order.
     note : str
-        What differs from a table made with this package's files.
+        Differences from a table made with this package's files.
     citation : str
-        Where it is from.
+        Source of the table.
     """
 
     benchmark: str
@@ -61,7 +61,7 @@ class PublishedTable:
 
 
 def _rows(columns: tuple[str, ...], text: str) -> tuple[PublishedRow, ...]:
-    """Read a table of "system | values"; a dash is a number that was not published."""
+    """Parse a table of "system | values"; a dash is a number that was not published."""
     rows = []
     for line in text.strip().splitlines():
         system, _, numbers = line.partition("|")

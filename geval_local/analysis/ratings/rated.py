@@ -1,4 +1,4 @@
-"""Rows that people rated: a published benchmark file, or a user's own, with one interface."""
+"""Rated rows, from a published benchmark file or a user's own, with one interface."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_publishe
 
 
 class Rated(Protocol):
-    """What a meta-evaluation needs to know of rated rows."""
+    """Interface of rated rows for a meta-evaluation."""
 
     @property
     def path(self) -> str:
-        """Where the rows came from."""
+        """File that the rows come from."""
         ...
 
     @property
@@ -36,16 +36,16 @@ class Rated(Protocol):
 
     @property
     def grouping(self) -> str:
-        """Which rows are taken for one document, in words."""
+        """Description of how rows are grouped into documents."""
         ...
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Levels at which these ratings can be correlated, the one to report first."""
+        """Levels at which these ratings can be correlated, the main one first."""
         ...
 
     def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures as a result file holds them, one per row, to the ratings of a dimension."""
+        """Join figures in result-file form, one per row, to the ratings of a dimension."""
         ...
 
 
@@ -57,7 +57,7 @@ class PublishedRatings:
 
     @property
     def path(self) -> str:
-        """Where the rows came from."""
+        """File that the rows come from."""
         return self.data.path
 
     @property
@@ -67,7 +67,7 @@ class PublishedRatings:
 
     @property
     def grouping(self) -> str:
-        """Which rows are taken for one document, in words."""
+        """Description of how rows are grouped into documents."""
         return documents_of((), self.data.benchmark.group_field or EVERY_ROW)[1]
 
     @property
@@ -91,7 +91,7 @@ class OwnRatings:
     Attributes
     ----------
     path : str
-        Where the rows came from.
+        File that the rows come from.
     rows : tuple of dict
         The rows, unchanged.
     human : dict of str to str
@@ -99,7 +99,7 @@ class OwnRatings:
     group_by, system : str or None
         As for `geval_local.analysis.reading.read_results`.
     grouping : str
-        Which rows are taken for one document, in words.
+        Description of how rows are grouped into documents.
     fields : dict of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     """
@@ -114,7 +114,7 @@ class OwnRatings:
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """``summary`` first where the rows are grouped, else ``pooled``."""
+        """``summary`` first if the rows are grouped, else ``pooled``."""
         writers = (self.system,) if self.system is not None else SYSTEM_FIELDS
         systems = all(any(lookup(row, name) is not None for name in writers) for row in self.rows)
         first: Level = "pooled" if self.group_by is None else "summary"
@@ -157,7 +157,7 @@ def read_own(
     rows_at: str | None = None,
     merge: Sequence[str] = (),
 ) -> OwnRatings:
-    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, where nothing groups them).
+    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped).
 
     Parameters
     ----------

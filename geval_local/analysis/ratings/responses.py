@@ -1,6 +1,6 @@
 """Other people's outputs: G-Eval's result files with raw responses, and predictions in UniEval's format.
 
-The parser is the original's: a response counts if it starts, after at most one space, with a number. What differs is
+The parser is the original's: a response counts if it starts, after at most one space, with a number. The difference is
 the treatment of the rest. The original's scripts count a response without a number as 0, which is below every
 scale that starts at 1; here it is counted and left out, unless parity with the original is asked for.
 """
@@ -38,12 +38,12 @@ _LEADING_NUMBER = re.compile(r"^ ?([\d\.]+)")
 
 @dataclass(frozen=True)
 class ParsedResponses:
-    """What a file of raw responses came to.
+    """Parsed raw responses of a file.
 
     Attributes
     ----------
     values : tuple of float
-        Mean rating per row, NaN where no response of the row counts.
+        Mean rating per row, NaN if no response of the row counts.
     responses : int
         Responses in the file.
     unparseable : int
@@ -65,7 +65,7 @@ class ParsedResponses:
 
 
 def parse_response(response: str) -> float | None:
-    """Read the number that a response starts with; None if it does not start with one."""
+    """Parse the number that a response starts with; None if it does not start with one."""
     match = _LEADING_NUMBER.match(response)
     if match is None:
         return None
@@ -89,9 +89,9 @@ def read_responses(
     rows : sequence of sequence of str
         All responses of each row.
     scale : Scale, optional
-        What a response may say. Numbers between its labels ("2.5") count; numbers beyond its ends are `out_of_scale`.
+        Scale of the ratings. Numbers between its labels ("2.5") count; numbers beyond its ends are `out_of_scale`.
     out_of_scale : {"exclude", "clip", "keep"}
-        Leave such a response out, move it to the nearer end, or take it as it is. They are counted in any case.
+        Drop such a response, move it to the nearer end, or keep it unchanged. They are counted in any case.
     geval_parity : bool
         The original's rule: unparseable responses are 0 and no number is out of scale.
     """
@@ -139,7 +139,7 @@ def geval_items(
     Raises
     ------
     ConfigurationError, DataError
-        If the benchmark, the dimension or a row is not as it must be, with the row's number from 1.
+        If the benchmark, the dimension or a row is invalid, with the row's number from 1.
     """
     data = read_benchmark(path, name)
     for number, row in numbered(data.rows):
@@ -156,7 +156,7 @@ def geval_items(
 
 
 def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-    """Join figures as a result file holds them, one per row, to a benchmark's rows.
+    """Join figures in result-file form, one per row, to a benchmark's rows.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[
 
 
 def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredItem]:
-    """Read the scores of a run over a benchmark file: its result file holds the benchmark's columns and ``geval``.
+    """Read the scores of a run over a benchmark file: its result file contains the benchmark's columns and ``geval``.
 
     Raises
     ------

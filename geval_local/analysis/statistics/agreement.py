@@ -1,4 +1,4 @@
-"""How far judges, or runs of one judge, agree with each other: no human rating involved."""
+"""Agreement between judges, or between runs of one judge, without human ratings."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Agreement:
     Attributes
     ----------
     n : int
-        Items that both scored.
+        Number of items scored by both.
     only_first, only_second : int
-        Items that one of them scored alone.
+        Number of items scored by only one of them.
     pearson, spearman, kendall : float
-        Pooled coefficients (tau-b); NaN where one side is constant.
+        Pooled coefficients (tau-b); NaN if one side is constant.
     mean_difference : float
-        Mean of ``first - second``, in units of the scale: whether one of them is the milder.
+        Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
     mean_absolute_difference, largest_difference : float
         In units of the scale.
     alpha : float
-        Krippendorff's alpha for interval data: 1 is identity, 0 is what chance gives. Unlike a correlation it falls
-        when one judge is milder than the other.
+        Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls
+        when one judge is more lenient than the other.
     """
 
     n: int
@@ -49,7 +49,7 @@ class Agreement:
 
 
 def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreement:
-    """Measure how far two score lists agree on the items that both scored.
+    """Measure the agreement of two score lists on the items that both scored.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreemen
 
 
 def krippendorff_alpha(ratings: ArrayLike) -> float:
-    """Krippendorff's alpha with the interval difference function.
+    """Compute Krippendorff's alpha with the interval difference function.
 
     Parameters
     ----------

@@ -21,9 +21,9 @@ __all__ = [
 
 Coefficient = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
 
-#: What every table shows.
+#: Coefficients shown in every table.
 COEFFICIENTS = ("pearson", "spearman", "kendall")
-#: Columns of `coefficients`: with the share of pairs ordered as people do, and the area under the ROC curve.
+#: Columns of `coefficients`: plus the fraction of pairs ordered as by people, and the area under the ROC curve.
 ALL_COEFFICIENTS = (*COEFFICIENTS, "accuracy", "auc")
 
 Floats = NDArray[np.float64]
@@ -33,27 +33,27 @@ Ints = NDArray[np.int64]
 _CHUNK = 4_000_000
 # Longer rows are sorted one by one (scipy); shorter ones are compared pair by pair, many rows at once.
 _SHORT = 64
-# Pairs of more values than this are not held to calibrate ties.
+# Pairs of more values than this are not kept in memory to calibrate ties.
 _MOST_PAIRED = 3_000
 # More items than this are sorted anew for every group left out, which costs less than comparing all pairs.
 _MOST_PAIRED_UP = 20_000
 
 
 def coefficients(human: Floats, predicted: Floats, epsilon: float | None = None) -> Floats:
-    """Coefficients of two vectors in the order of `ALL_COEFFICIENTS`; NaN where either has at most one distinct value.
+    """Compute coefficients of two vectors in the order of `ALL_COEFFICIENTS`; NaN if either is constant.
 
     Parameters
     ----------
     human, predicted : ndarray, shape (n,)
         Ratings and scores.
     epsilon : float, optional
-        Scores that differ by no more count as a tie in the pairwise accuracy, see `tie_threshold`; NaN without it.
+        Scores that differ by at most this count as a tie in the pairwise accuracy, see `tie_threshold`; NaN without it.
 
     Returns
     -------
     ndarray, shape (5,)
         Pearson, Spearman and Kendall tau-b, -1 to 1; accuracy and AUC, 0 to 1. The AUC is the probability that a text
-        with the higher rating has the higher score; it bears that name where ratings have two values.
+        with the higher rating has the higher score; it is only called AUC if ratings have two values.
     """
     from scipy import stats
 
@@ -70,7 +70,7 @@ def coefficients(human: Floats, predicted: Floats, epsilon: float | None = None)
 
 
 def coefficient_rows(human: Floats, predicted: Floats, epsilon: float | None = None) -> Floats:
-    """Coefficients of each row of two tables of shape (rows, n); shape (rows, 5), NaN rows where either is constant."""
+    """Compute coefficients per row of two tables of shape (rows, n); shape (rows, 5), NaN if either is constant."""
     rows, n = human.shape
     if n > _SHORT:
         return np.array([coefficients(h, p, epsilon) for h, p in zip(human, predicted, strict=True)]).reshape(rows, 5)
@@ -80,7 +80,7 @@ def coefficient_rows(human: Floats, predicted: Floats, epsilon: float | None = N
 
 
 def leave_one_out(human: Floats, predicted: Floats, epsilon: float | None = None) -> Floats:
-    """Coefficients with each item left out, shape (n, 5): exact for pairs, to first order for Pearson and Spearman."""
+    """Compute leave-one-out coefficients, shape (n, 5): exact for pairs, to first order for Pearson and Spearman."""
     from scipy import stats
 
     n = human.size
@@ -97,7 +97,7 @@ def leave_one_out(human: Floats, predicted: Floats, epsilon: float | None = None
 
 
 def leave_groups_out(human: Floats, predicted: Floats, groups: Ints, epsilon: float | None = None) -> Floats:
-    """Coefficients with all items of each group left out, exact; NaN where the rest is constant.
+    """Compute exact coefficients with each group left out; NaN if the rest is constant.
 
     Parameters
     ----------
@@ -126,14 +126,14 @@ def leave_groups_out(human: Floats, predicted: Floats, groups: Ints, epsilon: fl
             keep[own] = False
             u, v = x[keep], y[keep]
             if column == 1:
-                # Ranks among the rest: less those of the group that stood below.
+                # Ranks among the rest: subtract the group's own values below.
                 u, v = (part - _below(part, values[own]) for part, values in ((u, x), (v, y)))
             du, dv = u - u.mean(), v - v.mean()
             with np.errstate(invalid="ignore", divide="ignore"):
                 result[place, column] = (du @ dv) / np.sqrt((du @ du) * (dv @ dv))
     sums = _pair_sums(human, predicted, epsilon)
     total = sums.sum(axis=0) / 2
-    # Pairs within a group are taken off twice, so they are given back once.
+    # Pairs within a group are subtracted twice, so they are added back once.
     pairs = np.array(
         [total - sums[own].sum(0) + _pair_sums(human[own], predicted[own], epsilon).sum(0) / 2 for own in members]
     )
@@ -150,14 +150,14 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _below(values: Floats, others: Floats) -> Floats:
-    """How many of the others each value stands above, equal ones counted half."""
+    """Count, for each value, the others below it; equal ones count half."""
     ordered = np.sort(others)
     above, upto = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
     return np.asarray((above + upto) / 2)
 
 
 def _pair_sums(human: Floats, predicted: Floats, epsilon: float | None) -> Floats:
-    """Each item's pairs, shape (n, 4): concordant less discordant, untied by people, untied by scores, right."""
+    """Count each item's pairs, (n, 4): concordant minus discordant, untied by people, untied by scores, right."""
     sums = np.zeros((human.size, 4))
     step = max(1, _CHUNK // human.size)
     for start in range(0, human.size, step):
@@ -170,7 +170,7 @@ def _pair_sums(human: Floats, predicted: Floats, epsilon: float | None) -> Float
 
 
 def _of_pairs(pairs: Floats, items: Floats, epsilon: float | None) -> Floats:
-    """Kendall's tau-b, accuracy and AUC from counts of pairs as `_pair_sums` has them, shape (rows, 3)."""
+    """Compute Kendall's tau-b, accuracy and AUC from the pair counts of `_pair_sums`, shape (rows, 3)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         tau = pairs[:, 0] / np.sqrt(pairs[:, 1] * pairs[:, 2])
         accuracy = np.full(len(pairs), np.nan) if epsilon is None else pairs[:, 3] / (items * (items - 1) / 2)
@@ -186,8 +186,8 @@ def tied_pairs(values: Floats) -> int:
 def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | None:
     """Find the difference of scores up to which two texts count as tied (Deutsch, Foster and Freitag, 2023).
 
-    Scores of a language model are hardly ever equal, ratings often are: without a threshold every pair that people tie
-    would be an error. The threshold is the one that makes the accuracy, averaged over groups, highest.
+    Scores of a language model are hardly ever equal, ratings often are: without a threshold every pair tied by people
+    would be an error. The threshold maximises the accuracy, averaged over groups.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
     Returns
     -------
     float or None
-        In units of the scores, at least 0; None where a group is too large for its pairs to be held.
+        In units of the scores, at least 0; None if a group is too large for its pairs to fit into memory.
     """
     gaps, weights = [np.zeros(1)], [np.zeros(1)]
     order = np.argsort(groups, kind="stable")
@@ -209,7 +209,7 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
         first, second = np.triu_indices(members.size, 1)
         dh = human[members][first] - human[members][second]
         dp = predicted[members][first] - predicted[members][second]
-        # From its own gap on, a pair is a tie: right where people tie too, no longer right where it was concordant.
+        # From its gap on, a pair is a tie: now correct if people tie it too, no longer correct if it was concordant.
         change = np.where(dh == 0, 1.0, -(np.sign(dh) == np.sign(dp)).astype(np.float64))
         gaps.append(np.abs(dp))
         weights.append(change / max(1, dh.size))
@@ -220,7 +220,7 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
 
 
 def _correct(human: Floats, predicted: Floats, epsilon: float, rows: slice = slice(None)) -> Floats:
-    """Whether each pair is ordered, or tied, as people do; shape (rows, n), an item with itself not."""
+    """Return whether each pair is ordered, or tied, as by people; shape (rows, n), false for an item with itself."""
     dh, dp = human[rows, None] - human[None], predicted[rows, None] - predicted[None]
     right = np.sign(dh) == np.where(np.abs(dp) <= epsilon, 0.0, np.sign(dp))
     right[np.arange(len(right)), np.arange(human.size)[rows]] = False

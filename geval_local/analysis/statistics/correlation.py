@@ -1,4 +1,4 @@
-"""How well scores agree with people: correlations at three levels, with ties, skipped groups and intervals."""
+"""Agreement of scores with people: correlations at three levels, with ties, skipped groups and intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from geval_local.interval import FEW_UNITS, Interval
 
 __all__ = ["Correlation", "average_interval", "correlate", "generalises_to", "interval_at", "known_target", "within"]
 
-#: Below this many systems intervals about new ones are too wide, and tests reject too seldom (benchmarks/coverage.py).
+#: Below this many systems intervals about new ones are too wide, and tests reject too rarely (benchmarks/coverage.py).
 FEW_SYSTEMS = 30
 
 
@@ -39,18 +39,18 @@ class Correlation:
     pearson, spearman, kendall : Interval
         Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
     accuracy : Interval
-        Share of pairs that the scores order, or tie, as people do, 0 to 1, with calibrated ties; NaN where it was not
-        computed (many items at once).
+        Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not
+        computed (many items).
     auc : Interval
         Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
     target : {"documents", "systems", "both"}
-        What the intervals generalise to.
+        Population that the intervals generalise to.
     holds_for : str
         The same in words.
     n : int
         Items with a rating and a score.
     points : int
-        What was correlated: groups kept (summary), items (pooled) or systems (system).
+        Number of correlated points: groups kept (summary), items (pooled) or systems (system).
     groups, systems : int
         Groups and systems among the items; 0 systems where they are not known.
     skipped : dict of str to int
@@ -58,9 +58,9 @@ class Correlation:
     left_out : dict of str to int
         Reason -> items without a score or a rating.
     ties : Ties
-        Pairs that cannot be ordered.
+        Pairs with equal values.
     epsilon : float or None
-        Scores this close count as a tie in the accuracy.
+        Largest difference that counts as a tie in the accuracy.
     """
 
     level: Level
@@ -99,7 +99,7 @@ def correlate(
     level : {"summary", "pooled", "system"}
         See `Correlation`.
     target : {"documents", "systems", "both"}, optional
-        What the intervals generalise to; by default new documents with the same systems, and both at system level.
+        Target population of the intervals; by default new documents with the same systems, and both at system level.
     constant : {"skip", "zero"}
         Groups whose scores are constant are left out, or count as no agreement.
     confidence : float
@@ -110,7 +110,7 @@ def correlate(
     Raises
     ------
     DataError
-        If no item has both a rating and a score, or systems are asked for and not known.
+        If no item has both a rating and a score, or systems are needed and not known.
     """
     kept, left_out = usable(items)
     target = known_target(kept, level, target)
@@ -139,7 +139,7 @@ def correlate(
 def interval_at(
     replicates: Replicates, coefficient: str, level: Level, target: Target, confidence: float = 0.95
 ) -> Interval:
-    """Interval of one coefficient at a level."""
+    """Return the interval of one coefficient at a level."""
     # At summary level with fixed systems the figure is a mean over documents; elsewhere it is one correlation.
     correlation = coefficient in COEFFICIENTS and not (level == "summary" and target == "documents")
     found = replicates.interval(ALL_COEFFICIENTS.index(coefficient), target, confidence, correlation=correlation)
@@ -147,7 +147,7 @@ def interval_at(
 
 
 def within(interval: Interval, low: float, high: float) -> Interval:
-    """Cut an interval off where the figure cannot be."""
+    """Clip an interval to the possible range."""
     if math.isnan(interval.low):
         return interval
     return replace(interval, low=max(low, interval.low), high=min(high, interval.high))
@@ -164,7 +164,7 @@ def average_interval(
 ) -> Interval:
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
-    Documents are left out of all dimensions at once, so that what the dimensions share is not counted as independent.
+    Each document is left out of all dimensions at once, so that dimensions are not treated as independent.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def average_interval(
 
 
 def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
-    """Give the target in use: the one asked for, or the level's.
+    """Return the target in use: the given one, or the level's default.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def known_target(items: Iterable[ScoredItem], level: Level, target: Target | Non
 
 
 def generalises_to(target: Target, figures: LevelFigures) -> str:
-    """Say in words what an interval or a test holds for, and where it should not be relied upon."""
+    """Describe the population that an interval or a test holds for, and its limitations."""
     documents = f"{figures.documents} documents"
     systems = f"{figures.systems} systems" if figures.systems else "systems"
     told = {

@@ -57,6 +57,6 @@ def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.
 
 
 def expectations(p: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:
-    """Take the expected value of each row of label probabilities, shape (items,)."""
+    """Compute the expected value of each row of label probabilities, shape (items,)."""
     # Float error may leave the interval by an ulp when one label holds everything.
     return np.clip(p @ scale.array, scale.low, scale.high)

@@ -1,12 +1,12 @@
-"""Figures with one document, one system, or both left out: what every interval and test of agreement is made from.
+"""Figures with one document, one system, or both left out: the basis of all intervals and tests of agreement.
 
-What a figure generalises to decides what is left out. ``documents``: the same systems on new documents. ``systems``:
+The target population determines the units left out. ``documents``: the same systems on new documents. ``systems``:
 new systems on the same documents. ``both``: new systems on new documents, with the variances of the two added and the
-part that both count (one item left out) taken off once (Cameron, Gelbach and Miller, 2011).
+part counted by both (one item left out) subtracted once (Cameron, Gelbach and Miller, 2011).
 
 Deutsch, Dror and Roth (2021) draw the same units with replacement; with 16 systems their percentile intervals cover far
-less than they say, and the jackknife with Student's t holds (benchmarks/coverage.py). Nothing is drawn, so results need
-no seed.
+less than their nominal level, while the jackknife with Student's t keeps it (benchmarks/coverage.py). Nothing is drawn,
+so no seed is needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replicates:
-    """Figures on the data, and again with each unit left out.
+    """Figures on the data, and with each unit left out.
 
     Attributes
     ----------
@@ -44,18 +44,18 @@ class Replicates:
     without: Mapping[Axis, tuple[tuple[str, ...], Floats]] = field(default_factory=dict)
 
     def error(self, target: Target) -> tuple[Floats, int]:
-        """Give standard errors, shape (figures,), and how many independent units they rest on."""
+        """Return standard errors, shape (figures,), and the number of independent units they rest on."""
         return self._error(target, lambda values: values)
 
     def interval(self, index: int, target: Target, confidence: float = 0.95, *, correlation: bool = False) -> Interval:
-        """Confidence interval of one figure.
+        """Return the confidence interval of one figure.
 
         Parameters
         ----------
         index : int
-            Which figure.
+            Index of the figure.
         target : {"documents", "systems", "both"}
-            What it generalises to.
+            Population that it generalises to.
         confidence : float
             Coverage, 0-1.
         correlation : bool
@@ -72,7 +72,7 @@ class Replicates:
         return Interval(value, float(np.tanh(on_z.low)), float(np.tanh(on_z.high)), plain.error, units, plain.warning)
 
     def p(self, index: int, target: Target) -> float:
-        """Two-sided p-value of "the true figure is 0" by Student's t."""
+        """Return the two-sided p-value of "the true figure is 0" by Student's t."""
         errors, units = self.error(target)
         return t_test(float(self.value[index]), float(errors[index]), units)
 
@@ -87,7 +87,7 @@ class Replicates:
         counted_twice = np.zeros_like(variances[0])
         if "items" in self.without:
             counted_twice = np.nan_to_num(jackknife_error(scale(self.without["items"][1])) ** 2)
-        # Never below either of the two: their sum less the common part can be, by chance.
+        # At least as large as either of the two: their sum minus the common part can fall below, by chance.
         return np.sqrt(np.maximum(np.maximum(*variances), sum(variances) - counted_twice)), units
 
 
@@ -119,7 +119,7 @@ def _aligned(part: Replicates, axis: Axis, names: tuple[str, ...]) -> Floats:
     if own == names:
         return values
     place = {name: index for index, name in enumerate(own)}
-    # Leaving out a unit that is not there changes nothing.
+    # Leaving out an absent unit changes nothing.
     return np.array([values[place[name]] if name in place else part.value for name in names])
 
 

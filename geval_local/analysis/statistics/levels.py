@@ -30,19 +30,19 @@ from geval_local.errors import DataError
 __all__ = ["DEFAULT_TARGETS", "Constant", "Level", "LevelFigures", "Ties", "level_figures", "skipped_by_reason"]
 
 Level = Literal["summary", "pooled", "system"]
-#: What becomes of a document to whose texts the judge gives one score: left out, or no agreement at all (0).
+#: Treatment of a document whose texts all get the same score: left out, or counted as no agreement (0).
 Constant = Literal["skip", "zero"]
 
-#: What is generalised to unless something else is asked for. A mean over documents, or a pool of them, is a statement
+#: Default population that figures generalise to. A mean over documents, or a pool of them, is a statement
 #: about the systems at hand on more documents, and valid from ten documents on; a correlation over systems is about
-#: systems, and knowing these few on more documents says nothing of the next one.
+#: systems, and more documents for these few systems say nothing about the next one.
 DEFAULT_TARGETS: dict[Level, Target] = {"summary": "documents", "pooled": "documents", "system": "both"}
 
 #: More documents than this are pooled in blocks: the same blocks wherever a document occurs.
 BLOCKS = 200
-# Pairwise accuracy costs a pair table per left-out unit; above this many compared items it is computed on request only.
+# Pairwise accuracy costs a pair table per left-out unit; above this many compared items it is computed only on request.
 _CHEAP = 200
-# Above this many items the pairs of each single one are not summed up; errors are then too large rather than too small.
+# Above this many items the pairs of single items are not counted; errors are then too large rather than too small.
 _MOST_ITEMS = 20_000
 
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ class Ties:
     pairs : int
         Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
     human, predicted : int
-        How many of them the people, and the scores, do not tell apart.
+        Number of pairs tied by the people, and by the scores.
     """
 
     pairs: int
@@ -68,24 +68,24 @@ class Ties:
 
 @dataclass(frozen=True)
 class LevelFigures:
-    """Coefficients at a level, with what they were computed from.
+    """Coefficients at a level, with the data they were computed from.
 
     Attributes
     ----------
     replicates : Replicates
         Columns as `geval_local.analysis.statistics.coefficients.ALL_COEFFICIENTS`.
     per_group : dict of str to ndarray
-        Document -> its coefficients, the documents that are kept; summary level only.
+        Document -> its coefficients, for the documents kept; summary level only.
     skipped : dict of str to str
         Document -> why it has no coefficient; summary level only.
     points : int
-        What was correlated: documents kept (summary), items (pooled) or systems (system).
+        Number of correlated points: documents kept (summary), items (pooled) or systems (system).
     documents, systems : int
-        How many there are among the items; 0 systems where they are not known.
+        Number of documents and systems among the items; 0 systems if unknown.
     ties : Ties
-        Pairs that cannot be ordered.
+        Pairs with equal values.
     epsilon : float or None
-        Scores this close count as a tie in the pairwise accuracy; None where it was not computed.
+        Largest difference that counts as a tie in the pairwise accuracy; None if not computed.
     """
 
     replicates: Replicates
@@ -115,7 +115,7 @@ def level_figures(
     level : {"summary", "pooled", "system"}
         See the module.
     target : {"documents", "systems", "both"} or None
-        What will be left out; leaving out systems costs more time, None leaves nothing out and costs least.
+        Determines the units left out; leaving out systems costs more time, None leaves nothing out and costs least.
     constant : {"skip", "zero"}
         Documents whose scores are constant while their ratings are not, at summary level.
     accuracy : bool
@@ -165,7 +165,7 @@ class _Table:
         return self.marked(result)
 
     def marked(self, figures: Floats) -> Floats:
-        """Blank the AUC where ratings are not binary."""
+        """Set the AUC to NaN if ratings are not binary."""
         if not self.binary:
             figures[..., 4] = np.nan
         return figures
@@ -212,7 +212,7 @@ def _summary(table: _Table, target: Target | None, constant: Constant, accuracy:
             means = np.where(defined > 0, np.nansum(held, axis=0) / np.maximum(defined, 1), np.nan)
         without["systems"] = (table.systems, means)
         change = np.nan_to_num(held - values[:, None]) / len(names)
-        # Leaving out an item that is not there changes nothing and is no replicate.
+        # Leaving out an absent item changes nothing and is not a replicate.
         there = np.zeros((len(table.documents), len(table.systems)), dtype=bool)
         there[table.document, table.system] = True
         cells = [
@@ -303,7 +303,7 @@ def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:
 
 def _means(total: Floats, count: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
-        # The order of a sum moves its last bits, which would break a tie between equal means.
+        # The order of summation changes the last bits, which would break ties between equal means.
         return np.asarray(np.round(total / count, 12))
 
 
@@ -326,7 +326,7 @@ def _constant(human: Floats, predicted: Floats) -> str | None:
 
 
 def _no_agreement(table: _Table, human: Floats, epsilon: float | None) -> Floats:
-    """Say what constant scores come to: no correlation, the pairs that people tie too, and an AUC by chance."""
+    """Return the coefficients of constant scores: no correlation, the pairs tied by people, an AUC of chance."""
     pairs = human.size * (human.size - 1) / 2
     accuracy = np.nan if epsilon is None else tied_pairs(human) / pairs
     return table.marked(np.array([0.0, 0.0, 0.0, accuracy, 0.5]))

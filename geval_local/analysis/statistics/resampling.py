@@ -1,4 +1,4 @@
-"""Permutations and folds over groups. Items of one group are never separated, and nothing is ever rescored."""
+"""Permutations and folds over groups. Items of one group are never separated, and nothing is rescored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from geval_local.errors import ConfigurationError
 
 __all__ = ["PERMUTATIONS", "SIGN_FLIP_GROUPS", "group_folds", "sign_flip", "welch_permuted"]
 
-#: Enough for Holm's correction of a hundred tests to be able to reject; all arrangements, where there are fewer.
+#: Enough for rejections after Holm's correction of a hundred tests; all arrangements if there are fewer.
 PERMUTATIONS = 9_999
-#: From six groups on a sign-flip test can reject at .05; below it cannot, whatever the data.
+#: From six groups on a sign-flip test can reject at .05; with fewer it never can.
 SIGN_FLIP_GROUPS = 6
 # With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
 _MOST_PERMUTED = 2_000
@@ -24,17 +24,17 @@ Floats = NDArray[np.float64]
 
 
 def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Permutation test of paired differences: which of the two came first is drawn anew in every group.
+    """Permutation test of paired differences: the sign of every group's difference is drawn at random.
 
-    Exact where all arrangements can be enumerated (13 groups or fewer by default), else the share of seeded draws, the
-    observed arrangement among them; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
+    Exact if all arrangements can be enumerated (13 groups or fewer by default), else from seeded draws and the
+    observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
     is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
     the sign of the difference of their coefficients there.
 
     Parameters
     ----------
     differences : ndarray, shape (groups,)
-        One per group.
+        One difference per group.
     permutations : int
         Most arrangements.
     seed : int
@@ -88,7 +88,7 @@ def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
 def welch_permuted(first: Floats, second: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
     """Test two independent samples by Welch's t: the larger p of its distribution and of its permutation.
 
-    By permutation alone a small sample with a large spread is rejected too often (.16 at 8 against 40 with ten times
+    The permutation alone rejects too often for a small sample with a large spread (.16 at 8 against 40 with ten times
     the spread, Welch's own .05), by the distribution alone a small skewed one (.10 at 5 against 50, permuted .04).
 
     Parameters
@@ -131,14 +131,14 @@ def welch_permuted(first: Floats, second: Floats, *, permutations: int = PERMUTA
 
 
 def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """Deal whole groups into folds of nearly equal size.
+    """Assign whole groups to folds of nearly equal size.
 
     Parameters
     ----------
     groups : sequence of str
         Group of each item.
     folds : int
-        How many folds, at least 2; no more than there are groups are used.
+        Number of folds, at least 2; at most the number of groups is used.
     seed : int
         Seed of the shuffle.
 
@@ -150,7 +150,7 @@ def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int6
     Raises
     ------
     ConfigurationError
-        If there are fewer than two folds or groups: then nothing could be held out.
+        If there are fewer than two folds or groups: nothing could be held out then.
     """
     names = sorted(set(groups))
     if folds < 2 or len(names) < 2:

@@ -1,13 +1,13 @@
-"""Whether one judge is better than another on the same items, and on the same documents.
+"""Tests of whether one judge is better than another on the same items and documents.
 
-Which test, and when:
+Choice of the test:
 
 - Summary level, new documents: the sign-flip permutation test of the documents' differences (exact up to 13 documents).
 - Anything else: Student's t of the difference, with the standard error of leaving out documents, systems or both.
-- Williams' test compares two pooled Pearson correlations that share a variable (the human ratings). It takes items to
-  be independent and jointly normal, so it stands beside the t test where no two items share a document.
+- Williams' test compares two pooled Pearson correlations that share a variable (the human ratings). It assumes items to
+  be independent and jointly normal, so it is shown beside the t test if no two items share a document.
 
-Every p in a table also comes in Holm's correction for the number of tests in that table.
+Every p-value in a table is also given with Holm's correction for the number of tests in that table.
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ class Comparison:
     Attributes
     ----------
     level, coefficient : str
-        What was compared.
+        Level and coefficient of the comparison.
     first, second : float
-        Each judge's coefficient on the common ground.
+        Each judge's coefficient on the common documents.
     difference : Interval
         ``first - second``.
     p : float
         Two-sided p-value.
     p_holm : float
-        The same, corrected for the number of tests in its table; NaN where it stands alone.
+        The same, corrected for the number of tests in its table; NaN for a single test.
     detectable : float
         Smallest true difference that would have been found with 80 % probability (at .05, before correction).
     target : {"documents", "systems", "both"}
-        What the interval and the test generalise to.
+        Population that the interval and the test generalise to.
     holds_for : str
         The same in words.
     n, groups : int
         Items compared, and the documents they come from.
     kept : tuple of (int, int)
-        Documents that each judge has a coefficient of by itself; more than `groups` where the two differ.
+        Documents with a coefficient for each judge alone; more than `groups` if the judges differ.
     williams : WilliamsTest or None
-        Beside it, where it may apply.
+        Additional test, where applicable.
     why : str
-        Which test it is, in a sentence.
+        Description of the test, in a sentence.
     """
 
     level: Level
@@ -100,7 +100,7 @@ class Comparison:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down correction; NaN values are no tests."""
+    """Apply Holm's step-down correction; NaN values do not count as tests."""
     order = sorted((value, index) for index, value in enumerate(p) if math.isfinite(value))
     result, largest = [math.nan] * len(p), 0.0
     for rank, (value, index) in enumerate(order):
@@ -122,7 +122,7 @@ def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
 
 
 def williams(r_first: float, r_second: float, r_between: float, n: int) -> WilliamsTest:
-    """Williams' (1959) test of two correlations that share a variable, in the form of Steiger (1980), equation 7.
+    """Compute Williams' (1959) test of two correlations that share a variable, as in Steiger (1980), equation 7.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def williams(r_first: float, r_second: float, r_between: float, n: int) -> Willi
     spread = 2 * max(determinant, 0.0) * (n - 1) / (n - 3) + mean**2 * (1 - r_between) ** 3
     difference = r_first - r_second
     if spread == 0:
-        # The judges agree perfectly with each other: equal correlations, nothing to tell apart.
+        # The judges agree perfectly with each other: equal correlations, no difference.
         return WilliamsTest(0.0, n - 3, 1.0)
     t = difference * math.sqrt((n - 1) * (1 + r_between) / spread)
     return WilliamsTest(t, n - 3, float(2 * stats.t.sf(abs(t), n - 3)))
@@ -158,7 +158,7 @@ def williams(r_first: float, r_second: float, r_between: float, n: int) -> Willi
 def common_ground(
     judges: Sequence[Sequence[ScoredItem]], level: Level = "summary", *, constant: Constant = "skip"
 ) -> tuple[list[list[ScoredItem]], list[int]]:
-    """Restrict several judges to what all of them can be compared on.
+    """Restrict several judges to the items on which all can be compared.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def common_ground(
     Returns
     -------
     items : list of list of ScoredItem
-        Per judge, in one order. Empty lists where no document is kept by all.
+        Per judge, in one order. Empty lists if no document is kept by all.
     kept : list of int
         Documents that each judge keeps of those with items that all judges scored.
 
@@ -212,11 +212,11 @@ def compare(
     level : {"summary", "pooled", "system"}
         See `geval_local.analysis.statistics.correlation.Correlation`.
     coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
-        Which one; ties of the accuracy are calibrated for each judge.
+        Coefficient to compare; ties of the accuracy are calibrated for each judge.
     target, confidence
         As in `geval_local.analysis.statistics.correlation.correlate`.
     constant : {"skip", "zero"}
-        Documents on which a judge's scores are constant: compared on the others, or counted as no agreement of it.
+        Documents on which a judge's scores are constant: left out, or counted as no agreement for that judge.
     seed : int
         Seed of the permutations.
 

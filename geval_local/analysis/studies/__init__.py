@@ -1,6 +1,6 @@
-"""Questions asked of scored records.
+"""Studies of scored records.
 
-- `evaluation`: the whole of a meta-evaluation: everybody against the people and against each other
+- `evaluation`: a whole meta-evaluation: all contenders against people and against each other
 - `comparison`: two runs item by item
 - `ceiling`: how far people agree, and the judge in the place of one of them
 - `systems`, `sides`: which system is better; the mean of a side, and the test of two

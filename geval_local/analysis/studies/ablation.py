@@ -1,4 +1,4 @@
-"""The paper's ablations that need no second look by the judge: other estimates from the same label distributions."""
+"""The paper's ablations that need no new scoring: other estimates from the same label distributions."""
 
 from __future__ import annotations
 

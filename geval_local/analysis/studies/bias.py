@@ -1,7 +1,7 @@
 """Whether the judge favours somebody: a gap between two sides less people's own, and gaps by what people prefer.
 
 A gap between sides is not yet a bias: one side may be better. With human ratings the difference in differences, judge
-less people on the same texts, says how much of the gap the judge adds.
+minus people on the same texts, shows how much of the gap the judge adds.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["against_people", "gaps_by_preference", "preferences"]
 
 
 def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) -> list[ScoredItem]:
-    """Copy the rated items with the judge's excess over people as their score: for the difference in differences.
+    """Copy the rated items with the score minus the human rating as their score, for the difference in differences.
 
     Parameters
     ----------
     items : sequence of ScoredItem
-        Unrated ones come back unscored.
+        The scores; unrated items are returned unscored.
     standardise : bool
-        Whether scores and ratings are each brought to standard deviations first, which they must be where people used
-        another scale than the judge. It is then assumed that both spread their grades alike.
+        Whether to standardise scores and ratings first, which is needed if people used
+        another scale than the judge. This assumes that both have the same relative spread.
 
     Raises
     ------
     DataError
-        If nothing is rated and scored, or one of the two does not vary where it has to be standardised.
+        If nothing is rated and scored, or one of the two is constant and has to be standardised.
     """
     both = [item for item in items if math.isfinite(item.predicted) and math.isfinite(item.human)]
     if not both:
@@ -57,9 +57,9 @@ def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) ->
 
 
 def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str) -> dict[str, str]:
-    """Which side people prefer in each document, from their mean ratings: a side's name, or ``equal``.
+    """Find the side that people prefer in each document, by mean ratings: a side's name, or ``equal``.
 
-    Documents without ratings of both sides are not in the result.
+    Documents without ratings of both sides are left out.
     """
     rated: dict[str, dict[str, list[float]]] = defaultdict(lambda: {first: [], second: []})
     for item, side in zip(items, sides, strict=True):
@@ -82,10 +82,10 @@ def gaps_by_preference(
     *,
     seed: int = 0,
 ) -> dict[str, Gap]:
-    """Take the gap within the documents of each human preference: the paper's Figure 2.
+    """Compute the gap within the documents of each human preference: the paper's Figure 2.
 
-    A judge without bias has gaps that follow the preference. A judge that favours the first side keeps a positive gap
-    where people prefer the second.
+    Gaps of an unbiased judge follow the preference. A judge that favours the first side keeps a positive gap
+    if people prefer the second.
 
     Parameters
     ----------

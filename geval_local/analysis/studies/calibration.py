@@ -1,8 +1,8 @@
 """Calibration: a temperature on the label distribution and a monotone map, judged on held-out groups only.
 
-There is no way to ask this module for the gain on the items it was fitted on: `calibrate` fits the map on everything
-and reports figures from cross-validation over groups, where every item is scored by a map that never saw its document.
-Maps, baselines and figures all go by one loss: what is fitted for squared errors is not judged by absolute ones.
+The gain on the fitted items is never reported: `calibrate` fits the map on everything
+and reports figures from cross-validation over groups, with a map fitted without the item's document.
+Maps, baselines and figures use the same loss: a fit for squared errors is not evaluated by absolute ones.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Figures:
     error : float
         Root of the mean squared error, or mean absolute error, in units of the ratings.
     pearson, spearman, kendall : float
-        Correlation at the level asked for; NaN where undefined.
+        Correlation at the requested level; NaN where undefined.
     """
 
     error: float
@@ -74,28 +74,28 @@ class Figures:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What calibration gains on documents that it was not fitted on.
+    """Gain of a calibration on held-out documents.
 
     Attributes
     ----------
     n, groups, folds : int
-        Items, documents, and folds that the documents were dealt into.
+        Items, documents, and folds of documents.
     level : {"summary", "pooled", "system"}
-        Of the correlations.
+        Level of the correlations.
     loss : {"squared", "absolute"}
-        What was fitted and is reported.
+        Loss that was minimised and is reported.
     before, after : Figures
         Raw scores, and each item under the map fitted on the other folds.
     rescaled : Figures
-        Each item under a straight line fitted on the other folds: what bringing scores to the ratings' units and spread
-        achieves by itself.
+        Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units
+        and spread alone.
     constant_error : float
         Error of always answering the other folds' best constant: their mean (squared loss) or median (absolute).
     gain : Interval
-        Mean loss of the raw scores less that of the calibrated ones, in squared or plain units of the ratings, with
+        Mean loss of the raw scores minus that of the calibrated ones, in squared or plain units of the ratings, with
         an interval over documents.
     over_rescaled, over_constant : Interval
-        The same of the straight line, and of the constant, less the calibrated scores.
+        The same for the straight line, and for the constant, minus the calibrated scores.
     verdict : str
         Whether it helps, in a sentence.
     """
@@ -132,15 +132,15 @@ class Calibration:
     Attributes
     ----------
     metric, human, signature : str
-        What it was fitted on: the metric, the field of the ratings and the signature of the run.
+        Training data: the metric, the field of the ratings and the signature of the run.
     scale : Scale or None
         The metric's scale; None for an isotonic map of scores without label probabilities.
     method : {"temperature", "isotonic", "both"}
-        What was fitted.
+        Kind of map.
     temperature : float
-        ``p'(l)`` is in proportion to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 leaves as it is.
+        ``p'(l)`` is proportional to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 changes nothing.
     knots : tuple of (float, float)
-        Score -> rating, rising in both; linear between the knots and flat beyond them. Empty for no map.
+        Score -> rating, increasing in both; linear between the knots and flat beyond them. Empty for no map.
     held_out : HeldOut
         Its quality.
     """
@@ -164,7 +164,7 @@ class Calibration:
         score : float
             The raw score; NaN stays NaN.
         probabilities : mapping of str to float, optional
-            The label distribution; needed where a temperature was fitted.
+            The label distribution; required if a temperature was fitted.
 
         Returns
         -------
@@ -206,24 +206,24 @@ def calibrate(
     Parameters
     ----------
     items : sequence of ScoredItem
-        Unscored and unrated ones are left out.
+        The scores; unscored and unrated items are left out.
     scale : Scale or None
         The metric's scale; may be None for ``isotonic``.
     method : {"temperature", "isotonic", "both"}
         ``both`` maps the scores after the temperature.
     loss : {"squared", "absolute"}
-        What maps and baselines minimise and figures report.
+        Loss that maps and baselines minimise and figures report.
     level : {"summary", "pooled", "system"}
-        Of the correlations reported.
+        Level of the reported correlations.
     folds, seed : int
-        Cross-validation over groups.
+        Folds and seed of the cross-validation over groups.
     metric, human, signature : str
         Recorded in the result.
 
     Raises
     ------
     ConfigurationError
-        If fewer than two groups leave nothing to hold out, or a temperature is asked for without a scale or with
+        If there are fewer than two groups, or a temperature is requested without a scale or with
         ratings outside it.
     DataError
         If no item has a rating and a score, or one has no label probabilities where a temperature needs them.
@@ -279,9 +279,9 @@ def calibrate(
 
 
 def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -> str:
-    """Say whether it helps: against the raw scores first, then against what is cheaper."""
+    """Describe whether calibration helps: against the raw scores first, then against simpler maps."""
     if any(math.isnan(one.low) for one in (gain, over_rescaled, over_constant)):
-        return "cannot be told: too few documents"
+        return "cannot be judged: too few documents"
     if gain.high < 0:
         return "does harm: held out, the calibrated scores are further from the ratings than the raw ones"
     if gain.low <= 0:
@@ -343,7 +343,7 @@ def _need(scale: Scale | None) -> Scale:
     return scale
 
 
-# The calibration file: small, versioned JSON that says what it was fitted on and how good it is on held-out groups.
+# The calibration file: small, versioned JSON with the training data's identity and the held-out quality.
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
@@ -384,7 +384,7 @@ def load_calibration(path: str | Path) -> Calibration:
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, is of another format or version, or does not hold together.
+        If the file cannot be read, is of another format or version, or is inconsistent.
     """
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -430,7 +430,7 @@ def _scale_record(scale: Scale) -> list[list[Any]]:
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN; an undefined figure is null."""
+    """Replace NaN by null, since JSON has no NaN."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""The maps of a calibration, fitted: a temperature on distributions, a rising map or a line on scores."""
+"""Fitting of calibration maps: a temperature on distributions, an increasing map or a line on scores."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def fit_temperature(p: Floats, scale: Scale, human: Floats, loss: Loss = "square
         return float(LOSSES[loss](expected - human).mean())
 
     found = optimize.minimize_scalar(error, bounds=_LOG_TEMPERATURES, method="bounded")
-    # The error need not have a single valley; never worse than doing nothing.
+    # The error may have several minima; never return one worse than temperature 1.
     return float(np.exp(found.x)) if error(float(found.x)) < error(0.0) else 1.0
 
 
 def fit_isotonic(scores: Floats, human: Floats, loss: Loss = "squared") -> Knots:
-    """Fit the rising map from score to rating with the least loss; equal scores are mapped alike."""
+    """Fit the increasing map from score to rating with the least loss; equal scores map to equal values."""
     from scipy import optimize
 
     x, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -46,16 +46,16 @@ def fit_isotonic(scores: Floats, human: Floats, loss: Loss = "squared") -> Knots
         means = np.bincount(places, weights=human) / counts
         y = np.asarray(optimize.isotonic_regression(means, weights=counts.astype(np.float64)).x)
     else:
-        # Rising steps, none negative: the least absolute deviations are a linear programme in the steps.
+        # With non-negative steps, least absolute deviations are a linear program in the steps.
         y = np.maximum.accumulate(_least_absolute(x, places, human))
-    # Of each level stretch only its ends matter to linear interpolation.
+    # Only the ends of each constant stretch matter for linear interpolation.
     ends = np.ones(x.size, dtype=bool)
     ends[1:-1] = (np.diff(y)[:-1] > 0) | (np.diff(y)[1:] > 0)
     return tuple(zip(x[ends].tolist(), y[ends].tolist(), strict=True))
 
 
 def _least_absolute(x: Floats, places: NDArray[np.intp], human: Floats) -> Floats:
-    """Solve for the rising values at `x` with the least sum of absolute deviations (HiGHS)."""
+    """Solve for the increasing values at `x` with the least sum of absolute deviations (HiGHS)."""
     from scipy import optimize, sparse
 
     n, k = human.size, x.size
@@ -78,7 +78,7 @@ def _least_absolute(x: Floats, places: NDArray[np.intp], human: Floats) -> Float
 
 
 def fit_line(scores: Floats, human: Floats, loss: Loss) -> tuple[float, float]:
-    """Slope and shift of the straight line with the least loss; a slope is never negative."""
+    """Fit slope and intercept of the straight line with the least loss; the slope is never negative."""
     from scipy import optimize, sparse
 
     if np.unique(scores).size < 2:
@@ -101,7 +101,7 @@ def fit_line(scores: Floats, human: Floats, loss: Loss) -> tuple[float, float]:
 
 
 def follow(knots: Knots, scores: Floats) -> Floats:
-    """Map scores through knots: linear between them, flat beyond them; as they are where there are none."""
+    """Map scores through knots: linear between them, flat beyond them; unchanged without knots."""
     if not knots:
         return scores
     x, y = np.array(knots).T

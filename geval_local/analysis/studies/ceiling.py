@@ -1,4 +1,4 @@
-"""The human ceiling: how far people agree with each other, and the judge on the same footing."""
+"""The human ceiling: agreement of people with each other, and of a judge measured the same way."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Ceiling", "JudgeBeside", "human_ceiling"]
 
 @dataclass(frozen=True)
 class JudgeBeside:
-    """A judge in the place of each rater.
+    """Agreement of a judge in place of each rater.
 
     Attributes
     ----------
     agreement : Interval
         Its coefficient with the mean of the others, averaged over the raters left out.
     difference : Interval
-        That less people's: below 0 where a further person would agree better than the judge.
+        That minus people's: below 0 if another person would agree better than the judge.
     p : float
         Two-sided p-value of "no difference".
     """
@@ -46,9 +46,9 @@ class Ceiling:
     Attributes
     ----------
     level, coefficient : str
-        Of the correlations.
+        Level and coefficient of the correlations.
     raters, n : int
-        How many, and the items with at least two ratings.
+        Number of raters, and of items with at least two ratings.
     alpha : float
         Krippendorff's alpha for interval data.
     people : Interval
@@ -74,12 +74,12 @@ def human_ceiling(
     *,
     target: Target | None = None,
 ) -> Ceiling:
-    """Measure how far raters agree, and how far judges would in their place.
+    """Measure the agreement of raters, and of judges in their place.
 
     Parameters
     ----------
     ratings : mapping of str to sequence of float
-        Rater -> rating of each item; NaN where a rater has none.
+        Rater -> rating of each item; NaN if a rater has none.
     judges : mapping of str to sequence of ScoredItem
         Name -> its scores of the same items, in the same order; at least one, for groups and systems.
     level, coefficient, target
@@ -101,7 +101,7 @@ def human_ceiling(
     several = np.isfinite(table).sum(axis=0) >= 2
     people: list[Replicates] = []
     beside: dict[str, list[Replicates]] = {name: [] for name in judges}
-    # Everybody is measured on the items that all judges scored too, so that nobody has the easier ones.
+    # All are measured on the items that all judges scored, so that none has easier ones.
     scored = np.all([[math.isfinite(item.predicted) for item in items] for items in judges.values()], axis=0)
     chosen = known_target((), level, target)
     for place in range(len(table)):

@@ -1,4 +1,4 @@
-"""Two runs side by side, item by item, without any human rating."""
+"""Comparison of two runs item by item, without human ratings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences"]
 
 @dataclass(frozen=True)
 class Difference:
-    """How two runs differ on the items that both scored.
+    """Difference of two runs on the items that both scored.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Difference:
     agreement : Agreement
         Correlations and absolute differences.
     largest : tuple of (str, float, float)
-        Key and both scores of the items that differ most, the largest difference first; equal items are not listed.
+        Key and both scores of the items that differ most, largest difference first; equal items are not listed.
     """
 
     mean_first: float

@@ -1,4 +1,4 @@
-"""The whole of a meta-evaluation: everybody who scored the rows, against the people and against each other."""
+"""A whole meta-evaluation: all contenders that scored the rows, against people and against each other."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 
 @dataclass(frozen=True)
 class Contender:
-    """Somebody who scored the rows.
+    """A judge or metric that scored the rows.
 
     Attributes
     ----------
     name : str
-        As its rows are to be called.
+        Name of its rows.
     kind : {"judge", "ablation", "responses", "predictions", "baseline"}
-        A judge or its kept run; another estimate by one; somebody else's raw responses; somebody else's predictions,
-        on a scale of their own; a reference metric.
+        A judge or its kept run; another estimate by one; others' raw responses; others' predictions
+        on their own scale; a reference metric.
     items : mapping of str to sequence of ScoredItem
         Dimension -> its scores.
     parent : str
@@ -46,23 +46,23 @@ class Contender:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out.
+    """Results of a meta-evaluation.
 
     Attributes
     ----------
     contenders : tuple of Contender
         In the order given.
     correlations : mapping of Level to mapping of str to mapping of str to Correlation
-        Level -> contender -> dimension. Baselines are there at the first level only.
+        Level -> contender -> dimension. Baselines appear at the first level only.
     averages : mapping of str to Interval
-        Contender -> mean of the coefficient over the dimensions, at the first level, where it has all of several.
+        Contender -> mean of the coefficient over the dimensions, at the first level, if it has all of several.
     comparisons : mapping of str to Comparison
         ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that
         both keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     agreements : mapping of str to Agreement
         ``dimension: first / second`` -> their agreement with each other.
     notes : tuple of str
-        What could not be correlated, and why.
+        Correlations that could not be computed, with reasons.
     """
 
     contenders: tuple[Contender, ...]
@@ -82,18 +82,18 @@ def evaluate(
     constant: Constant = "skip",
     seed: int = 0,
 ) -> Evaluation:
-    """Correlate every contender with the human ratings, and compare those that are judges of some kind.
+    """Correlate every contender with the human ratings, and compare the judges with each other.
 
     Parameters
     ----------
     contenders : sequence of Contender
-        With distinct names.
+        The contenders, with distinct names.
     levels : sequence of {"summary", "pooled", "system"}
-        The one to report first.
+        Levels to report, the main one first.
     coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
-        What averages and tests of a difference are about.
+        Coefficient for averages and tests of differences.
     target : {"documents", "systems", "both"}, optional
-        What intervals and tests generalise to; by default as each level has it.
+        Population that intervals and tests generalise to; by default that of each level.
     constant : {"skip", "zero"}
         Documents on which scores are constant are left out, or count as no agreement.
     seed : int
@@ -130,7 +130,7 @@ def evaluate(
 def _averages(
     contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None, constant: Constant
 ) -> tuple[dict[str, Interval], dict[str, Comparison]]:
-    """Means over all dimensions, of those who have several and all, and the tests of their differences."""
+    """Compute means over all dimensions, for contenders with several and all, and test their differences."""
     dimensions = list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
     whole = [one for one in contenders if len(dimensions) > 1 and set(one.items) == set(dimensions)]
     found: dict[str, Interval] = {}
@@ -155,7 +155,7 @@ def _averages(
 
 
 def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
-    """Judges, responses and predictions with each other; an ablation only with the judge that it is one of."""
+    """Pair judges, responses and predictions with each other; an ablation only with its judge."""
     couples = []
     for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
         ablations = [one for one in (first, second) if one.kind == "ablation"]

@@ -1,4 +1,4 @@
-"""Several judges as a jury: the mean of their label distributions, weighted if asked, and where they disagree."""
+"""Several judges as a jury: the mean of their label distributions, optionally weighted, and their disagreements."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def convene(
     scale : Scale
         The metric's scale.
     weighting : {"equal", "peers", "human"}
-        ``peers``: in proportion to a judge's mean Spearman correlation with the other judges. ``human``: with the human
-        ratings of the *other* folds of groups, so that no document helps to weigh its own judges; where items have no
-        groups, rows of one document may. Negative ones count 0.
+        ``peers``: proportional to a judge's mean Spearman correlation with the other judges. ``human``: with the human
+        ratings of the *other* folds of groups, so that no document affects its own weights; if items have no
+        groups, rows of one document may. Negative correlations count as 0.
     folds, seed : int
-        Of ``human`` weighting.
+        Folds and seed of ``human`` weighting.
 
     Raises
     ------
     ConfigurationError
         If there are fewer than two judges, or too few groups to hold any out.
     DataError
-        If the judges share no scored item, an item has no probabilities, or no judge agrees with anybody.
+        If the judges share no scored item, an item has no probabilities, or no judge agrees with any other.
     """
     if len(judges) < 2:
         raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
@@ -149,7 +149,7 @@ def against_judges(
     Parameters
     ----------
     jury : Jury
-        As convened.
+        Result of `convene`.
     judges : mapping of str to sequence of ScoredItem
         Its judges.
     level, coefficient, target, constant
@@ -158,10 +158,10 @@ def against_judges(
     Returns
     -------
     best : str
-        The judge that agrees best with people on these very documents. It was chosen by its luck too, so a jury that
-        beats it here is the better one all the more.
+        The judge that agrees best with people on these very documents. Its choice benefits from chance, so a jury that
+        beats it here is all the more convincing.
     tests : dict of str to Comparison
-        Judge -> jury less judge, with Holm's correction over the judges.
+        Judge -> jury minus judge, with Holm's correction over the judges.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def against_judges(
 def _weights(
     p: Floats, items: Sequence[ScoredItem], scale: Scale, weighting: Weighting, folds: int, seed: int
 ) -> Floats:
-    """Weights of shape (judges, items)."""
+    """Compute weights of shape (judges, items)."""
     count = len(p)
     scores = np.stack([expectations(rows, scale) for rows in p])
     result = np.full(scores.shape, 1 / count)

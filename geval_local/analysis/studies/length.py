@@ -1,4 +1,4 @@
-"""Whether the judge favours length: scores against the number of words, and the same with human ratings held fixed."""
+"""Length bias of a judge: correlation of scores with the number of words, plain and with human ratings held fixed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class LengthBias:
     Attributes
     ----------
     score : Correlation
-        Scores against length, on the rated items where there are any; its field for human ratings holds the length.
+        Scores against length, on the rated items if there are any; its field for human ratings contains the length.
     human : Correlation or None
-        Human ratings against length on the same items: what a fair judge would show. None without ratings.
+        Human ratings against length on the same items: the value for a fair judge. None without ratings.
     partial : dict of str to Interval
         Coefficient -> partial correlation of score and length with the human rating held fixed, on the same items;
-        empty without ratings. Above 0 where the judge rewards length beyond its worth to people. Random error in the
+        empty without ratings. Above 0 if the judge rewards length more than people do. Random error in the
         ratings pulls it towards the plain correlation.
     n : int
-        Items that all of them are computed from.
+        Number of items that all figures are computed from.
     """
 
     score: Correlation
@@ -46,14 +46,14 @@ class LengthBias:
 
 
 def length_bias(items: Sequence[ScoredItem], level: Level = "pooled") -> LengthBias:
-    """Correlate scores, and human ratings where there are any, with the output's length in words.
+    """Correlate scores, and human ratings if there are any, with the output's length in words.
 
     Parameters
     ----------
     items : sequence of ScoredItem
-        Where any item is rated, unrated ones are left out, so that all figures are about the same items.
+        The scores; if any item is rated, unrated ones are left out, so that all figures use the same items.
     level : {"summary", "pooled", "system"}
-        Of the correlations.
+        Level of the correlations.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def _partial(
     level: Level,
     score: Correlation,
 ) -> dict[str, Interval]:
-    """Partial correlations from three plain ones; at summary level of each document, then their mean."""
+    """Compute partial correlations from three plain ones; at summary level per document, then their mean."""
     parts = [level_figures(items, level, score.target) for items in (against, ratings, rated)]
     count = len(COEFFICIENTS)
     if level == "summary":

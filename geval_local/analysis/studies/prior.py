@@ -1,4 +1,4 @@
-"""The form's prior: what the judge answers when the input holds nothing, and scores with that divided out.
+"""The form's prior: the judge's distribution for content-free input, and scores with the prior divided out.
 
 ``p'(l) = p(l) / prior(l)``, renormalised (Zhao et al., 2021, "Calibrate before use", with a diagonal map and no bias).
 """
@@ -27,14 +27,14 @@ __all__ = ["PriorEffect", "correct_prior", "divide_prior", "prior_effect"]
 
 @dataclass(frozen=True)
 class PriorEffect:
-    """What dividing the prior out does to a set of scores.
+    """Effect of dividing out the prior on a set of scores.
 
     Attributes
     ----------
     prior : dict of str to float
-        The distribution that was divided out.
+        The prior distribution.
     prior_score : float
-        Its expectation: the score of nothing.
+        Its expectation: the score of content-free input.
     before, after : Correlation or None
         Agreement with the human ratings; None without ratings.
     mean_before, mean_after : float
@@ -73,19 +73,19 @@ def divide_prior(p: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[
     p : ndarray, shape (items, labels)
         Label probabilities.
     prior : ndarray, shape (labels,)
-        Positive everywhere.
+        The prior; positive for every label.
 
     Raises
     ------
     DataError
-        If the prior holds no probability for a label: nothing can be divided by it.
+        If the prior of a label is 0.
     """
     if not (np.isfinite(prior) & (prior > 0)).all():
         raise DataError(
             "the prior gives a label no probability, so it cannot be divided out",
             hint="Average the prior over several content-free inputs, or leave the correction out.",
         )
-    # In logarithms, and relative to the largest, so that tiny priors do not overflow.
+    # Computed in logarithms relative to the largest, so that tiny priors do not overflow.
     with np.errstate(divide="ignore"):
         logs = np.log(p) - np.log(prior)
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -93,7 +93,7 @@ def divide_prior(p: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[
 
 
 def correct_prior(items: Sequence[ScoredItem], prior: Mapping[str, float], scale: Scale) -> list[ScoredItem]:
-    """Copy scored items with the prior divided out of their distributions and scores; unscored ones stay as they are.
+    """Copy scored items with the prior divided out of their distributions and scores; unscored ones are unchanged.
 
     Raises
     ------

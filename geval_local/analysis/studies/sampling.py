@@ -1,4 +1,4 @@
-"""What sampling costs: scores from n draws against the exact expectation that they estimate."""
+"""The cost of sampling: scores from n draws against the exact expectation that they estimate."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def sampling_cost(
     sizes: Sequence[int] = (1, 5, 20, 100),
     seeds: Sequence[int] = tuple(range(10)),
 ) -> list[SamplingCost]:
-    """Draw labels from the exact distributions and measure what that costs.
+    """Draw labels from the exact distributions and measure the error of sampling.
 
     Parameters
     ----------
     items : iterable of ScoredItem
-        With label probabilities. Where any item is rated, unrated items are left out.
+        Items with label probabilities. If any item is rated, unrated items are left out.
     scale : Scale
         The metric's scale.
     level : {"summary", "pooled", "system"}
-        Of the correlation with human ratings.
+        Level of the correlation with human ratings.
     sizes : sequence of int
         Draws per item; the paper used 20.
     seeds : sequence of int
-        One repetition each.
+        One seed per repetition.
 
     Returns
     -------

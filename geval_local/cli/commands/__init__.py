@@ -1,4 +1,4 @@
-"""One module per verb; each checks its options and hands over to the room that does the work.
+"""One module per verb; each checks its options and calls the module that does the work.
 
 - `score`, `resume`, `decide`, `serve`: scores and decisions
 - `reasons`: why chosen rows got their scores

@@ -1,4 +1,4 @@
-"""``geval-local bias``: whom a judge favours, what length does to its scores, and what the form alone says."""
+"""``geval-local bias``: favoured sides, the effect of length on scores, and the prior of the form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bias(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Field of the document, by which sides are paired, or `row` for none. Absent: guessed, and said.",
+            help="Field of the document, by which sides are paired, or `row` for none. Absent: guessed and reported.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +67,7 @@ def bias(
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
-    With --human also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
+    With --human also the gap minus people's gap: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.reading import missing_field
     from geval_local.analysis.studies.length import length_bias
@@ -125,9 +125,9 @@ def bias(
 def _gaps(
     items: Sequence[ScoredItem], members: Sequence[str], chosen: Sequence[str], *, rated: bool, seed: int
 ) -> tuple[dict[str, Gap], str | None]:
-    """Two sides against each other, by human preference too; more than two each against the others.
+    """Compute gaps: two sides against each other, also by human preference; more than two, each against the others.
 
-    Where people rated, every gap is followed by that of the judge less people; its unit is returned beside.
+    With human ratings, every gap is followed by that of judge minus people; its unit is returned too.
     """
     from geval_local.analysis.statistics.significance import corrected
     from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
@@ -163,13 +163,13 @@ def _gaps(
 
 
 def _other_scale(items: Sequence[ScoredItem]) -> bool:
-    """Whether people used another scale than the judge, as far as the figures tell."""
+    """Whether people apparently used another scale than the judge."""
     import math
 
     scores = [item.predicted for item in items if math.isfinite(item.predicted)]
     ratings = [item.human for item in items if math.isfinite(item.human)]
     labels = [float(label) for item in items for label in item.probabilities or () if _is_number(label)] or scores
-    # Ratings beyond the labels, or on less than a third of their range, were given on something else.
+    # Ratings beyond the labels, or within less than a third of their range, suggest another scale.
     width = max(labels) - min(labels)
     return not (
         min(labels) <= min(ratings) and max(ratings) <= max(labels) and max(ratings) - min(ratings) >= width / 3
@@ -192,12 +192,12 @@ def _prior(
     *,
     document: str | None,
 ) -> PriorEffect:
-    """Measure the prior with the very judge and form that scored the run.
+    """Measure the prior with the judge and form that scored the run.
 
     Raises
     ------
     ConfigurationError
-        If the judge, the form or anything else is not that of the run.
+        If the judge, the form or another setting differs from the run's.
     """
     from geval_local.analysis.studies.prior import prior_effect
     from geval_local.cli.content_free import content_free_prior

@@ -1,4 +1,4 @@
-"""``geval-local cache``: how much is remembered of earlier runs, and how to forget it."""
+"""``geval-local cache``: show or clear the cache of earlier runs."""
 
 from __future__ import annotations
 

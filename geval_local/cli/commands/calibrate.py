@@ -1,4 +1,4 @@
-"""``geval-local calibrate``: a map from scores to human ratings, with what it gains on documents it has not seen."""
+"""``geval-local calibrate``: a map from scores to human ratings, with its gain on held-out documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def calibrate(
         typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
     ] = "both",
     loss: Annotated[
-        Literal["squared", "absolute"], typer.Option(help="What is fitted and reported: RMSE or mean absolute error.")
+        Literal["squared", "absolute"], typer.Option(help="Loss to fit and report: RMSE or mean absolute error.")
     ] = "squared",
     folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,

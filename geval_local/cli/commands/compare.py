@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 ANY = "any"
-#: What always differs together with a key.
+#: Keys that always differ together with a key.
 IMPLIED = {"judge": ("judge", "tokenizer"), "versions": ("transformers", "torch", "version")}
-#: Characters of an output that are shown.
+#: Most characters shown of an output.
 BEGINNING = 60
 
 
@@ -54,7 +54,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="What may differ: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
+            help="Allowed differences: judge, steps, estimator, style, ..., versions, input, or any; may be repeated.",
         ),
     ] = None,
     estimator: Annotated[
@@ -82,7 +82,7 @@ def compare(
 ) -> None:
     """Say which system is better, or how two runs over the same rows differ.
 
-    Refused when the signatures differ in more than what --across names.
+    Runs whose signatures differ in keys not named by --across are rejected.
     """
     from geval_local.analysis.studies.systems import rank_systems
     from geval_local.cli.compared_systems import gather, why_systems
@@ -260,7 +260,7 @@ def _differences(
     Raises
     ------
     ConfigurationError
-        If something differs that `across` does not name, or it names something that no signature has.
+        If something differs that `across` does not name, or `across` names an unknown key.
     """
     from dataclasses import fields
 
@@ -312,7 +312,7 @@ def _show(
     lines = dict.fromkeys(
         f"differs in {key}: {one} | {other}" for own in differ.values() for key, (one, other) in own.items()
     )
-    for line in lines or ["differs in nothing that a signature tells"]:
+    for line in lines or ["no differences in the signatures"]:
         console.print(line, markup=False, soft_wrap=True)
     console.print(grouping, markup=False, soft_wrap=True)
     show_table(difference_table(found), "A and B on the rows that both scored", fold=("A / B alone",))

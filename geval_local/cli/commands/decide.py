@@ -1,4 +1,4 @@
-"""``geval-local decide``: the same questions about the evidence of every row of a file."""
+"""``geval-local decide``: the same questions about every row of a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decide(
     rotations: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="In how many orders the options are shown; the answers are the means over them."
+            metavar="N", min=1, help="Number of orders in which the options are shown; answers are means over them."
         ),
     ] = 1,
     window: Annotated[

@@ -1,4 +1,4 @@
-"""``geval-local judges``: which there are, what they are like, and how to get them."""
+"""``geval-local judges``: list, check and fetch judges."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["app", "check", "fetch", "list_judges"]
 app = typer.Typer(no_args_is_help=True)
 
 DEFAULT_METRIC = "summarization/coherence"
-#: Upper ends of the groups of `list`, GB (1e9 bytes): the sizes that GPUs come in.
+#: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
 MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
-#: Characters of the rendered prompt's end that `check` shows.
+#: Characters shown by `check` from the end of the rendered prompt.
 TAIL = 400
 
 
@@ -76,7 +76,7 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
 
 
 def _by_memory(entries: Iterable[JudgeEntry]) -> Iterator[tuple[str, list[JudgeEntry]]]:
-    """Yield the groups that are not empty, smallest first: its heading, and its judges by memory."""
+    """Yield the non-empty groups, smallest first: heading, and judges by memory."""
     known = sorted((entry for entry in entries if entry.memory_gb is not None), key=_memory)
     for lower, upper in pairwise((0.0, *MEMORY_GROUPS, math.inf)):
         group = [entry for entry in known if lower < _memory(entry) <= upper]
@@ -101,7 +101,7 @@ def _known(entry: JudgeEntry, key: str, write: Callable[[Any], str]) -> str:
 
 
 def _kind(entry: JudgeEntry) -> str:
-    """Say what a judge was made for, and what its layers are where that is out of the common."""
+    """Describe a judge's purpose, and its layers if they are unusual."""
     parts = ["for judging"] if entry.made_for == "judging" else []
     parts += ["hybrid"] if entry.hybrid else []
     if entry.active_parameters is not None:

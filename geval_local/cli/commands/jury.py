@@ -1,4 +1,4 @@
-"""``geval-local jury``: several judges' runs over the same rows become one, the mean of their distributions."""
+"""``geval-local jury``: several judges' runs over the same rows merged by the mean of their distributions."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def jury(
 
 
 def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
-    """Name the runs by their judges, and see that they rate the same thing on the same scale.
+    """Name the runs by their judges, and check that they use the same metric and scale.
 
     Raises
     ------
     ConfigurationError
-        If they do not, or one has no manifest.
+        If they differ, or one has no manifest.
     """
     from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
 
@@ -138,7 +138,7 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
 
 
 def _check_output(output: Path, scored: Sequence[ScoredRun], *, overwrite: bool) -> None:
-    """Refuse an output that cannot be written, is one of the runs, or is a file of the user's."""
+    """Reject an output that cannot be written, is one of the runs, or is a user's file."""
     from geval_local.files import check_replaceable
     from geval_local.io.result_manifest import check_description, is_own_result
     from geval_local.io.writer import ResultWriter
@@ -151,7 +151,7 @@ def _check_output(output: Path, scored: Sequence[ScoredRun], *, overwrite: bool)
 
 
 def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
-    """Write the first run's rows with the jury's verdicts in the place of its own."""
+    """Write the first run's rows with the jury's verdicts in place of its own."""
     import math
     from dataclasses import replace
 
@@ -176,7 +176,7 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
                 item, disagreement = verdicts[key]
                 logs = [math.log(p) if p > 0 else -math.inf for p in (item.probabilities or {}).values()]
                 score = Score.from_distribution(metric, Distribution(definition.scale, logs), estimator=Estimator())
-                # The judges' label masses belong to different vocabularies; a jury has none of its own.
+                # The judges' label masses belong to different vocabularies, so a jury has none.
                 score = replace(score, label_mass=math.nan)
                 columns["jury_disagreement"] = disagreement
             else:

@@ -1,4 +1,4 @@
-"""``geval-local meta-eval``: whether the judge agrees with people, as far as these ratings can tell."""
+"""``geval-local meta-eval``: agreement of the judge with human ratings."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def meta_eval(
     level: options.Level = None,
     coefficient: Annotated[
         options.CoefficientName | None,
-        typer.Option(help="What is compared. Absent: the paper's; spearman for rows of your own.", show_default=False),
+        typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
     ] = None,
     new: options.New = None,
     constant: options.Constant = "skip",
@@ -166,7 +166,7 @@ def meta_eval(
     if geval_parity and not from_responses:
         raise ConfigurationError("--geval-parity is about --from-responses: here nothing is parsed")
     for dimension in metrics:
-        # A rating that is no number is found now, and not when a judge has scored for an hour.
+        # Find ratings that are not numbers now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
     choices = loading.all_of(judge, models) if judge or not (results or from_responses) else []
     labels = labels_of(choices)
@@ -203,7 +203,7 @@ def meta_eval(
         found += [run, *sources.ablations(run, metrics, estimators)]
     for choice, label in zip(choices, labels, strict=True):
         taken = [one.name for one in found]
-        # One judge asked in two ways keeps two files.
+        # One judge with two sets of options has two files.
         own = "--".join(filter(None, [part, label.removeprefix(choice.label())]))
         found += _judged(
             rated,
@@ -268,7 +268,7 @@ def _judged(
     steps_too: bool,
     gptscore: bool,
 ) -> list[Contender]:
-    """Load one judge, let it score, and let go of it before the next one is loaded."""
+    """Load one judge, let it score, and release it before the next one is loaded."""
     from geval_local.cli.meta_eval import participants as sources
     from geval_local.cli.progress import load_shown
     from geval_local.signature import judge_name
@@ -291,7 +291,7 @@ def _judged(
 
 
 def _all_dimensions(rated: Rated, dimensions: list[str], named: list[str] | None) -> list[str]:
-    """Other people's outputs also rate dimensions without a preset; unless single metrics were asked for."""
+    """Return all rated dimensions, also those without a preset (for others' outputs), unless metrics were named."""
     from geval_local.analysis.ratings.rated import PublishedRatings
 
     if named or not isinstance(rated, PublishedRatings):

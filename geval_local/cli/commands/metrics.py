@@ -1,4 +1,4 @@
-"""``geval-local metrics``: list, show, validate, and start a new one."""
+"""``geval-local metrics``: list, show and validate metrics, and start a new one."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def new(
         Metric.from_yaml(text)
     except MetricError as error:
         raise ConfigurationError(
-            f"{name!r} is no name for a metric",
+            f"{name!r} is not a metric name",
             hint="Use letters, digits, '_', '-' and '.', with '/' between parts, such as support/clarity.",
         ) from error
     try:
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise OutputError(f"{output} is there already", hint="Choose another name.") from None
+        raise OutputError(f"{output} exists already", hint="Choose another name.") from None
     except OSError as error:
         raise OutputError(f"cannot write {output}: {error.strerror}") from error
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")

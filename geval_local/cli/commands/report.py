@@ -1,4 +1,4 @@
-"""``geval-local report``: a run as one page that opens anywhere, and what such a page is told of a run."""
+"""``geval-local report``: a run as one HTML page that opens anywhere."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ def _write_site(
 
 
 def _ratings(given: list[str], metrics: list[str]) -> str | dict[str, str] | None:
-    """Read ``FIELD`` or ``METRIC=FIELD``.
+    """Parse ``FIELD`` or ``METRIC=FIELD``.
 
     Raises
     ------
     ConfigurationError
-        If a metric is not in the run, or a field for all metrics stands beside others.
+        If a metric is not in the run, or a field for all metrics is combined with others.
     """
     pairs = [item.rpartition("=") for item in given]
     if len(pairs) == 1 and not pairs[0][0]:

@@ -1,4 +1,4 @@
-"""``geval-local resume``: go on with a run that was interrupted."""
+"""``geval-local resume``: continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def resume(
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
 ) -> None:
-    """Go on with a run where it was interrupted; everything else is as its manifest says.
+    """Continue an interrupted run with the settings of its manifest.
 
-    The results are byte for byte those of a run that was not interrupted, on the same machine.
+    On the same machine, the results equal those of an uninterrupted run byte for byte.
     """
     from geval_local.cli.calibrated import read_calibration
     from geval_local.cli.gates import read_gates
@@ -36,7 +36,7 @@ def resume(
 
     gates = read_gates(fail_under, max_unscored)
     manifest = read_manifest(find_run(run))
-    assert manifest is not None  # as `find_run` has seen
+    assert manifest is not None  # checked by `find_run`
     follow(
         lambda events: score_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events

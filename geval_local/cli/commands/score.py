@@ -38,7 +38,7 @@ def score(
         ),
     ] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used to the letter.")
+        Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
     ] = None,
     scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
     judge: options.JudgeNames = None,
@@ -49,7 +49,7 @@ def score(
     window: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Rows that are gathered to share their texts. Absent: 4096.", show_default=False
+            metavar="N", min=1, help="Rows planned together to share their texts. Absent: 4096.", show_default=False
         ),
     ] = None,
     field: options.Fields = None,
@@ -92,8 +92,8 @@ def score(
 ) -> None:
     """Score every row of a file on one or more metrics.
 
-    Without -o only the closing table is printed. With it, finished work is kept at every moment: the same command, or
-    `geval-local resume`, goes on after an interruption. A row that cannot be scored keeps its place, with the reason.
+    Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
+    `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
     from geval_local.cli.gates import read_gates
     from geval_local.fields import read_mapping
@@ -197,7 +197,7 @@ def _metrics(names: list[str], prompt_file: Path | None, scale: str | None, no_s
 
 
 def _check_on_scales(option: str, value: float | None, metrics: list[Metric]) -> None:
-    """Refuse a limit that no score of the metric can miss, or none can reach: it was meant on another scale."""
+    """Reject a limit that every score of the metric reaches, or none can: it was meant for another scale."""
     for metric in metrics:
         if value is not None and not metric.scale.low <= value <= metric.scale.high:
             raise ConfigurationError(

@@ -38,7 +38,7 @@ def serve(
     max_body: Annotated[str, typer.Option(metavar="SIZE", help="Largest body of a request, also unpacked.")] = "16MiB",
     queue: Annotated[int, typer.Option(metavar="N", help="Calls per judge that may wait; more get 429.")] = 512,
     rotations: Annotated[
-        int, typer.Option(metavar="N", help="In how many orders a question's options are shown, unless a request says.")
+        int, typer.Option(metavar="N", help="Orders in which a question's options are shown, unless a request sets it.")
     ] = 1,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Log route, status and time of every request; never its texts.")
@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
 
-    Interrupted, or asked by SIGTERM, it takes no more requests and finishes those that are in flight.
+    On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
     """
     from geval_local.serve.settings import ServeSettings, parse_size, read_key
 
@@ -78,14 +78,14 @@ def serve(
         note(f"engine: {judges[name].engine_report.text}", "dim")
     config = server_config(create_app(judges, settings), settings)
     note(f"serving {', '.join(judges)} on http://{host}:{port} (the routes: /docs)")
-    # uvicorn raises the signal again once everything in flight is finished: that is the end that was asked for.
+    # uvicorn raises the signal again after finishing all requests: this is the requested stop.
     with listening, contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
-    note("stopped; what was in flight is finished")
+    note("stopped; all requests in progress are finished")
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Take the address, before a judge is loaded for it; nobody is listened to yet."""
+    """Bind the address before a judge is loaded; no connections are accepted yet."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +99,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _named(choices: list[JudgeChoice]) -> dict[str, JudgeChoice]:
-    """Name the judges as clients ask for them: a directory by its last part, so that no path is told."""
+    """Return the judges' public names: for a directory its last part, so that no path is revealed."""
     from geval_local.signature import judge_name
 
     named: dict[str, JudgeChoice] = {}

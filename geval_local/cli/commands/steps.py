@@ -36,7 +36,7 @@ def steps(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Write them anew even if there are some, and show the difference.")
+        bool, typer.Option("--force", help="Rewrite the steps even if there are some, and show the difference.")
     ] = False,
     as_json: options.Json = False,
     *,
@@ -44,19 +44,19 @@ def steps(
 ) -> None:
     """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
 
-    Into the YAML file itself with their provenance, or, for a preset, into this machine's pinned steps, where scoring
-    finds them. Steps that are there already stay unless --force is given.
+    They go into the YAML file itself, with their provenance, or, for a preset, into this machine's pinned steps, where
+    scoring finds them. Existing steps are kept unless --force is given.
     """
     from geval_local.metric import Metric
 
     given = Metric.load(metric)
     if given.template is not None:
-        raise ConfigurationError(f"{given.name} is a prompt used to the letter; its steps are part of its text")
+        raise ConfigurationError(f"{given.name} is a prompt used verbatim; its steps are part of its text")
     if output is not None:
         _check_output(output)
     file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
     if file is not None and given.steps is not None and not force:
-        complete, place = given, f"{file} has them already; --force writes them anew"
+        complete, place = given, f"{file} has steps already; --force rewrites them"
     else:
         choice = loading.of(judge, models)
         if file is None:
@@ -76,13 +76,13 @@ def _check_output(output: Path) -> None:
     if output.suffix not in (".yaml", ".yml"):
         raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")
     if output.exists():
-        raise OutputError(f"{output} is there already", hint="Choose another name.")
+        raise OutputError(f"{output} exists already", hint="Choose another name.")
     if not output.parent.is_dir():
         raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
 
 
 def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
-    """Write and pin a preset's steps, unless this judge has pinned some."""
+    """Write and pin a preset's steps, unless this judge already has pinned ones."""
     from geval_local.files import save_text
     from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
@@ -95,7 +95,7 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
             complete, written = pinned_steps(judge, bare, on_steps=progress.show_steps)
         return complete, "not pinned" if written is None else f"pinned in {written}"
     if not force:
-        return old, f"pinned in {path} already; --force writes them anew"
+        return old, f"pinned in {path} already; --force rewrites them"
     with show_progress() as progress:
         complete = write_steps(judge, bare, on_steps=progress.show_steps)
     _show_difference(old, complete)
@@ -104,7 +104,7 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
 
 
 def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[Metric, str]:
-    """Write the steps of a metric file, into the file itself where one is given."""
+    """Write the steps of a metric file, into the file itself if one is given."""
     from geval_local.cli.steps_file import with_steps_in_text
     from geval_local.files import save_text
     from geval_local.steps import write_steps
@@ -120,7 +120,7 @@ def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[
 
 
 def _show_difference(old: Metric, new: Metric) -> None:
-    """Print what changed from one list of steps to the other, as a unified diff on stderr."""
+    """Print the changes between two lists of steps as a unified diff on stderr."""
     import difflib
 
     if not old.steps:

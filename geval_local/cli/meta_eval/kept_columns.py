@@ -1,7 +1,7 @@
-"""Scores of baselines that are models, kept beside the judges': one file per column, named by all it depends on.
+"""Kept scores of model baselines: one file per column, named by everything it depends on.
 
-What a column depends on is its key: content of the model, texts, direction, versions. Another key is another file, so
-nothing is taken for something else, and nothing is written over.
+The key of a column is everything it depends on: content of the model, texts, direction, versions. Each key has its own
+file, so columns cannot be confused or overwritten.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _HEX_DIGITS = 16
 
 @dataclass(frozen=True)
 class Column:
-    """What a baseline says of every row.
+    """Scores of a baseline for every row.
 
     Attributes
     ----------
     figures : list of mapping
         ``score`` and, where it is None, ``error``; one per row, in order.
     facts : dict of str to int
-        What else is told of the model: its layer, how many texts it has cut.
+        Other facts about the model: its layer, the number of truncated texts.
     is_final : bool
-        Whether another attempt would give the same; if not, it is not kept.
+        Whether another attempt would give the same result; otherwise it is not kept.
     """
 
     figures: list[Mapping[str, Any]]
@@ -55,7 +55,7 @@ class KeptColumns:
     directory : Path or None
         Where columns are kept; None keeps nothing.
     part : str
-        Names which part of the rows was taken; empty for all.
+        Name of the subset of rows; empty for all.
     """
 
     source: Path
@@ -63,16 +63,16 @@ class KeptColumns:
     part: str = ""
 
     def column(self, name: str, key: Mapping[str, str], compute: Callable[[], Column]) -> Column:
-        """Take a column that is kept under the same key, or compute and keep it.
+        """Return the column kept under the same key, or compute and keep it.
 
         Parameters
         ----------
         name : str
-            Names the baseline and its model, for the file's name and for people.
+            Name of the baseline and its model, for the file name and for messages.
         key : mapping of str to str
-            All that the figures depend on, the texts among it.
+            Everything that the figures depend on, including the texts.
         compute : callable
-            Called where nothing is kept.
+            Called if no column is kept.
 
         Raises
         ------

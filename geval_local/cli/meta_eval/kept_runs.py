@@ -1,4 +1,4 @@
-"""Scores of rated rows, kept in a directory so that nothing is scored twice and nothing is taken for something else."""
+"""Scores of rated rows, kept in a directory under their signature to avoid scoring twice."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Figures = Mapping[str, Any]
 
 
 def check_directory(directory: Path | None) -> None:
-    """Make the directory, before any work is done for it.
+    """Create the directory, before any other work.
 
     Raises
     ------
     OutputError
-        If it cannot be made.
+        If it cannot be created.
     """
     if directory is None:
         return
@@ -54,14 +54,14 @@ def check_directory(directory: Path | None) -> None:
 
 
 def kept_name(source: Path, *parts: str, suffix: str) -> str:
-    """Name a file of scores by the file that was scored and whatever else tells it apart; empty parts are left out."""
+    """Return the name of a score file: the scored file's name and distinguishing parts; empty parts are skipped."""
     named = [source.name.removesuffix(".gz").rsplit(".", 1)[0], *parts]
     return "--".join(re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in named if part) + suffix
 
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """Scores rows with judges, and keeps the result files.
+    """Scoring of rows with judges, with kept result files.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class KeptRuns:
     directory : Path or None
         Where result files are kept; None keeps nothing.
     part : str
-        Names which part of the rows was taken, such as ``first5``; empty for all.
+        Name of the subset of rows, such as ``first5``; empty for all.
     fields : mapping of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     """
@@ -85,20 +85,20 @@ class KeptRuns:
 
     @property
     def samples(self) -> list[Sample]:
-        """The rows as they are scored."""
+        """The rows as samples."""
         return [Sample(row, number, self.source.name, None, self.fields) for number, row in numbered(self.rows)]
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
-        """Score the rows, or read the scores that are kept under the same signature.
+        """Score the rows, or read kept scores with the same signature.
 
         Parameters
         ----------
         judge : Judge
             The judge.
         metrics : sequence of Metric
-            With distinct names.
+            The metrics, with distinct names.
         variant : str
-            What makes this run another than the judge's usual one, for the file's name.
+            Name of a variant of the judge's usual run, for the file name.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class KeptRuns:
         Raises
         ------
         ConfigurationError
-            If the kept file holds scores of other rows or under another signature.
+            If the kept file contains scores of other rows or with another signature.
         OutputError
             If the file cannot be written.
         """
@@ -139,7 +139,7 @@ class KeptRuns:
     def _path(self, judge: str, variant: str) -> Path | None:
         if self.directory is None:
             return None
-        # Read from other columns, the same rows have other scores under the same signature.
+        # With other columns, the same rows have other scores under the same signature.
         read = ",".join(f"{name}={column}" for name, column in sorted(self.fields.items()))
         if read:
             read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Which metric rates which dimension: the benchmark's presets, or what ``--metric`` names instead."""
+"""The metric of each dimension: the benchmark's presets, or the ones given by ``--metric``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metr
         The benchmark.
     names : sequence of str
         ``coherence``, ``summarization/coherence``, ``my.yaml`` or ``coherence=my.yaml``; a published prompt as
-        ``coherence=prompt.txt``, on the scale of the preset that it stands in for. Empty: all presets.
+        ``coherence=prompt.txt``, on the scale of the preset that it replaces. Empty: all presets.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metr
     Raises
     ------
     ConfigurationError
-        If a name fits no dimension, or two fit one.
+        If a name matches no dimension, or two match one.
     """
     presets = {dimension: preset for dimension, preset in layout.dimensions.items() if preset is not None}
     if not names:
@@ -67,7 +67,7 @@ def own_metrics(names: Sequence[str], human: Sequence[str]) -> tuple[dict[str, M
     Raises
     ------
     ConfigurationError
-        If there is none of either, or the numbers do not fit.
+        If either is missing, or their numbers do not match.
     """
     if not names or not human:
         raise ConfigurationError(
@@ -88,7 +88,7 @@ def own_metrics(names: Sequence[str], human: Sequence[str]) -> tuple[dict[str, M
 
 
 def _split(name: str, presets: dict[str, str]) -> tuple[str, str]:
-    """Take ``dimension=metric`` apart; a bare dimension is its preset."""
+    """Split ``dimension=metric``; a bare dimension means its preset."""
     dimension, equals, given = name.partition("=")
     if equals:
         if dimension not in presets:
@@ -105,7 +105,7 @@ def _load(given: str, preset: str) -> Metric:
 
 
 def _match(given: str, layout: Benchmark) -> tuple[str, Metric]:
-    """Find the dimension that a metric is the preset of, or is named after."""
+    """Find the dimension of a metric, by preset or by name."""
     metric = Metric.load(given)
     last = metric.name.rsplit("/", 1)[-1]
     for dimension, preset in layout.dimensions.items():

@@ -1,4 +1,4 @@
-"""Baselines that are models, as rows beside a judge: its GPTScore, and BERTScore, BARTScore and UniEval."""
+"""Model baselines as rows beside a judge: its GPTScore, and BERTScore, BARTScore and UniEval."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 __all__ = ["from_reference_model", "gptscore"]
 
 NAMES = {"bertscore": "BERTScore", "bartscore": "BARTScore", "unieval": "UniEval"}
-#: What each compares with what; part of what a kept score depends on.
+#: The texts that each baseline compares; part of a kept score's key.
 DIRECTIONS = {"bertscore": "output and reference, F1", "bartscore": "source -> output", "unieval": "question -> yes"}
-#: Files beside the weights that decide how text becomes tokens.
+#: Files beside the weights that determine the tokenization.
 _SMALL_FILES = (".json", ".txt", ".model", ".jinja")
 
 
 def gptscore(rated: Rated, kept: KeptColumns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Score with the judge's likelihood of the outputs, or take the scores that are kept under the same signature."""
+    """Score with the judge's likelihood of the outputs, or use scores kept under the same key."""
     fields = rated.fields if isinstance(rated, OwnRatings) else {}
     samples = [Sample(row, number, Path(rated.path).name, None, fields) for number, row in numbered(rated.rows)]
     items = {}
@@ -60,7 +60,7 @@ def gptscore(rated: Rated, kept: KeptColumns, judge: Judge, metrics: Mapping[str
             return Column(list(figures), {}, is_final=all(figure.get("error") != NO_READING for figure in figures))
 
         for dimension, metric in metrics.items():
-            # The steps are not in what the judge is asked.
+            # The steps are not part of the judge's request.
             signature = asdict(judge.signature(metric.with_steps(())))
             key = signature | {
                 "kind": "gptscore",
@@ -91,25 +91,25 @@ def from_reference_model(
     models_file: Path | None,
     device: str | None,
 ) -> Contender:
-    """Score a benchmark with a reference model, which is loaded only for what is not kept.
+    """Score a benchmark with a reference model, which is loaded only if scores are missing.
 
     Parameters
     ----------
     rated : PublishedRatings
         The rows.
     kept : KeptColumns
-        Where scores are kept.
+        Store of kept scores.
     asked : str
         ``KIND=NAME``: bertscore, bartscore or unieval, and a name of the models file or a directory.
     dimensions : sequence of str
-        Which ratings to stand beside; UniEval leaves out those that it has no question for.
+        Dimensions to score; UniEval skips those without a question.
     models_file, device
-        As for a judge.
+        As for judges.
 
     Raises
     ------
     ConfigurationError
-        If `asked` is not of that form, or the model cannot be loaded.
+        If `asked` does not have that form, or the model cannot be loaded.
     """
     kind, equals, name = asked.partition("=")
     if kind not in NAMES or not equals or not name:
@@ -167,11 +167,11 @@ def from_reference_model(
 
 
 def _identity(entry: JudgeEntry, load: Callable[[], ReferenceModel]) -> dict[str, str]:
-    """Name the content of a reference model, without loading it."""
+    """Return the content identity of a reference model, without loading it."""
     directory = resolve_directory(entry)
     weights = weight_files(directory)
     if not weights or not all(file.exists() for file in weights):
-        load()  # says what is missing, and how to get it
+        load()  # raises with the missing files and how to get them
     small = sorted(file for file in directory.iterdir() if file.suffix in _SMALL_FILES and file.is_file())
     return {
         "model": fingerprint(directory),
@@ -183,7 +183,7 @@ def _identity(entry: JudgeEntry, load: Callable[[], ReferenceModel]) -> dict[str
 
 
 def _compared(model: ReferenceModel, outputs: Sequence[str], others: Sequence[str | None]) -> list[dict[str, Any]]:
-    """BERTScore against the reference, BARTScore from the source: one score for all dimensions."""
+    """Compute BERTScore against the reference or BARTScore from the source: one score for all dimensions."""
     there = [index for index, other in enumerate(others) if other is not None]
     figures: list[dict[str, Any]] = [{"score": None, "error": "no reference"} for _ in outputs]
     pairs = [(outputs[index], str(others[index])) for index in there]

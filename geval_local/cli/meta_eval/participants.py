@@ -1,4 +1,4 @@
-"""Who takes part in a meta-evaluation: judges, kept runs, other people's outputs, reference metrics."""
+"""Participants of a meta-evaluation: judges, kept runs, others' outputs, reference metrics."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str,
 def from_results(
     rated: Rated, path: Path, metrics: Mapping[str, Metric], taken: Sequence[str], limit_groups: int | None
 ) -> Contender:
-    """Take a kept run: a result file over the same rows, or the run directory that holds it.
+    """Read a kept run: a result file over the same rows, or its run directory.
 
     Raises
     ------
     DataError
-        If the file is not one, or holds none of the metrics.
+        If the file is not a result file, or contains none of the metrics.
     """
     own: Rated
     given, path = path, result_file(path)
@@ -111,7 +111,7 @@ def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Seque
 
 
 def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Score once more without evaluation steps, the paper's "- CoT" row."""
+    """Score again without evaluation steps, the paper's "- CoT" row."""
     bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
     figures = runs.figures(judge, list(bare.values()), NO_STEPS)
     items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
@@ -126,21 +126,21 @@ def from_responses(
     Parameters
     ----------
     named : sequence of str
-        ``FILE``, its dimension told by its name (``gpt4_coh.json``), or ``DIMENSION=FILE``. A file without raw
+        ``FILE``, with the dimension in its name (``gpt4_coh.json``), or ``DIMENSION=FILE``. A file without raw
         responses has predictions of every dimension.
     benchmark : str
-        Which benchmark the files are about.
+        Benchmark of the files.
     dimensions : sequence of str
-        The dimensions in question; files of others are passed over.
+        Dimensions to read; files of others are skipped.
     metrics : mapping of str to Metric
-        Their metrics, for the scale that a response has to be on.
+        Their metrics, for the scale of the responses.
     parity : bool
-        Count what cannot be parsed as 0, as the original does.
+        Count unparseable responses as 0, as the original does.
 
     Returns
     -------
     contenders : list of Contender
-        One per set of files that are named alike.
+        One per set of files with the same name pattern.
     parsed : dict of str to ParsedResponses
         How the responses of ``contender, dimension`` were read.
     """
@@ -180,7 +180,7 @@ def from_responses(
 
 
 def predictions(data: BenchmarkData, dimensions: Sequence[str]) -> list[Contender]:
-    """Take UniEval's own predictions, where the benchmark file holds them."""
+    """Read UniEval's own predictions, if the benchmark file contains them."""
     held = data.rows[0].get(PREDICTIONS)
     there = [dimension for dimension in dimensions if isinstance(held, Mapping) and dimension in held]
     if not there:
@@ -189,7 +189,7 @@ def predictions(data: BenchmarkData, dimensions: Sequence[str]) -> list[Contende
 
 
 def baselines(rated: Rated, dimensions: Sequence[str]) -> tuple[list[Contender], list[str]]:
-    """Score with length, ROUGE, BLEU and chrF; what is not installed, or has no reference, is a note."""
+    """Score with length, ROUGE, BLEU and chrF; missing packages or references become notes."""
     outputs, compared = _texts(rated)
     found: list[Contender] = []
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""What the command line prints.
+"""Output of the command line.
 
 - `console`: stdout for results, stderr for messages; `tables`: tables of the analyses, and their JSON
 - `run_summary`, `decisions`, `reasons`, `meta_evaluation`: the end of ``score``, ``decide``, ``reasons``, ``meta-eval``

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens"]
 
-#: Tokens shown from either end of a long form.
+#: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
-#: Lines of a table of labels, beyond which its middle is left out.
+#: Lines of a table of labels, beyond which the middle is left out.
 FORMS_SHOWN = 60
 
 
 def show_tokens(audit: PromptAudit) -> None:
-    """Print a form's tokens as ``id piece`` pairs, the middle of a long one left out."""
+    """Print a form's tokens as ``id piece`` pairs, without the middle of a long form."""
     pairs = [f"{token} {piece!r}" for token, piece in zip(audit.token_ids, audit.pieces, strict=True)]
     left_out = len(pairs) - 2 * TOKENS_SHOWN
     if left_out > 0:
@@ -33,7 +33,7 @@ def show_tokens(audit: PromptAudit) -> None:
 
 
 def show_labels(audit: PromptAudit) -> None:
-    """Print the label trie: surface forms with their tokens, collisions, dropped forms, the positions that are read."""
+    """Print the label trie: surface forms with their tokens, collisions, dropped forms, read-out positions."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -74,7 +74,7 @@ def show_labels(audit: PromptAudit) -> None:
 
 
 def label_record(audit: PromptAudit) -> dict[str, Any]:
-    """Give an audit of a form as plain JSON values."""
+    """Return an audit of a form as plain JSON values."""
     return {
         "text": audit.text,
         "token_ids": list(audit.token_ids),

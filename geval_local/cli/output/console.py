@@ -1,4 +1,4 @@
-"""Where words go: results to stdout, messages, log and progress to stderr."""
+"""Consoles: results to stdout; messages, log and progress to stderr."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["message_console", "note", "print_json", "print_table", "result_console", "show_error", "show_log"]
 
-#: Width of lines where the output is no terminal; tables are as wide there as what is in them.
+#: Line width if the output is not a terminal; tables are then as wide as their content.
 WIDTH = 120
 #: Wider than any table.
 _UNLIMITED = 1_000_000
 
 
 def result_console() -> Console:
-    """Make a console on stdout."""
+    """Create a console on stdout."""
     return _console(stderr=False)
 
 
 def message_console() -> Console:
-    """Make a console on stderr."""
+    """Create a console on stderr."""
     return _console(stderr=True)
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout; into a file or a pipe with all of its columns, however wide that is."""
+    """Print a table to stdout; in a file or a pipe with all its columns at any width."""
     from rich.measure import Measurement
 
     console = result_console()
@@ -51,7 +51,7 @@ def print_table(table: Table) -> None:
 
 
 def print_json(record: object) -> None:
-    """Print one JSON object to stdout, on one line; in ASCII where stdout takes no more."""
+    """Print one JSON object to stdout, on one line; in ASCII if stdout supports no more."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -68,7 +68,7 @@ def note(text: str, style: str = "") -> None:
 
 
 def show_error(error: GevalError) -> None:
-    """Print an error of the package to stderr: what is wrong, and what to do about it. No traceback."""
+    """Print an error of the package to stderr with its hint, without a traceback."""
     note(f"error: {error.message}", "bold red")
     if error.hint:
         note(error.hint)
@@ -96,7 +96,7 @@ def _console(*, stderr: bool) -> Console:
 
 @cache
 def _kept_console(stderr: bool, terminal: bool) -> Console:
-    # One console per stream, so that messages appear above a running progress bar and not in the midst of it.
+    # One console per stream, so that messages appear above a running progress bar and not within it.
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, width=None if terminal else WIDTH)

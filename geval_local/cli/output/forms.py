@@ -77,12 +77,12 @@ def _first_form(file: Path, rows: Sequence[Sample], maker: RequestMaker) -> tupl
 
 
 def _is_complete(directory: Path) -> bool:
-    """Whether the weights are there: only with them could steps have been written and pinned."""
+    """Whether the weights exist: steps can only have been written and pinned with them."""
     files = weight_files(directory)
     return bool(files) and all(file.exists() for file in files)
 
 
 def _context(entry: JudgeEntry, directory: Path) -> int:
-    """Longest prompt, as the entry and the model's own configuration say."""
+    """Return the longest prompt, from the entry and the model's configuration."""
     limits = [entry.context, directory_entry(directory).context]
     return min((limit for limit in limits if limit), default=UNLIMITED)

@@ -1,4 +1,4 @@
-"""What ``meta-eval`` prints: the paper's table, then all that it rests on."""
+"""Output of ``meta-eval``: the paper's table, then the figures that it rests on."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ from geval_local.metric import Metric
 
 __all__ = ["Report", "show_report"]
 
-#: Columns that most often say the same in all rows.
+#: Columns that are often the same in all rows.
 FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "Williams", "one alone")
 FOLDED_TESTS = (*FOLDED, "items / documents", "kept by each")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A meta-evaluation, ready to be shown.
+    """A meta-evaluation for display.
 
     Attributes
     ----------
     rated : Rated
         The rows and the ratings.
     metrics : dict of str to Metric
-        By dimension.
+        Dimension -> metric.
     evaluation : Evaluation
         The figures.
     levels : sequence of {"summary", "pooled", "system"}
-        The one to report first.
+        Levels to report, the main one first.
     coefficient : str
-        What is compared.
+        Coefficient to report.
     benchmark : str or None
         Name of the benchmark.
     parsed : dict of str to ParsedResponses
-        How raw responses were read.
+        Statistics of parsed raw responses.
     notes : tuple of str
-        What is missing, and why.
+        Missing results, with reasons.
     digits : int
         Decimals.
     ablations : bool
-        Whether to show what sampling costs.
+        Whether to show the cost of sampling.
     ceiling : Ceiling or None
-        How far people agree, where several rated.
+        Agreement between people, if several rated.
     """
 
     rated: Rated
@@ -81,7 +81,7 @@ class Report:
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
-    """Print a meta-evaluation to stdout, and what is missing from it to stderr."""
+    """Print a meta-evaluation to stdout, and notes on missing results to stderr."""
     costs = _sampling(report) if report.ablations else {}
     if as_json:
         print_json(_record(report, costs))
@@ -124,11 +124,11 @@ def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
     if evaluation.agreements:
         show_table(agreement_table(evaluation.agreements), "agreement with each other", fold=FOLDED, sections=True)
     for name, cost in costs.items():
-        show_table(sampling_table(cost), f"what sampling costs: {name}, {levels[0]} level")
+        show_table(sampling_table(cost), f"the cost of sampling: {name}, {levels[0]} level")
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]], report: Report) -> dict[str, Correlation]:
-    """Order rows by dimension, so that everybody who rates one stands together."""
+    """Order rows by dimension, so that all contenders of a dimension are adjacent."""
     names = dict.fromkeys(dimension for own in results.values() for dimension in own)
     return {
         f"{dimension}: {contender}": own[dimension]
@@ -149,7 +149,7 @@ def _sampling(report: Report) -> dict[str, list[SamplingCost]]:
                     items, report.metrics[dimension].scale, report.levels[0]
                 )
             except DataError:
-                continue  # no probabilities: said already where the ablations are missing
+                continue  # no probabilities: already noted for the missing ablations
     return costs
 
 

@@ -1,4 +1,4 @@
-"""The end of a scoring run: the table, the unscored rows with their reasons, the signatures, and what to run next."""
+"""The end of a scoring run: the table, unscored rows with reasons, signatures, and suggested next commands."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
     "summary_table",
 ]
 
-#: Kinds of reasons that are shown for each metric; `--json` has them all.
+#: Most reasons shown per metric; `--json` has them all.
 REASONS_SHOWN = 8
-#: Most labels of a scale whose probabilities fit on a line.
+#: Most labels whose probabilities fit on a line.
 LABELS_SHOWN = 7
-#: Share of the missing mass that the named tokens have to account for.
+#: Share of the missing mass that the listed tokens must account for.
 SAID_BY_TOKENS = 0.5
 
 
@@ -76,15 +76,15 @@ def show_warnings(result: RunResult, prefix: str = "") -> None:
 
 
 def low_mass_warning(summary: Summary, signature: str) -> str:
-    """Say how many rows have little label mass, what took it, and what to do."""
+    """Describe the rows with low label mass, the tokens that received the mass, and remedies."""
     told = (
         f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
-        f"{summary.low_mass:g}: there the judge meant to write something else than a label"
+        f"{summary.low_mass:g}: there the judge wants to write something other than a label"
     )
     if summary.other_tokens:
         told += ", such as " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
     if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
-        told += "; the rest begins as a label does and goes on as another number or word"
+        told += "; the rest starts like a label but continues as another number or word"
     return f"{told}. {_low_mass_remedy(signature)}"
 
 
@@ -98,11 +98,11 @@ def _low_mass_remedy(signature: str) -> str:
     if "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
         remedies.append("name the words that it writes in the scale, or take a scale of numbers such as 1-3")
     remedies.append("say in the criteria what each label means, or take a stronger judge")
-    return f"What helps: {'; '.join(remedies)}."
+    return f"Suggested fixes: {'; '.join(remedies)}."
 
 
 def _show_first_rows(result: RunResult) -> None:
-    """Show the first rows with their label probabilities: what a score is made of, at a glance."""
+    """Show the first rows with their label probabilities."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -174,14 +174,14 @@ def show_pace(result: RunResult, each: int, what: str) -> None:
 
 
 def _interval_told(summary: Summary) -> str:
-    """Say what the interval rests on."""
+    """Describe the basis of the interval."""
     told = f"t over {summary.interval.units} documents" if summary.interval.units else "none"
     warning = f"; warning: {summary.interval.warning}" if summary.interval.warning else ""
     return f"{told}{warning}; {summary.grouping}"
 
 
 def _show_savings(result: RunResult) -> None:
-    """Say what sharing and the cache have saved."""
+    """Show the savings by sharing and by the cache."""
     prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
     saved = f"{1 - planned / prompts:.1%} saved by shared texts" if planned < prompts else "with padding"
     if prompts:

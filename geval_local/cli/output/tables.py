@@ -15,7 +15,7 @@ __all__ = ["as_record", "show_table"]
 
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24
-#: Columns of words, which may be long; the others hold figures and are never broken.
+#: Columns of words, which may be long; the others contain figures and are never wrapped.
 WORDY = ("groups skipped", "items left out", "output", "test", "Williams")
 
 
@@ -27,11 +27,11 @@ def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections
     table : Table
         The first column names the rows.
     title : str
-        Stands above it.
+        Title above the table.
     fold : collection of str
-        Headers of columns that go into a note where all rows have the same cell, which makes room for the others.
+        Headers of columns that go into a note where all rows have the same cell, to make room for the others.
     sections : bool
-        Whether rows are called ``section: name``; then each section's name stands once, above its rows.
+        Whether rows are named ``section: name``; each section's name is then printed once, above its rows.
     """
     from rich import box
     from rich.table import Table as RichTable

@@ -2,12 +2,12 @@
 
 prompt_trie      prompts merged into a trie and laid out as one stream, in preorder
 packs            the stream cut into units and packs
-engine           packs one after the other, and memory that runs out between
+engine           execution of packs, and handling of exhausted memory
 forward          one stretch of the stream through the model's layers
-layout           who sees whom in a stretch: strands of tokens, blocks of keys
-attention        what the layers call; the layout handed to the kernels
+layout           attention visibility within a stretch: strands of tokens, blocks of keys
+attention        the function that layers call; passes the layout to the kernels
 kernels          attention over keys, with the log-sum-exp by which parts merge
-linear           linear layers in float32, by the fastest product that the processor has
+linear           linear layers in float32, by the processor's fastest matrix product
 flex             attention of a whole pack in one kernel, on a GPU
 linear           float32 matrix products by oneDNN where MKL is slower
 key_value_store  keys and values of the path to the next token, and of metrics' prefixes

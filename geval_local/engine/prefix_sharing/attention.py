@@ -1,12 +1,12 @@
-"""Attention within one pack, in three ways of computing the same softmax.
+"""Attention within one pack: three ways to compute the same softmax.
 
 cascade
-    Each strand attends to itself, causally; each stretch of keys that many tokens share is attended to once by all of
-    them; the parts are merged by their log-sum-exp. No key is copied. For full attention on the CPU.
+    Each strand attends to itself, causally; each stretch of shared keys is attended to once by all of
+    its tokens; the parts are merged by their log-sum-exp. No key is copied. For full attention on the CPU.
 gather
     Each strand attends to its own keys, gathered. For sliding windows.
 flex
-    All tokens and keys in one call of a GPU kernel, which leaves out what nobody sees. No key is gathered.
+    All tokens and keys in one GPU kernel call, which skips invisible blocks. No key is gathered.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class PackAttention:
     Parameters
     ----------
     layout : Layout
-        Who sees whom.
+        Attention visibility within the pack.
     store : PathStore
-        Holds the first ``layout.path`` positions.
+        Keys and values of the first ``layout.path`` positions.
     kernel : FlexKernel, optional
-        Computes a layer's attention at once; in pieces when absent.
+        Kernel for a layer's whole attention; computed in pieces when absent.
 
     Attributes
     ----------
     added : list of (Tensor, Tensor)
-        For every layer that called so far, keys and values that the next root path takes from this pack.
+        For every layer that called so far, this pack's keys and values for the next root path.
     spans : list of (int or None)
-        For every layer that called so far, the sliding window that it asked for.
+        For every layer that called so far, its requested sliding window.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class PackAttention:
         Parameters
         ----------
         query, key, value : Tensor, shape (heads, tokens, size)
-            Of the pack.
+            Queries, keys and values of the pack.
         scale : float
             Factor on the scores.
         span : int, optional
-            Keys that a token sees at most, itself included.
+            Most keys visible to a token, including its own.
         softcap : float, optional
             Soft cap of the scores.
         sinks : Tensor, shape (heads,), optional
-            Scores that take part in the softmax without a value.
+            Scores that enter the softmax without a value.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class PackAttention:
         return out[:, : query.shape[1]].transpose(0, 1)
 
     def _rounded(self, parts: list[torch.Tensor], length: int) -> torch.Tensor:
-        """Lay tensors of shape (heads, tokens, size) end to end, and pad with zeros up to a length."""
+        """Concatenate tensors of shape (heads, tokens, size) and pad with zeros to a length."""
         heads, _, size = parts[0].shape
         missing = length - sum(part.shape[1] for part in parts)
         if missing:
@@ -164,14 +164,14 @@ class PackAttention:
         options: dict[str, Any],
         _: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # In memory token by token, as the layer wants it and as the kernels write it.
+        # Contiguous by token, as the layer expects and the kernels write it.
         out = query.new_empty((query.shape[1], query.shape[0], own[1].shape[-1])).transpose(0, 1)
         lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
         lone = np.array(
             [strand.start for strand in self.layout.strands if strand.stop - strand.start == 1], dtype=np.int64
         )
         if len(lone):
-            # The inner nodes of label tries are single tokens, many of them: one call for all.
+            # The inner nodes of label tries are many single tokens: one call for all.
             here = self._array("lone", query.device, lone)
             parts = (query[:, here], *(part[:, here] for part in own))
             out[:, here], lse[:, here] = attend_to_oneself(*parts, **options)
@@ -204,13 +204,13 @@ class PackAttention:
         return out, lse
 
     def _masks(self, device: torch.device, span: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For every strand the index of its keys, and which query sees which."""
+        """Return, for every strand, the indices of its keys and the mask of visible keys."""
 
         def make() -> list[tuple[torch.Tensor, torch.Tensor]]:
             masks = []
             for strand, seen in zip(self.layout.strands, _seen(self.layout, span), strict=True):
                 length = strand.stop - strand.start
-                # The last query sees the last key; a key lies `behind` places before its query.
+                # The last query sees the last key; `behind` is the distance of a key before its query.
                 places = np.arange(length)[:, None] + len(seen) - length
                 behind = places - np.arange(len(seen))
                 mask = (behind >= 0) & (behind < (span or self._longest))
@@ -223,7 +223,7 @@ class PackAttention:
         return self._once((what, device), lambda: to_device(array, device))
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-        """Make something that all layers share when the first of them asks for it."""
+        """Create an object shared by all layers on first use."""
         if key not in self._made:
             self._made[key] = make()
         made: _T = self._made[key]
@@ -231,7 +231,7 @@ class PackAttention:
 
 
 def _seen(layout: Layout, span: int | None) -> list[NDArray[np.int64]]:
-    """For every strand the keys that any of its tokens sees, as places in path and pack laid end to end."""
+    """Return, for every strand, the keys visible to any of its tokens, as indices into path and pack concatenated."""
     return [
         keys[0 if span is None else max(0, strand.position - span + 1) :]
         for strand, keys in zip(layout.strands, layout.keys_by_strand, strict=True)

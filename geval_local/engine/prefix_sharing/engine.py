@@ -1,12 +1,12 @@
-"""The prefix-sharing engine: every distinct prompt token goes through the model once.
+"""The prefix-sharing engine: every distinct prompt token is computed once.
 
-It knows nothing of texts or metrics. The requests' prompts, with the inner nodes of their label tries as further
+Independent of texts and metrics. The requests' prompts, with the inner nodes of their label tries as further
 leaves, become one stream, the stream becomes units and packs (`packs`); a pack is a stretch of the stream, bounded in
-tokens whatever the length of a prompt. Between packs only the keys and values on the root path of the next token are
+tokens for prompts of any length. Between packs only the keys and values on the root path of the next token are
 kept (`key_value_store`).
 
-A position on that path always holds what the planned pack computes to which it belongs; a pack that is missing there is
-computed whole. So a unit's figures are the same to the last bit whatever was executed before it.
+A position on that path always holds the result of its planned pack; a missing pack is
+computed as a whole. So a unit's figures are bit-identical whatever was executed before it.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from geval_local.tokens.requests import Request
 
 __all__ = ["FLOOR", "PrefixSharingEngine"]
 
-#: A pack is not halved below this: a prompt of which not even so many tokens fit is given up.
+#: Smallest pack: a prompt is given up if not even this many tokens fit.
 FLOOR = 64
 
 
 class PrefixSharingEngine:
-    """Packs that share prefixes.
+    """Engine that shares prefixes between prompts.
 
     Parameters
     ----------
     model : PreTrainedModel
-        A causal LM in evaluation mode whose layers take a registered attention function (see `choose`).
+        A causal LM in evaluation mode whose layers use a registered attention function (see `choose`).
     head : Head
         Its read-out head.
     batch_tokens : int
         Most tokens per forward pass.
     padded : PaddedEngine
-        Takes prompts that no pack may hold: those beyond the switch of a rotary embedding that changes with length.
+        Engine for prompts beyond the switch of a length-dependent rotary embedding.
     kernel : FlexKernel, optional
-        Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
+        Kernel for a layer's whole attention, see `flex.find_kernel`; computed in pieces when absent.
     look_ahead : int, optional
-        Packs that are launched before the figures of one are waited for. As many as the model has GPUs when absent; on
-        a CPU, where launching is computing, none.
+        Packs launched before waiting for the first one's results. When absent, the number of the model's GPUs; none on
+        a CPU, where launching computes immediately.
 
     Attributes
     ----------
     kernel : FlexKernel or None
         As given.
     computed_tokens : int
-        Tokens that went through the model so far.
+        Tokens computed so far.
     spans : tuple of (int or None)
-        What the layers asked for in the latest forward pass: their sliding windows, one per call of the attention
+        Sliding windows that the layers requested in the latest forward pass, one per call of the attention
         function.
     """
 
@@ -93,7 +93,7 @@ class PrefixSharingEngine:
         self.spans: tuple[int | None, ...] = ()
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
-        """Lay the requests' prompt trie out and cut it into units of packs of at most `batch_tokens`."""
+        """Lay out the requests' prompt trie and cut it into units of packs of at most `batch_tokens`."""
         groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
         packs: list[Pack] = list(plan_packs(members, requests, self.batch_tokens))
@@ -106,7 +106,7 @@ class PrefixSharingEngine:
         return packs
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
-        """Compute packs in order; a prompt that does not fit into memory even piecemeal comes back with an error."""
+        """Compute packs in order; a prompt that does not fit into memory even piecemeal gets an error."""
         table = ReadoutTable(requests)
         failed: dict[int, str] = {}
         launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
@@ -141,7 +141,7 @@ class PrefixSharingEngine:
         reads: list[PendingPositions],
         failed: dict[int, str],
     ) -> int:
-        """Compute a pack from `resume` on; return where to go on, which is further than its end if a prompt failed."""
+        """Compute a pack from `resume` on; return where to continue, which is beyond its end if a prompt failed."""
         work, start = pack.work, max(pack.start, resume)
         while start < pack.stop:
             stuck = self._hold(work, start)
@@ -149,7 +149,7 @@ class PrefixSharingEngine:
                 stuck = self._run(work, start, pack.stop, requests, reads)
             if stuck is None:
                 return pack.stop
-            # Not even the smallest pack fitted: whatever needs this token is given up.
+            # Not even the smallest pack fits: give up every prompt that needs this token.
             end = work.stream.visible_until(stuck)
             for number in range(*np.searchsorted(work.places, [stuck, end])):
                 index = work.positions[number].request
@@ -160,18 +160,18 @@ class PrefixSharingEngine:
         return start
 
     def _is_held(self, work: Work, pack: StreamPack) -> bool:
-        """Whether a pack in which nothing is read lies on the path that is held, as a metric's prefix may."""
+        """Whether a pack without read-outs lies on the held path, such as a metric's prefix."""
         low, high = np.searchsorted(work.places, [pack.start, pack.stop])
         place = int(work.stream.positions[pack.stop - 1])
         return low == high and place < len(self._path) and int(self._path[place]) == pack.stop - 1
 
     def _hold(self, work: Work, token: int) -> int | None:
-        """Make sure that keys and values on the root path of a token are held; return what could not be computed."""
+        """Ensure that the keys and values on a token's root path are held; return the first one that failed."""
         if self._work is not work:
             self._begin(work)
         wanted = work.stream.root_path(token)
         while (held := _shared(self._path, wanted)) < len(wanted):
-            # Nothing is missing there, unless units were left out or another run came between.
+            # Nothing is missing here, unless units were skipped or another run intervened.
             start, stop = work.pack_of(int(wanted[held]))
             stuck = self._hold(work, start)
             if stuck is None:
@@ -181,7 +181,7 @@ class PrefixSharingEngine:
         return None
 
     def _begin(self, work: Work) -> None:
-        """Start from nothing but the metric's prefix, where that is kept."""
+        """Start from the metric's prefix if it is kept, else from scratch."""
         kept = self._prefixes.find(work.prefix, self.limit) if len(work.prefix) else None
         self._store = PathStore() if kept is None else kept
         self._path = np.arange(self._store.length)
@@ -198,7 +198,7 @@ class PrefixSharingEngine:
     ) -> int | None:
         """Compute a stretch that follows the held path, in as many passes as memory allows.
 
-        What is held then is the root path of `toward`, of `stop` when absent. Returns the first token that could not be
+        Afterwards the root path of `toward` is held, or of `stop` if absent. Returns the first token that could not be
         computed, None if all were.
         """
         begun = self.limit
@@ -213,7 +213,7 @@ class PrefixSharingEngine:
             elif end - start > FLOOR:
                 self.limit = max(FLOOR, (end - start) // 2)
             else:
-                self.limit = begun  # one prompt that does not fit slows nobody else down
+                self.limit = begun  # one prompt that does not fit must not slow down others
                 return start
             launched = None
         if stop == len(work.prefix) and self.limit == begun and len(self._path) == stop:
@@ -222,7 +222,7 @@ class PrefixSharingEngine:
 
     @torch.inference_mode()
     def _accept(self, launched: Launched) -> bool:
-        """Go on after a stretch; False, with nothing changed, if memory does not suffice for its path."""
+        """Commit a stretch; return False, with nothing changed, if memory does not suffice for its path."""
         try:
             self._store.commit(launched.keep_from, launched.path, launched.added)
         except (RuntimeError, MemoryError) as error:
@@ -235,6 +235,6 @@ class PrefixSharingEngine:
 
 
 def _shared(first: Index, second: Index) -> int:
-    """Length of what two root paths have in common."""
+    """Return the length of the common part of two root paths."""
     length = min(len(first), len(second))
     return int(np.append(first[:length] == second[:length], False).argmin())

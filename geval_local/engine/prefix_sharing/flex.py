@@ -1,13 +1,13 @@
 """Attention of a whole pack in one kernel, on a GPU: PyTorch's FlexAttention.
 
-A token sees a key if the key lies at or before it and the key's subtree has not ended; that is an interval of the pack
-for every key, those on the root path included::
+A token sees a key if the key is at or before it and the key's subtree has not ended: an interval of the pack
+for every key, including those on the root path::
 
     starts[key] <= query < ends[key]        and, in a sliding window,   position[query] - position[key] < span
 
-No key is gathered: path and pack lie end to end, and of the tiles of 128 by 128 only those are computed in which a
-token sees a key. Which these are follows from the intervals, on the host. Sinks are one more key of value zero, whose
-score is set. Shapes are rounded up to a ladder, so that few are compiled.
+No key is gathered: path and pack are concatenated, and only those 128 by 128 tiles are computed in which a
+token sees a key. They are found from the intervals on the host. Sinks are one more key of value zero, whose
+score is set. Shapes are rounded up to a ladder of sizes, so that few are compiled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from geval_local.models.head import to_device
 
 __all__ = ["TILE", "FlexKernel", "Intervals", "find_kernel", "ladder", "why_no_kernel"]
 
-#: Queries and keys of a tile.
+#: Queries and keys per tile.
 TILE = 128
 #: Position of a key that is in every sliding window.
 _ALWAYS = 1 << 30
@@ -37,16 +37,16 @@ _ALWAYS = 1 << 30
 
 @dataclass(frozen=True)
 class Intervals:
-    """Who sees whom in a pack, by key: those of the path, those of the pack, unused ones, the sink.
+    """Attention visibility within a pack, by key: keys of the path, of the pack, unused ones, the sink.
 
     Attributes
     ----------
     tokens : int
-        Of the pack.
+        Number of tokens in the pack.
     queries, keys : int
-        Their numbers rounded up.
+        Numbers of queries and keys, rounded up.
     starts, ends : ndarray of int32, shape (keys,)
-        Places of the pack that see a key; from 0 to 0 for none.
+        Interval of the pack's tokens that see a key; 0 to 0 for none.
     query_positions, key_positions : ndarray of int32
         Positions in the prompt.
     """
@@ -61,7 +61,7 @@ class Intervals:
 
     @classmethod
     def of(cls, layout: Layout, *, sinks: bool) -> Intervals:
-        """Read them off a layout; with `sinks` the last key is seen by everyone."""
+        """Derive the intervals from a layout; with `sinks` the last key is visible to all."""
         tokens = layout.stop - layout.start
         used = layout.path + tokens
         queries, keys = ladder(tokens), ladder(used + 1)
@@ -79,18 +79,18 @@ class Intervals:
         return cls(tokens, queries, keys, starts, ends, own, positions)
 
     def tiles(self, span: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Say which tiles hold a token and a key that it sees, and in which all tokens see all keys.
+        """Find the tiles in which some token sees some key, and those in which all tokens see all keys.
 
         Returns
         -------
         some, whole : ndarray of bool, shape (tiles of queries, tiles of keys)
-            `some` may be more than there are: every tile of both is computed with the mask, or without.
+            `some` may include too many: its tiles are computed with the mask, those of `whole` without.
         """
         across, down = self.keys // TILE, self.queries // TILE
         used = np.flatnonzero(self.ends > self.starts)
         tile, starts, ends = used // TILE, self.starts[used], self.ends[used]
         some = _covered(tile, starts // TILE, (ends - 1) // TILE + 1, across, down) > 0
-        # What rows after the last token see is never looked at; tiles of such rows alone are not computed.
+        # Rows after the last token are ignored; tiles with only such rows are not computed.
         last = np.where(ends >= self.tokens, -(-self.tokens // TILE), ends // TILE)
         whole = _covered(tile, -(-starts // TILE), last, across, down) == TILE
         if span is not None:
@@ -107,7 +107,7 @@ class Intervals:
 
 
 def _covered(tile: NDArray[Any], first: NDArray[Any], stop: NDArray[Any], across: int, down: int) -> NDArray[np.int64]:
-    """Count, for every tile of queries and of keys, the keys whose interval ``first`` to ``stop`` holds it."""
+    """Count, for every tile of queries and of keys, the keys whose interval ``first`` to ``stop`` contains it."""
     steps = np.zeros((down + 1, across), dtype=np.int64)
     stop = np.maximum(first, stop)
     np.add.at(steps, (first, tile), 1)
@@ -117,7 +117,7 @@ def _covered(tile: NDArray[Any], first: NDArray[Any], stop: NDArray[Any], across
 
 
 def ladder(length: int) -> int:
-    """Round a length up: to one tile, or to 2 or 3 times a power of two of them, at most half as much again."""
+    """Round a length up to one tile, or to 2 or 3 times a power of two of tiles (at most 50 % more)."""
     size = TILE
     while size < length:
         if size * 3 // 2 >= length and size > TILE:
@@ -132,19 +132,19 @@ class FlexKernel:
     Parameters
     ----------
     compiled : bool
-        Whether the kernel is compiled, as it must be to be fast; else every score is held in memory.
+        Whether the kernel is compiled, as needed for speed; otherwise all scores are held in memory.
     """
 
     def __init__(self, *, compiled: bool = True) -> None:
         self._module: Any = importlib.import_module("torch.nn.attention.flex_attention")
         attend: Callable[..., torch.Tensor] = self._module.flex_attention
         self._attend = torch.compile(attend) if compiled else attend
-        # Needed for gradients only, and not known to all releases.
+        # Needed for gradients only, and missing in some releases.
         known = inspect.signature(self._module.BlockMask.from_kv_blocks).parameters
         self._options = {"compute_q_blocks": False} if "compute_q_blocks" in known else {}
 
     def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Any:
-        """Make the mask of a pack's layers of one sliding window, or of none; their tiles come from the host."""
+        """Build the mask of a pack for layers with one sliding window or none; the tiles come from the host."""
         some, whole = intervals.tiles(span)
         arrays = (intervals.starts, intervals.ends, intervals.query_positions, intervals.key_positions)
         starts, ends, queries, keys = (to_device(array, device) for array in arrays)
@@ -176,14 +176,14 @@ class FlexKernel:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend.
+        """Compute attention for a pack.
 
         Parameters
         ----------
         query : Tensor, shape (heads, queries, size)
-            Rounded up, see `Intervals`.
+            Number of queries rounded up, see `Intervals`.
         key, value : Tensor, shape (key heads, keys, size)
-            Rounded up; key heads divide heads, the value's size may be its own.
+            Number of keys rounded up; key heads divide heads, the value size may differ.
         mask : BlockMask
             From `mask`.
         scale : float
@@ -221,12 +221,12 @@ class FlexKernel:
 
 
 def _listed(tiles: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Count the tiles of every row, and list them, the others last."""
+    """Count the marked tiles of every row, and list tile indices with the marked ones first."""
     return tiles.sum(1, dtype=np.int32), np.argsort(~tiles, axis=1, kind="stable").astype(np.int32)
 
 
 def why_no_kernel(device: torch.device) -> str | None:
-    """Say why a device has no compiled FlexAttention; None if it has, or needs none."""
+    """Return the reason why a device has no compiled FlexAttention; None if it has it or does not need it."""
     if device.type != "cuda":
         return None
     if importlib.util.find_spec("triton") is None:
@@ -235,7 +235,7 @@ def why_no_kernel(device: torch.device) -> str | None:
 
 
 def find_kernel(device: torch.device) -> FlexKernel | None:
-    """Find the kernel for a device; None if it is served by attention in pieces."""
+    """Return the kernel for a device; None if attention is computed in pieces."""
     return _kernel() if device.type == "cuda" and why_no_kernel(device) is None else None
 
 

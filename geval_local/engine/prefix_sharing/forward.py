@@ -1,12 +1,12 @@
-"""One stretch of the stream on its way through the model.
+"""The forward pass of one stretch of the stream through the model.
 
-To launch is to prepare index tensors and to queue the computation; on a GPU the host is free again long before the
-device has finished. Nothing of the engine's state changes until a stretch is accepted, so one that ran out of memory is
+Launching prepares index tensors and queues the computation; on a GPU the host is free long before the
+device has finished. The engine's state does not change until a stretch is accepted, so one that ran out of memory is
 simply dropped.
 
-The layers call the attention function that is registered with transformers under `NAME`; so every architecture is
-served whose layers look their attention up there. No mask is made for a name that has no mask function: nothing of size
-tokens x tokens is ever built, and who sees whom is in the pack's layout.
+The layers call the attention function registered with transformers under `NAME`, so every architecture
+whose layers look it up there is served. Transformers makes no mask for a name without a mask function: no tensor of
+size tokens x tokens is ever built; visibility is in the pack's layout.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def _attention(
     position_bias: torch.Tensor | None = None,
     **__: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as the current pack's layout says; this is what transformers calls."""
+    """Attend by the current pack's layout; called by transformers."""
     pack = _current.get()
     if pack is None:
         raise UnsupportedModelError(f"the attention function {NAME!r} was called outside of a pack")
     if attention_mask is not None:
-        raise UnsupportedModelError(f"{type(module).__name__} brings an attention mask of its own")
+        raise UnsupportedModelError(f"{type(module).__name__} brings its own attention mask")
     if position_bias is not None:
         raise UnsupportedModelError(f"{type(module).__name__} adds a bias by position to its scores")
     if query.shape[0] != 1 or query.shape[2] != pack.layout.stop - pack.layout.start or key.shape[2] != query.shape[2]:
@@ -83,12 +83,12 @@ AttentionInterface.register(NAME, _attention)
 
 @contextmanager
 def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
-    """Let a model's layers attend through `pack`; its own attention comes back afterwards.
+    """Let a model's layers attend through `pack`; restore its own attention afterwards.
 
     Parameters
     ----------
     config : PreTrainedConfig
-        The model's configuration, where its layers look their attention up.
+        The model's configuration, where its layers look up their attention.
     pack : PackAttention
         The pack that will go through the model.
     """
@@ -104,7 +104,7 @@ def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
 
 
 def _implementations(config: Any) -> list[tuple[Any, Any]]:
-    """List a configuration and the ones inside it, outermost first, each with its attention implementation."""
+    """List a configuration and its nested ones, outermost first, each with its attention implementation."""
     found = [(config, config._attn_implementation)]
     for name in getattr(config, "sub_configs", {}):
         inner = getattr(config, name, None)
@@ -120,17 +120,17 @@ class Launched:
     Attributes
     ----------
     tokens : int
-        How many it has.
+        Number of tokens.
     path : int
         Length of the root path to hold afterwards.
     keep_from : int
-        Positions of that path before this one were there before.
+        First new position of that path; earlier ones are already held.
     added : list of (Tensor, Tensor)
-        For every layer keys and values of the others.
+        For every layer, keys and values of the new positions.
     spans : tuple of (int or None)
-        What the layers asked for.
+        Sliding windows that the layers requested.
     read : PendingPositions, optional
-        What is read in it; None where nothing is.
+        Its read-outs; None if there are none.
     """
 
     tokens: int
@@ -181,22 +181,22 @@ class Launcher:
         Parameters
         ----------
         work : Work
-            What it is a stretch of.
+            The planned stream.
         start, stop : int
-            Which stretch; `store` holds the root path of its first token.
+            Bounds of the stretch; `store` holds the root path of its first token.
         path : ndarray of int64
-            Root path whose keys and values are wanted afterwards, as far as they are known then.
+            Root path whose keys and values should be held afterwards, as far as they are computed by then.
         requests : sequence of Request
-            Those of the plan; none if nothing is to be read.
+            The planned requests; empty if nothing is read.
         store : PathStore
-            Left as it is.
+            Keys and values of the path; not changed.
         """
         try:
             return self._launch(work, start, stop, path, requests, store)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        # The caller retries: inside the block above the traceback would pin the activations.
+        # The caller retries: in the block above, the traceback would pin the activations.
         return None
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Attention over one stretch of keys: the kernels under the prefix-sharing engine.
+"""Attention over one stretch of keys: the kernels of the prefix-sharing engine.
 
 All take queries of shape (heads, queries, size) and keys and values of shape (key heads, keys, size); key heads divide
 heads (grouped queries). Results come with the log-sum-exp of the scores, by which parts over different keys merge into
@@ -16,9 +16,9 @@ from torch.nn import functional
 
 __all__ = ["attend", "attend_to_oneself", "merge"]
 
-#: Most scores held at once where no fused kernel applies.
+#: Most scores held at once without a fused kernel.
 _MAX_SCORES = 1 << 24
-#: The CPU's fused kernel is what `scaled_dot_product_attention` runs; only this name of it gives the log-sum-exp.
+#: The CPU's fused kernel of `scaled_dot_product_attention`; only under this name it returns the log-sum-exp.
 _FUSED_CPU: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
@@ -37,15 +37,15 @@ def attend(
     Parameters
     ----------
     query, key, value : Tensor
-        Shapes as above; `value` may have a size of its own.
+        Shapes as above; `value` may have a different size.
     scale : float
         Factor on the scores.
     softcap : float, optional
         Scores become ``softcap * tanh(score / softcap)``.
     causal : bool
-        Query i sees keys 0 to i only; there are as many keys as queries.
+        Query i sees keys 0 to i only; requires as many keys as queries.
     mask : Tensor of bool, shape (queries, keys), optional
-        What each query sees: at least one key. Excludes `causal`.
+        Keys visible to each query, at least one. Excludes `causal`.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def _attend_by_matmul(
     # Heads that share keys are folded into the queries instead of repeating the keys.
     folded = query.reshape(key.shape[0], -1, *query.shape[1:])
     wide = torch.promote_types(query.dtype, torch.float32)
-    # Scaled before the product: in float16 a product of unscaled vectors may be beyond its 65,504.
+    # Scale before the product: in float16 a product of unscaled vectors may exceed 65,504.
     scores = torch.matmul((folded * scale).to(query.dtype), key[:, None].transpose(-1, -2)).to(wide)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -102,7 +102,7 @@ def _attend_by_matmul(
 def attend_to_oneself(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float, softcap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Let every query see the one key of its own place; parameters and results as those of `attend`."""
+    """Attend from every query to the one key at its own position; parameters and results as for `attend`."""
     group = query.shape[0] // key.shape[0]
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (query.to(wide) * key.repeat_interleave(group, 0).to(wide)).sum(-1) * scale

@@ -1,4 +1,4 @@
-"""Keys and values on the root path of the token at work, and those of the prefixes that metrics own."""
+"""Keys and values on the root path of the current token, and of metrics' prefixes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from geval_local.models.memory import is_out_of_memory
 
 __all__ = ["MOST_POSITIONS", "PathStore", "PrefixStore"]
 
-#: Positions of prefixes kept at most: a metric's own has some hundreds, and a run goes through its metrics in turns.
+#: Most prefix positions kept: a metric's prefix has some hundreds, and a run alternates between its metrics.
 MOST_POSITIONS = 4_096
 
 
 class PathStore:
-    """What is kept between packs.
+    """Keys and values kept between packs.
 
-    A forward pass only collects what it would add; nothing that a retry would need is touched before `commit`.
+    A forward pass only collects its additions; nothing that a retry needs is changed before `commit`.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class PathStore:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def copy(self) -> PathStore:
-        """Give a store of its own that holds the same path."""
+        """Return an independent store with the same path."""
         other = PathStore()
         other.length = self.length
         other._buffers = [
@@ -41,21 +41,21 @@ class PathStore:
         return other
 
     def read(self, layer: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give keys and values of the first `length` positions, each of shape (positions, heads, size)."""
+        """Return keys and values of the first `length` positions, each of shape (positions, heads, size)."""
         keys, values = self._buffers[layer]
         return keys[:length], values[:length]
 
     def commit(self, start: int, length: int, added: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Make what was added the path from position `start` on.
+        """Replace the path from position `start` on by new keys and values.
 
         Parameters
         ----------
         start : int
-            First position that is added; those before it stay.
+            First new position; earlier ones stay.
         length : int
             Positions of the whole path.
         added : sequence of (Tensor, Tensor)
-            For every layer keys and values, shapes as those from `read`.
+            For every layer keys and values, shapes as from `read`.
         """
         for layer, (keys, values) in enumerate(added):
             if layer == len(self._buffers):
@@ -63,7 +63,7 @@ class PathStore:
             held_keys, held_values = self._buffers[layer]
             if len(held_keys) < length:
                 self._buffers[layer] = (_grown(held_keys, keys, length), _grown(held_values, values, length))
-        # Memory may run out above, where nothing is lost; below nothing is allocated.
+        # Memory may run out above, where nothing is lost; below, nothing is allocated.
         for (held_keys, held_values), (keys, values) in zip(self._buffers, added, strict=True):
             held_keys[start:length] = keys
             held_values[start:length] = values
@@ -71,7 +71,7 @@ class PathStore:
 
 
 def _grown(held: torch.Tensor | None, like: torch.Tensor, length: int) -> torch.Tensor:
-    """Allocate a longer buffer and copy what is held; at least by half longer, so that growing stays rare."""
+    """Allocate a buffer at least 50 % longer and copy the held positions; growing stays rare."""
     size = length if held is None else max(length, len(held) * 3 // 2)
     buffer = torch.empty((size, *like.shape[1:]), dtype=like.dtype, device=like.device)
     if held is not None:
@@ -80,9 +80,9 @@ def _grown(held: torch.Tensor | None, like: torch.Tensor, length: int) -> torch.
 
 
 class PrefixStore:
-    """Root paths by their tokens, the latest used ones, kept from one plan to the next.
+    """Recently used root paths, by their tokens, kept between plans.
 
-    What is kept was computed by itself, whatever prompts follow it, so figures are the same to the last bit whether
+    Each path was computed separately from the prompts that continue it, so figures are bit-identical whether
     a plan is a run's first or its hundredth.
     """
 
@@ -90,14 +90,14 @@ class PrefixStore:
         self._kept: dict[tuple[bytes, int], PathStore] = {}
 
     def find(self, prefix: NDArray[np.int32], limit: int) -> PathStore | None:
-        """Give a copy, to go on from, of what is kept of a prefix; None if nothing is, or memory has no room for two.
+        """Return a copy of a kept prefix, to be continued; None if it is not kept or memory is too short.
 
         Parameters
         ----------
         prefix : ndarray of int32
-            Its tokens.
+            Tokens of the prefix.
         limit : int
-            Tokens that a forward pass takes. A prefix that took several passes has other last bits.
+            Most tokens per forward pass. A prefix computed in several passes differs in its last bits.
         """
         key = self._key(prefix, limit)
         kept = self._kept.pop(key, None)
@@ -107,9 +107,9 @@ class PrefixStore:
         return _copy(kept)
 
     def keep(self, prefix: NDArray[np.int32], limit: int, path: PathStore) -> None:
-        """Keep a copy, if memory has room, of a path that holds a prefix and no more.
+        """Keep a copy of a path that holds exactly a prefix, if memory suffices.
 
-        The ones used longest ago make room.
+        The least recently used ones are dropped.
         """
         copy = _copy(path)
         if copy is None:

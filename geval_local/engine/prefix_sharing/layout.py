@@ -1,6 +1,6 @@
-"""Who sees whom in one pack: a stretch of the stream, cut into strands and blocks for the attention.
+"""Attention visibility within one pack: a stretch of the stream, cut into strands and blocks for the attention.
 
-Pure numpy; nothing here knows a model.
+Pure numpy; independent of any model.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Block", "Layout", "Strand", "lay_out"]
 
 @dataclass(frozen=True)
 class Strand:
-    """Tokens of a pack that follow one another at successive positions: part of one chain.
+    """Consecutive tokens of a pack at successive positions: part of one chain.
 
     Attributes
     ----------
     start, stop : int
-        Where it lies in the pack.
+        Its bounds in the pack.
     position : int
         Position of its first token.
     """
@@ -36,16 +36,16 @@ class Strand:
 
 @dataclass(frozen=True)
 class Block:
-    """Keys that a stretch of the pack sees completely.
+    """Keys that are completely visible to a stretch of the pack.
 
     Attributes
     ----------
     on_path : bool
         Whether the keys lie on the root path of the pack's first token (and are counted by position) or in the pack.
     key_start, key_stop : int
-        Which keys.
+        Bounds of the keys.
     start, stop : int
-        Which tokens of the pack see them.
+        Bounds of the pack's tokens that see them.
     """
 
     on_path: bool
@@ -57,23 +57,23 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who sees whom in one pack. Every token sees what is before it in its strand, and the blocks that cover it.
+    """Attention visibility within one pack. Every token sees the earlier ones of its strand, and the blocks over it.
 
     Attributes
     ----------
     start, stop : int
-        Which stretch of the stream it is.
+        Bounds of the stretch in the stream.
     path : int
         Length of the root path of the first token.
     strands : tuple of Strand
-        In order; together they are the whole pack.
+        In order; together they cover the whole pack.
     blocks : tuple of Block
     keep_from : int
         Root path positions before this one stay as they are for the next pack.
     keep : ndarray of int64
-        Places in the pack whose keys and values become the root path from `keep_from` on.
+        Indices in the pack whose keys and values become the root path from `keep_from` on.
     ends : ndarray of int64, shape (path + tokens,)
-        For every key, on the path and in the pack, the first place in the pack after it that does not see it.
+        For every key, on the path and in the pack, the index of the first later token of the pack that does not see it.
     positions : ndarray of int64, shape (tokens,)
         Positions of the pack's tokens.
     """
@@ -90,7 +90,7 @@ class Layout:
 
     @cached_property
     def keys_by_strand(self) -> tuple[Index, ...]:
-        """For every strand what its last token sees: places on the path, then ``path +`` places in the pack.
+        """For every strand, the keys visible to its last token: indices on the path, then ``path +`` pack indices.
 
         A strand's token at position x sees the first ``x + 1`` of them.
         """
@@ -106,16 +106,16 @@ class Layout:
 
 
 def lay_out(stream: Stream, start: int, stop: int, following: Index | None = None) -> Layout:
-    """Find out who sees whom in a stretch of a stream.
+    """Compute the attention visibility within a stretch of a stream.
 
     Parameters
     ----------
     stream : Stream
         The prompt trie.
     start, stop : int
-        Which stretch.
+        Bounds of the stretch.
     following : ndarray of int64, optional
-        Root path on which keys and values are to be kept, as far as they are known then; of `stop` when absent.
+        Root path whose keys and values should be kept, as far as they are computed by then; that of `stop` when absent.
     """
     path = stream.root_path(start)
     first, last = stream.chain_of(start), stream.chain_of(stop - 1) + 1
@@ -125,7 +125,7 @@ def lay_out(stream: Stream, start: int, stop: int, following: Index | None = Non
         for begin, end in itertools.pairwise(borders)
     )
     blocks = (*_path_blocks(stream, path, start, stop), *_own_blocks(stream, strands, start, stop))
-    # The next root path: what is on the old one already stays, the rest is taken from this pack.
+    # The next root path: its part on the old path stays, the rest comes from this pack.
     following = stream.root_path(stop) if following is None else following[: np.searchsorted(following, stop)]
     keep_from = int(np.searchsorted(following, start))
     keys = np.append(path, np.arange(start, stop))
@@ -135,7 +135,7 @@ def lay_out(stream: Stream, start: int, stop: int, following: Index | None = Non
 
 
 def _path_blocks(stream: Stream, path: Index, start: int, stop: int) -> list[Block]:
-    """Cut the root path wherever fewer tokens of the pack see it."""
+    """Cut the root path at each position beyond which fewer tokens of the pack see it."""
     if not len(path):
         return []
     ends = stream.segment_ends[np.searchsorted(stream.segment_starts, path, "right") - 1].clip(max=stop)

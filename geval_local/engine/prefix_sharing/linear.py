@@ -1,8 +1,8 @@
-"""Linear layers in float32 on processors for which PyTorch's default matrix product is not the fastest it has.
+"""Linear layers in float32 on processors where PyTorch's default matrix product is not its fastest.
 
-PyTorch's x86 builds multiply float32 matrices by MKL, which is tuned for Intel's processors. A 1x1 convolution is the
-same sum of products, and that goes to oneDNN. Tokens laid out as the pixels of one image in channels-last order are the
-matrix as it stands, so nothing is copied on the way in or out.
+PyTorch's x86 builds multiply float32 matrices with MKL, which is tuned for Intel's processors. A 1x1 convolution is the
+same sum of products, and runs in oneDNN. Tokens laid out as the pixels of one image in channels-last order are the
+matrix itself, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LEAST_TOKENS = 128
 
 @lru_cache(maxsize=1)
 def convolution_is_faster() -> bool:
-    """Whether this is a processor for which oneDNN beats the default: an x86 one that is not Intel's.
+    """Whether oneDNN beats the default on this processor: an x86 processor not made by Intel.
 
-    By what the machine is and not by a measurement, so that a run that is resumed computes with the same kernels.
+    Decided by the machine's type and not by a measurement, so that a resumed run uses the same kernels.
     """
     backends: Any = torch.backends
     if not (backends.mkldnn.is_available() and backends.mkl.is_available()):
@@ -39,13 +39,13 @@ def convolution_is_faster() -> bool:
 
 
 def convertible(trunk: nn.Module) -> tuple[nn.Linear, ...]:
-    """List the linear layers whose product may be exchanged: plain ones that nobody has changed."""
+    """List the linear layers whose product may be replaced: plain, unmodified ones."""
     return tuple(module for module in trunk.modules() if type(module) is nn.Linear and "forward" not in vars(module))
 
 
 @contextmanager
 def by_convolution(layers: Sequence[nn.Linear]) -> Iterator[None]:
-    """Let linear layers compute their product as a convolution, where they are in float32 on a CPU."""
+    """Let linear layers compute their product as a convolution, if they are in float32 on a CPU."""
     chosen = [layer for layer in layers if layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"]
     for layer in chosen:
         layer.forward = partial(_product, layer, layer.forward)  # type: ignore[method-assign]

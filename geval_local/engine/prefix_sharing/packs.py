@@ -1,9 +1,9 @@
 """Requests become a stream, and the stream becomes units and packs.
 
 A unit is whole documents with their candidates, as many as fit into a pack, or one larger document over several packs.
-What several units share is a stretch of its own before the first of them, and is computed by itself: a unit depends on
-these stretches and on nothing else, and no token is computed twice. A group of documents larger than a pack is split
-where the fewest tokens are shared, and each part again, as long as the passes that this adds are cheap.
+Tokens shared by several units form a separate stretch before the first of them, computed by itself: a unit depends on
+these stretches only, and no token is computed twice. A group of documents larger than a pack is split
+where the fewest tokens are shared, recursively, as long as the added passes are cheap.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from geval_local.tokens.requests import Ids, Request
 
 __all__ = ["StreamPack", "Work", "lay_requests_out", "plan_packs"]
 
-#: What a forward pass costs beside its tokens, as a share of the tokens of a full one: the weights are read once.
+#: Fixed cost of a forward pass (reading the weights), as a fraction of a full pass's tokens.
 _PASS = 1 / 32
-#: Share of a group's tokens that the passes may cost which splitting it adds.
+#: Largest cost of the passes added by splitting a group, as a fraction of the group's tokens.
 _ALLOWANCE = 1 / 16
-#: Units stay small: documents, which share less than a pass costs, are parted if that costs little, and so are the
-#: parts of one document of more full packs than the first; a group of more than the second is split at any cost.
+#: Units stay small: documents, which share less than a pass costs, are separated if that is cheap, and so are the
+#: parts of one document larger than the first number of full packs; a group larger than the second is always split.
 _SOME_PACKS, _MOST_PACKS = 4, 16
 
-#: Tokens after a prompt, and the inner nodes that are read along them: (depth, node).
+#: Tokens after a prompt, and the inner nodes read along them: (depth, node).
 _Path = tuple[Ids, list[tuple[int, int]]]
-#: A stretch of the stream, and whether a unit ends with it; else it is what several units share.
+#: A stretch of the stream, and whether it ends a unit; otherwise several units share it.
 _Stretch = tuple[int, int, bool]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A planned stream and what is to be read in it, in stream order.
+    """A planned stream and its read-outs, in stream order.
 
     Attributes
     ----------
     stream : Stream
         The prompt trie, laid out.
     places : ndarray of int64
-        Where in the stream something is read, ascending.
+        Stream indices of the read-outs, ascending.
     positions : tuple of Position
-        What is read there.
+        The position read at each of them.
     bounds : ndarray of int64
-        Where packs begin, and the end of the last.
+        Start of every pack, and the end of the last.
     prefix : ndarray of int32
-        What the stream begins with that the metric owns, a stretch of its own; empty if there is nothing to keep.
+        The metric's prefix at the start of the stream, a separate stretch; empty if there is none to keep.
     """
 
     stream: Stream
@@ -63,7 +63,7 @@ class Work:
     prefix: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int32), repr=False)
 
     def pack_of(self, token: int) -> tuple[int, int]:
-        """Find the stretch of the pack that a token of the stream belongs to."""
+        """Return the bounds of the pack that contains a token of the stream."""
         number = int(np.searchsorted(self.bounds, token, "right"))
         return int(self.bounds[number - 1]), int(self.bounds[number])
 
@@ -75,9 +75,9 @@ class StreamPack(Pack):
     Attributes
     ----------
     start, stop : int
-        Which stretch.
+        Bounds of the stretch.
     work : Work
-        The stream itself.
+        The planned stream.
     """
 
     start: int
@@ -91,16 +91,16 @@ def plan_packs(members: Sequence[int], requests: Sequence[Request], budget: int)
     Parameters
     ----------
     members : sequence of int
-        Which of the requests.
+        Indices of the requests to plan.
     requests : sequence of Request
-        All of them.
+        All requests.
     budget : int
-        Most tokens of a pack.
+        Most tokens per pack.
 
     Returns
     -------
     list of StreamPack
-        In the order of the stream. A request belongs to the pack that holds its last read-out.
+        In the order of the stream. A request belongs to the pack that contains its last read-out.
     """
     if not members:
         return []
@@ -123,7 +123,7 @@ def plan_packs(members: Sequence[int], requests: Sequence[Request], budget: int)
 
 
 def lay_requests_out(members: Sequence[int], requests: Sequence[Request]) -> Work:
-    """Build the stream of some requests: their prompts, and after them the paths to their label tries' inner nodes."""
+    """Build the stream of some requests: their prompts, followed by the paths to their label tries' inner nodes."""
     sequences: list[NDArray[np.int32]] = []
     places: list[list[int]] = []
     reads: list[Position] = []
@@ -153,28 +153,28 @@ def _paths(trie: LabelTrie) -> Iterator[_Path]:
 
 
 def _common_prefix(work: Work, prefixes: Sequence[Ids | None]) -> Ids:
-    """Give the metric's prefix if every prompt begins with it and nothing is read in it; else an empty array."""
+    """Return the metric's prefix if every prompt starts with it and it has no read-outs; else an empty array."""
     prefix, stream = prefixes[0], work.stream
     none: Ids = np.zeros(0, dtype=np.int32)
     if prefix is None or not 0 < len(prefix) <= MOST_POSITIONS or len(prefix) > work.places[0]:
         return none
     if not all(other is prefix or np.array_equal(other, prefix) for other in prefixes if other is not None):
         return none
-    # The first sequence begins the stream; the others have the prefix if they part from the ones before after it.
+    # The first sequence starts the stream; the others have the prefix if they branch off after it.
     is_shared = bool((stream.chain_depths[1:] >= len(prefix)).all())
     return prefix if is_shared and np.array_equal(stream.tokens[: len(prefix)], prefix) else none
 
 
 def _stretches(work: Work, prefix: int, budget: int) -> list[_Stretch]:
-    """Cut the stream after a prefix that is kept by itself into what several units share and their own tokens."""
+    """Cut the stream after a separately kept prefix into shared stretches and units."""
     stream = work.stream
     depths = stream.chain_depths
-    # A unit may begin with a chain on whose root path nothing is read: no prompt before it is still open there.
+    # A unit may start with a chain whose root path has no read-outs: no earlier prompt is still open there.
     heads = np.flatnonzero(~_is_read_above(work))
     starts = np.append(stream.chain_starts[heads], len(stream))
     shared = depths[heads]
     found: list[_Stretch] = [(0, prefix, False)] if prefix else []
-    # A group begins at a place of the stream, and holds the heads from `low` up to, but not including, `high`.
+    # A group starts at a stream index and contains the heads from `low` up to, but not including, `high`.
     todo = [(prefix, 0, len(heads), (len(stream) - prefix) * _ALLOWANCE)]
     while todo:
         begin, low, high, allowance = todo.pop()
@@ -203,7 +203,7 @@ def _stretches(work: Work, prefix: int, budget: int) -> list[_Stretch]:
 
 
 def _joined(begin: int, borders: Sequence[int], starts: Index, budget: int) -> list[tuple[int, int, int]]:
-    """Put neighbours together that fit into one pack: ``(begin, low, high)``; the first begins at `begin`."""
+    """Merge neighbours that fit into one pack: ``(begin, low, high)``; the first starts at `begin`."""
     parts: list[tuple[int, int, int]] = []
     for low, high in itertools.pairwise(borders):
         if parts and int(starts[high]) - parts[-1][0] <= budget:
@@ -214,12 +214,12 @@ def _joined(begin: int, borders: Sequence[int], starts: Index, budget: int) -> l
 
 
 def _is_read_above(work: Work) -> NDArray[np.bool_]:
-    """For every chain, whether anything is read on the root path that it hangs on."""
+    """Return, for every chain, whether its root path has any read-outs."""
     stream = work.stream
     ends = np.append(stream.chain_starts[1:], len(stream))
     first = np.searchsorted(work.places, stream.chain_starts)
     places = np.append(work.places, len(stream))[first]
-    # Position of the first token of each chain that is read; beyond every depth where none is.
+    # Position of the first token read in each chain; greater than any depth if there is none.
     read_at = np.where(places < ends, stream.chain_depths + places - stream.chain_starts, 1 << 62).tolist()
     above: list[bool] = []
     for depth, parent in zip(stream.chain_depths.tolist(), stream.chain_parents.tolist(), strict=True):
@@ -228,7 +228,7 @@ def _is_read_above(work: Work) -> NDArray[np.bool_]:
 
 
 def _finished(work: Work) -> dict[int, list[int]]:
-    """List for every pack the requests whose last read-out it holds."""
+    """Return, for every pack, the requests whose last read-out it contains."""
     last: dict[int, int] = {}
     for place, position in zip(work.places.tolist(), work.positions, strict=True):
         last[position.request] = place

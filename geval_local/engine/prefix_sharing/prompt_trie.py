@@ -1,6 +1,6 @@
 """A trie of token sequences, laid out as one stream.
 
-Pure numpy; nothing here knows a model. Sorted sequences are laid out one after the other, each without the prefix that
+Pure numpy, independent of any model. Sorted sequences are laid out one after the other, each without the prefix that
 it shares with the one before::
 
     [a b c d]        stream     a b c d e x y f
@@ -8,10 +8,10 @@ it shares with the one before::
     [a b x y]        chain      0 0 0 0 1 2 2 3
     [a f]
 
-That is the trie in depth-first preorder: a *chain* is what one sequence adds, and it hangs on the path of an earlier
-chain. Token j is visible to token i exactly when j <= i and i lies in the subtree of j, and that subtree is a stretch
-of the stream that ends at `Stream.visible_until`. So a stretch of the stream, wherever it is cut, needs nothing from
-before it but what is on the root path of its first token.
+This is the trie in depth-first preorder: a *chain* is the part added by one sequence, attached to an earlier
+one. Token j is visible to token i exactly when j <= i and i lies in the subtree of j, and that subtree is a stretch
+of the stream that ends at `Stream.visible_until`. So a stretch of the stream, wherever it is cut, depends only
+on the root path of its first token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stream:
     positions : ndarray of int64, shape (tokens,)
         Depth of each token: its position in every sequence that it belongs to.
     chain_starts, chain_depths, chain_parents : ndarray of int64, shape (chains,)
-        Where each chain begins in the stream, the position of its first token, and the chain it hangs on (-1: none).
+        Start of each chain in the stream, the position of its first token, and its parent chain (-1: none).
     segment_starts, segment_ends : ndarray of int64, shape (segments,)
         The stream cut wherever the subtree's end changes: tokens from ``segment_starts[s]`` on are visible up to, but
         not including, ``segment_ends[s]``.
@@ -58,11 +58,11 @@ class Stream:
         return len(self.tokens)
 
     def visible_until(self, token: int) -> int:
-        """Find the first place after `token` in the stream that does not see it."""
+        """Return the first stream index after `token` that does not see it."""
         return int(self.segment_ends[np.searchsorted(self.segment_starts, token, "right") - 1])
 
     def root_path(self, token: int) -> Index:
-        """List the stream indices of what `token` sees before itself; for ``len(self)``, of the whole last sequence."""
+        """Return the stream indices of earlier tokens visible to `token`; for ``len(self)``, the last sequence."""
         if not len(self):
             return np.zeros(0, dtype=np.int64)
         if token == len(self):
@@ -77,18 +77,18 @@ class Stream:
         return path
 
     def chain_of(self, token: int) -> int:
-        """Find the number of the chain that `token` belongs to."""
+        """Return the number of the chain that contains `token`."""
         return int(np.searchsorted(self.chain_starts, token, "right")) - 1
 
     def chain_stop(self, token: int) -> int:
-        """Find where the chain of `token` ends in the stream."""
+        """Return the end of the chain of `token` in the stream."""
         chain = self.chain_of(token) + 1
         return int(self.chain_starts[chain]) if chain < len(self.chain_starts) else len(self)
 
 
 @dataclass
 class _Open:
-    """A chain on the current root path; of it the positions up to `limit` are still visible."""
+    """A chain on the current root path; its positions up to `limit` are still visible."""
 
     chain: int
     start: int
@@ -102,9 +102,9 @@ def build_stream(sequences: Sequence[Ids], places: Sequence[Sequence[int]]) -> t
     Parameters
     ----------
     sequences : sequence of ndarray of int32
-        At least one token each; any order, duplicates welcome.
+        At least one token each; in any order, duplicates allowed.
     places : sequence of sequence of int
-        For every sequence, positions in it that are to be found again.
+        For every sequence, positions in it to be mapped to the stream.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def build_stream(sequences: Sequence[Ids], places: Sequence[Sequence[int]]) -> t
     indices : list of list of int
         For every sequence, the stream indices of its `places`.
     """
-    # Big-endian bytes compare as the tokens do, and memcmp is faster than comparing tuples of them.
+    # Big-endian bytes compare like the tokens, and memcmp is faster than comparing tuples.
     keys = [sequence.astype(">u4").tobytes() for sequence in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
     current = np.zeros(max(map(len, sequences), default=0), dtype=np.int64)
@@ -145,7 +145,7 @@ def build_stream(sequences: Sequence[Ids], places: Sequence[Sequence[int]]) -> t
 
 
 def _close(stack: list[_Open], depth: int, place: int, segments: list[tuple[int, int]]) -> None:
-    """End the visibility of everything on the root path from position `depth` on, at `place` in the stream."""
+    """End the visibility of the root path from position `depth` on, at `place` in the stream."""
     while stack and stack[-1].depth >= depth:
         segments.append((stack.pop().start, place))
     if stack and stack[-1].limit > depth:

@@ -44,7 +44,7 @@ function figuresOf(metric, run, which, item) {
   return el("section", { class: "card" }, el("h3", null, title),
     el("dl", { class: "entries" }, ...entries.flatMap(([name, value]) => [el("dt", null, name), el("dd", null, value)])),
     run.mass[item] < metric.lowMass
-      ? el("p", { class: "low" }, `Label mass below ${metric.lowMass}: the judge meant to write something else than a label.`) : null,
+      ? el("p", { class: "low" }, `Label mass below ${metric.lowMass}: the judge wants to write something other than a label.`) : null,
     others.length ? el("p", { class: "quiet" }, "likeliest other tokens") : null,
     others.length ? el("ul", { class: "tokens" }, ...others) : null,
     probabilityList(metric, run, item, which ? "second" : ""));
