@@ -22,3 +22,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # How long an example takes to make depends on what else the machine does; that is not what is tested.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
+
+#: Files whose tests begin clusters; two at a time would starve each other on two cores.
+CLUSTERS = ("test_ray_cluster.py", "test_network.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that begin clusters in one of several test processes."""
+    for item in items:
+        if item.path.name in CLUSTERS:
+            item.add_marker(pytest.mark.xdist_group("clusters"))

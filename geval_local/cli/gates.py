@@ -30,6 +30,6 @@ def read_gates(fail_under: float | None, max_unscored: str | None) -> list[Gate]
         limit = -1
     if not 0 <= limit <= (1 if is_share else float("inf")):
         raise ConfigurationError(
-            f"--max-unscored {max_unscored!r} is no limit", hint="Give a count such as 5, or a share such as 2%."
+            f"--max-unscored {max_unscored!r} is not a limit", hint="Give a count such as 5, or a share such as 2%."
         )
     return [*gates, Gate("unscored", Limit("<=", limit, is_share))]

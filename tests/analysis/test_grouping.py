@@ -12,7 +12,7 @@ def rows(**columns):
     [
         ({"doc_id": [1, 1, 2]}, None, "doc_id", "same doc_id are treated as one document (a guess"),
         ({"source": ["a", "a", "b"]}, None, "source", "same source are treated as one document (a guess"),
-        ({"document": ["a", "a", "b"]}, None, "document", "same document are taken"),
+        ({"document": ["a", "a", "b"]}, None, "document", "same document are treated"),
         ({"source": ["a", "b", "c"]}, None, None, "no two rows have the same source"),
         ({"source": ["a", "a", "a"]}, None, None, "all rows have the same source"),
         ({"output": ["a", "a", "b"]}, None, None, "no column names a document"),

@@ -48,7 +48,7 @@ def halves(here, *arguments: object):
 def test_one_file_with_a_column_is_ranked(scored):
     record = json.loads(compare(scored, "scored.jsonl", "--json").stdout)
     own = record["systems"]["coherence"]
-    assert "same doc_id are taken for one document (a guess" in record["grouping"]
+    assert "same doc_id are treated as one document (a guess" in record["grouping"]
     assert len(own["systems"]) == 8
     assert len(own["pairs"]) == 28
     means = [side["mean"]["value"] for side in own["systems"]]

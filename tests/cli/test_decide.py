@@ -70,7 +70,7 @@ def test_rows_keep_their_places_and_answers_are_the_judges(place):
 def test_what_cannot_be_done_is_told_before_a_judge_is_loaded(place):
     (place / "there.jsonl").write_text("mine")
     for arguments, word in (
-        (("-q", "q.yaml", "-o", "there.jsonl"), "no result of this tool"),
+        (("-q", "q.yaml", "-o", "there.jsonl"), "not an unchanged result of this tool"),
         (("-q", "q.yaml", "-o", "out.xlsx"), "unknown format"),
         (("-q", "q.yaml", "-o", "no/out.jsonl"), "no directory"),
         (("-q", "q.yaml", "-o", "rows.jsonl"), "is the input"),
@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_told_before_a_judge_is_loaded(place):
         (("-q", "q.yaml", "--state", "a=id", "--state", "a=state"), "twice"),
         (("-q", "q.yaml", "--columns", "probability"), "CSV"),
         (("-q", "q.yaml", "-o", "o.csv", "--columns", "rain.choice"), "no column 'rain.choice'"),
-        (("-q", "q.yaml", "--max-unscored", "x"), "no limit"),
+        (("-q", "q.yaml", "--max-unscored", "x"), "not a limit"),
         (("-q", "none.yaml"), "cannot read"),
         (("-q", "rows.jsonl"), "extension"),
     ):

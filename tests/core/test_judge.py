@@ -303,7 +303,7 @@ def test_bad_arguments(directory):
     with pytest.raises(JudgeError, match="no judge 'nobody'"):
         Judge.load("nobody")
     with pytest.raises(ConfigurationError, match="unknown estimator"):
-        Estimator("median")
+        Estimator("middle")
 
 
 def test_steps_are_written_once_for_a_metric_without_them(directory, monkeypatch):

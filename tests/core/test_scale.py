@@ -365,7 +365,7 @@ def test_mode_is_the_value_of_the_label_not_its_place():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "median"}, "unknown estimator 'median'"),
+        ({"kind": "middle"}, "unknown estimator 'middle'"),
         ({"kind": "sample", "n": 0}, "at least once, not 0"),
         ({"kind": "sample", "seed": -1}, "a seed is not negative: -1"),
     ],

@@ -39,10 +39,11 @@ def temporary() -> Iterator[Path]:
         yield Path(directory)
 
 
-def addresses(trace: Path) -> set[str]:
-    """Every address that was bound, connected to or sent to."""
-    text = trace.read_text(encoding="utf-8", errors="replace")
-    return {one or other for one, other in ADDRESS.findall(text)}
+def addresses(trace: Path, *, bound: bool) -> set[str]:
+    """Every address that was connected or sent to; or bound too."""
+    lines = trace.read_text(encoding="utf-8", errors="replace").splitlines()
+    kept = (line for line in lines if bound or "bind(" not in line)
+    return {one or other for line in kept for one, other in ADDRESS.findall(line)}
 
 
 @pytest.mark.parametrize("spread", [(), SPREAD], ids=["local", "ray"])
@@ -61,9 +62,10 @@ def test_a_run_contacts_nothing_but_this_machine(spread, tmp_path, temporary):
     )
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "run" / "scores.jsonl").read_text(encoding="utf-8").splitlines()) == 6
-    found = addresses(tmp_path / "trace")
-    assert {address for address in found if not OWN.fullmatch(address)} == set()
-    assert bool(found) == bool(spread), "a local run opens no connection, a cluster of one's own some on this machine"
+    assert {one for one in addresses(tmp_path / "trace", bound=True) if not OWN.fullmatch(one)} == set()
+    # Binding alone is no contact: urllib3 binds ::1 as it is imported, which accelerate does where boto3 is installed.
+    connected = addresses(tmp_path / "trace", bound=False)
+    assert bool(connected) == bool(spread), "a local run connects to nothing, a cluster of one's own to this machine"
     # No token for everybody to read, no session, no log: what the cluster had has gone with it.
     assert list((tmp_path / "user").rglob("auth_token")) == []
     assert [path for path in temporary.rglob("*") if path.is_file() or path.is_socket()] == []

@@ -230,7 +230,7 @@ def test_a_result_that_was_changed_by_hand_is_not_overwritten(started):
 def test_a_format_that_is_added_does_not_overwrite_a_file_of_that_name(started, file):
     (started / "scores.csv").write_text("mine")
     before = tree(started)
-    with pytest.raises(OutputError, match=r"scores.csv is there"):
+    with pytest.raises(OutputError, match=r"scores\.csv exists"):
         execute(started, wanted(file, window=12, formats=["jsonl", "csv"]))
     assert tree(started) == before
 
