@@ -112,12 +112,16 @@ def test_an_interrupted_command_goes_on(here, written, monkeypatch):
         (("--entropy", 99, "-o", "r.jsonl"), "no row to give a reason for"),
         (("--all", "-o", "s.jsonl"), "it is the run"),
         (("--all", "-o", "r.csv"), ".jsonl"),
+        (("--all", "-o", "nowhere/r.jsonl"), "nowhere"),
+        (("--all", "-o", "link.jsonl"), "it is a link"),
+        (("--all", "-o", "r.jsonl", "--field", "output=nothing"), "nothing"),
         (("--all", "-o", "mine.jsonl"), "--overwrite"),
         (("--all", "-o", "r.jsonl", "-m", "other"), "no scores of 'other'"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_a_judge_is_loaded(here, written, arguments, told):
     (here / "mine.jsonl").write_text("my own\n")
+    (here / "link.jsonl").symlink_to("mine.jsonl")
     done = give(here, *arguments)
     assert done.exit_code == 2
     assert told in done.stderr

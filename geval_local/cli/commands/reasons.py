@@ -48,10 +48,12 @@ def reasons(
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.files import check_replaceable
+    from geval_local.io.checks import check_rows
     from geval_local.io.result_manifest import file_sha256
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
     from geval_local.runs.reasons import ReasonTask, ScoredRow, chosen_rows, write_reason_file
+    from geval_local.runs.target import find_target
     from geval_local.signature import judge_name, signature_differences, signature_parts
 
     scored = ScoredRun(run, read_mapping(field or []))
@@ -59,6 +61,7 @@ def reasons(
         raise OutputError(f"cannot write {output}: reasons are JSON lines", hint="Give it a name that ends in .jsonl.")
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
+    find_target(output)  # checks the place
     check_replaceable(output, is_own=False, overwrite=overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
@@ -69,6 +72,7 @@ def reasons(
         )
     ]
     chosen = chosen_rows(rows, lowest=lowest, entropy=entropy, everything=everything)
+    check_rows([row.sample for row in chosen], [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
     loaded = load_shown(loading.of(judge or scorer, models))
     differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))

@@ -6,9 +6,8 @@ import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
-from geval_local.cli.output.run_summary import show_pace, show_unscored
+from geval_local.cli.output.run_summary import common_record, show_pace, show_unscored
 from geval_local.score import LOW_LABEL_MASS
 
 if TYPE_CHECKING:
@@ -91,18 +90,8 @@ def _figure(value: float) -> str:
 
 
 def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
-    results = result.target.results
     return {
-        "version": __version__,
-        "input": result.manifest.input.path,
-        "output": None if results is None else str(results),
-        "judge": ", ".join(result.judges),
-        "files": [str(file) for file in result.files],
-        **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
-        "rows": result.rows,
-        "precision": result.precisions,
-        "load_seconds": round(result.load_seconds, 3),
-        "seconds": round(result.seconds, 3),
+        **common_record(result),
         "answers_per_second": round(result.rows * len(result.answers) / result.seconds, 3) if result.seconds else None,
         "questions": {
             answer.name: answer.to_dict() | {"signature": signature}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from geval_local.summary import Reason, Summary
 
 __all__ = [
+    "common_record",
     "low_mass_warning",
     "run_record",
     "show_pace",
@@ -243,8 +244,8 @@ def _show_next(result: RunResult, command: str) -> None:
     note("  compare with another judge   geval-local judges list, then the same command with --judge NAME")
 
 
-def run_record(result: RunResult) -> dict[str, Any]:
-    """Write a run's figures as plain JSON values."""
+def common_record(result: RunResult) -> dict[str, Any]:
+    """Return what the JSON objects of `score` and `decide` have in common."""
     results = result.target.results
     return {
         "version": __version__,
@@ -253,11 +254,18 @@ def run_record(result: RunResult) -> dict[str, Any]:
         "judge": ", ".join(result.judges),
         "files": [str(file) for file in result.files],
         **{name: result.totals.get(name, 0) for name in ("from_cache", "prompt_tokens", "planned_tokens")},
-        "estimator": Estimator(**result.manifest.settings.estimator).text,
         "rows": result.rows,
         "precision": result.precisions,
         "load_seconds": round(result.load_seconds, 3),
         "seconds": round(result.seconds, 3),
+    }
+
+
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Return a run's figures as plain JSON values."""
+    return {
+        **common_record(result),
+        "estimator": Estimator(**result.manifest.settings.estimator).text,
         "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
         "metrics": {
             summary.metric: summary.to_dict() | {"signature": signature}
