@@ -2,7 +2,6 @@
 
     python benchmarks/pipeline.py speed                       # rows/s, seconds by stage
     python benchmarks/pipeline.py memory --rows 10000 100000 1000000
-    python benchmarks/pipeline.py driver --rows 10000 30000 100000   # the same of a distributed run's driver
     python benchmarks/pipeline.py window                      # share of tokens saved by --window, scattered candidates
 
 Rows are SummEval's size: sixteen candidates of 64 words for every source of 412, drawn from SummEval's own words where
@@ -31,8 +30,7 @@ from pipeline_run import TOKENIZERS, one_run
 
 def one(file: Path, directory: Path, arguments: argparse.Namespace, *, stages: bool = False) -> dict[str, object]:
     """Run in a separate process."""
-    what = "one-driver" if arguments.what == "driver" else "one"
-    command = [sys.executable, __file__, what, "--file", str(file), "--directory", str(directory)]
+    command = [sys.executable, __file__, "one", "--file", str(file), "--directory", str(directory)]
     command += ["--window", *map(str, arguments.window), "--batch-tokens", str(arguments.batch_tokens)]
     command += ["--tokenizer", arguments.tokenizer, *["--cache"] * arguments.cache, *["--stages"] * stages]
     environment = os.environ | {"GEVAL_LOCAL_HOME": f"{directory}-home"}
@@ -105,7 +103,7 @@ def show(result: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["speed", "memory", "driver", "window", "one", "one-driver"])
+    parser.add_argument("what", choices=["speed", "memory", "window", "one"])
     parser.add_argument(
         "--rows", type=int, nargs="+", help="65536 for speed, 16000 for window, 10^4 to 10^6 for memory"
     )
@@ -121,18 +119,14 @@ def main() -> None:
     parser.add_argument("--file", type=Path)
     parser.add_argument("--directory", type=Path, help="where inputs and runs go; a temporary one when absent")
     arguments = parser.parse_args()
-    defaults = {"memory": [10_000, 100_000, 1_000_000], "driver": [10_000, 30_000, 100_000], "window": [16_000]}
+    defaults = {"memory": [10_000, 100_000, 1_000_000], "window": [16_000]}
     arguments.rows = arguments.rows or defaults.get(arguments.what, [65_536])
     arguments.window = arguments.window or ([256, 1024, 4096, 16_384] if arguments.what == "window" else [4096])
-    if arguments.what in ("one", "one-driver"):
-        do = one_run
-        if arguments.what == "one-driver":
-            # It imports what `one_run` has to watch before anything else does.
-            from pipeline_driver import driver_run as do
-        print(json.dumps(do(arguments.file, arguments.directory, arguments)))
+    if arguments.what == "one":
+        print(json.dumps(one_run(arguments.file, arguments.directory, arguments)))
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as place:
-        work = {"speed": speed, "memory": memory, "driver": memory, "window": window}[arguments.what]
+        work = {"speed": speed, "memory": memory, "window": window}[arguments.what]
         results = work(Path(place), arguments)
     record = {
         "benchmark": f"pipeline {arguments.what}",

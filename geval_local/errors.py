@@ -124,11 +124,11 @@ class Interrupted(KeyboardInterrupt):
 
     Parameters
     ----------
-    directory : Path, optional
-        The run directory, for `geval_local.resume`.
+    directory : Path or str, optional
+        The run directory, for `geval_local.resume`; its address where it is on no disk of this machine.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | str | None = None) -> None:
         super().__init__(*([] if directory is None else [str(directory)]))
         self.directory = directory
 

@@ -18,6 +18,7 @@ __all__ = [
     "check_is_file",
     "check_replaceable",
     "encoding_of",
+    "kind_of_no_text",
     "kind_of_special",
     "open_text",
     "replacing",
@@ -102,9 +103,9 @@ def open_text(path: Path, *, newline: str) -> IO[str]:
     packed = _unpacked(path)
     with packed:
         head = packed.read(_HEAD_BYTES)
-    for start, kind in _NO_TEXT.items():
-        if head.startswith(start):
-            raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
+    kind = kind_of_no_text(head)
+    if kind is not None:
+        raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
     encoding = encoding_of(head)
     if encoding is None:
         raise DataError(
@@ -113,6 +114,11 @@ def open_text(path: Path, *, newline: str) -> IO[str]:
     # UTF-16 has no byte escapes; a lone surrogate, which UTF-16 can contain, is passed on.
     errors = "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass"
     return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors=errors, newline=newline)
+
+
+def kind_of_no_text(head: bytes) -> str | None:
+    """Name the kind of a binary file by its first bytes; None for a text."""
+    return next((kind for start, kind in _NO_TEXT.items() if head.startswith(start)), None)
 
 
 def encoding_of(head: bytes) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -15,12 +16,68 @@ import numpy as np
 
 from geval_local.fields import ALIASES, lookup
 
-__all__ = ["EVERY_ROW", "Documents", "document_field", "documents_of"]
+__all__ = ["EVERY_ROW", "DocumentCounts", "Documents", "document_field", "documents_of"]
 
 #: ``--group-by row`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 DOCUMENT_FIELDS = ("doc_id", "document_id", "dialogue_id", "dialog_id")
 SOURCE_FIELDS = ("source", *ALIASES["source"])
+
+
+@dataclass(frozen=True)
+class DocumentCounts:
+    """Counts that decide which field groups rows into documents; they add up over parts of the rows.
+
+    Attributes
+    ----------
+    given : str or None
+        The field that the user named.
+    candidate : str or None
+        The field that is taken, if it groups anything.
+    rows, missing, distinct : int
+        Rows, those of them without the field, and documents.
+    """
+
+    given: str | None = None
+    candidate: str | None = None
+    rows: int = 0
+    missing: int = 0
+    distinct: int = 0
+
+    def __add__(self, other: DocumentCounts) -> DocumentCounts:
+        """Add the counts of other rows; if their fields differ, no field groups the rows."""
+        if not self.rows or not other.rows:
+            return other if not self.rows else self
+        candidate = self.candidate if self.candidate == other.candidate else None
+        counts = (self.rows + other.rows, self.missing + other.missing, self.distinct + other.distinct)
+        return DocumentCounts(self.given, candidate, *counts)
+
+    @property
+    def field(self) -> str | None:
+        """The field that groups the rows; None if every row is a separate document."""
+        if self.candidate is None or self.given == self.candidate:
+            return self.candidate
+        return None if self.missing or not 1 < self.distinct < self.rows else self.candidate
+
+    @property
+    def told(self) -> str:
+        """Description of the grouping, to end a sentence: ``rows with the same doc_id are one document``."""
+        if self.given is not None:
+            if self.given != EVERY_ROW and not self.rows:
+                return f"rows with the same {self.given} are one document"
+            if self.field is None:
+                return "every row is a separate document, as --group-by row says"
+            alone = f", and each of {self.missing} rows without it is its own" if self.missing else ""
+            return f"rows with the same {self.field} are one document{alone}"
+        if self.field is not None:
+            return f"rows with the same {self.field} are treated as one document (a guess; --group-by FIELD changes it)"
+        if self.candidate is not None and not self.missing and self.distinct == 1 < self.rows:
+            why = f"all rows have the same {self.candidate}"
+        elif self.candidate is not None and not self.missing:
+            why = f"no two rows have the same {self.candidate}"
+        else:
+            why = "no column names a document"
+        return f"every row is treated as a separate document, since {why} (a guess; --group-by FIELD changes it)"
 
 
 class Documents:
@@ -51,31 +108,19 @@ class Documents:
         return code
 
     @property
+    def counts(self) -> DocumentCounts:
+        """Counts of the documents so far."""
+        return DocumentCounts(self._given, self._candidate, len(self._codes), self._missing, self._distinct())
+
+    @property
     def field(self) -> str | None:
         """The field that groups the rows; None if every row is a separate document."""
-        if self._candidate is None or self._given == self._candidate:
-            return self._candidate
-        return None if self._missing or not 1 < self._distinct() < len(self._codes) else self._candidate
+        return self.counts.field
 
     @property
     def told(self) -> str:
-        """Description of the grouping, to end a sentence: ``rows with the same doc_id are one document``."""
-        if self._given is not None:
-            if self._given != EVERY_ROW and not self._codes:
-                return f"rows with the same {self._given} are one document"
-            if self.field is None:
-                return "every row is a separate document, as --group-by row says"
-            alone = f", and each of {self._missing} rows without it is its own" if self._missing else ""
-            return f"rows with the same {self.field} are one document{alone}"
-        if self.field is not None:
-            return f"rows with the same {self.field} are treated as one document (a guess; --group-by FIELD changes it)"
-        if self._candidate is not None and not self._missing and self._distinct() == 1 < len(self._codes):
-            why = f"all rows have the same {self._candidate}"
-        elif self._candidate is not None and not self._missing:
-            why = f"no two rows have the same {self._candidate}"
-        else:
-            why = "no column names a document"
-        return f"every row is treated as a separate document, since {why} (a guess; --group-by FIELD changes it)"
+        """Description of the grouping; see `DocumentCounts.told`."""
+        return self.counts.told
 
     def _first(self, row: Mapping[str, Any]) -> str | None:
         if self._given is not None:

@@ -9,13 +9,13 @@ random draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FEW_UNITS", "Interval", "jackknife_error", "mean_interval", "t_interval", "t_test"]
+__all__ = ["FEW_UNITS", "Interval", "MeanSums", "jackknife_error", "mean_interval", "t_interval", "t_test"]
 
 #: With fewer independent units than this, no interval is trustworthy and a warning is given.
 FEW_UNITS = 10
@@ -160,11 +160,97 @@ def mean_interval(
     )
 
 
+@dataclass
+class MeanSums:
+    """Sums that give the mean of `mean_interval`, and its interval, and that add up over parts of the values.
+
+    Attributes
+    ----------
+    by_size : dict of int to list of float
+        Rows of a group -> number of such groups, and the sums of their totals, of these squared, and cubed.
+    """
+
+    by_size: dict[int, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: ArrayLike, groups: ArrayLike | None = None) -> MeanSums:
+        """Sum up values, shape (rows,); without `groups` every row is a group of its own."""
+        data = np.asarray(values, dtype=np.float64)
+        sums, counts = data, np.ones(data.size, np.int64)
+        if groups is not None:
+            codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+            sums = np.bincount(codes, weights=data).astype(np.float64)
+            counts = np.bincount(codes).astype(np.int64)
+        found = cls()
+        for size in np.unique(counts):
+            own = sums[counts == size]
+            found.by_size[int(size)] = [float(own.size), *(float((own**power).sum()) for power in (1, 2, 3))]
+        return found
+
+    def add(self, other: MeanSums | Mapping[int, Sequence[float]]) -> None:
+        """Add those of other groups."""
+        for size, sums in (other.by_size if isinstance(other, MeanSums) else other).items():
+            own = self.by_size.setdefault(int(size), [0.0] * 4)
+            self.by_size[int(size)] = [one + two for one, two in zip(own, sums, strict=True)]
+
+    @property
+    def rows(self) -> int:
+        """Number of values."""
+        return int(sum(size * sums[0] for size, sums in self.by_size.items()))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation between groups' means of groups of one (n - 1 in the denominator); NaN for fewer than two.
+
+        Of use where no value was grouped.
+        """
+        count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
+        if count < 2:
+            return math.nan
+        return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Compute what `mean_interval` computes of the values.
+
+        Raises
+        ------
+        ValueError
+            If there is no value.
+        """
+        rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
+        if not rows:
+            raise ValueError("a mean needs at least one number")
+        mean = sum(sums[1] for sums in self.by_size.values()) / rows
+        if units < 2:
+            return Interval(mean)
+        # A group's residual is its total minus its share of the mean; without the group the mean moves by
+        # -residual / (rows - size). Sums of residuals instead of differences of means: those of a billion rows agree
+        # in all digits that a float has.
+        first = second = squares = cubes = 0.0
+        for size, (count, one, two, three) in self.by_size.items():
+            share = size * mean
+            residual = one - count * share
+            square = two - 2 * share * one + count * share**2
+            first -= residual / (rows - size)
+            second += square / (rows - size) ** 2
+            squares += square
+            cubes += three - 3 * share * two + 3 * share**2 * one - count * share**3
+        if squares <= 1e-14 * sum(sums[2] for sums in self.by_size.values()):
+            second = first = squares = 0.0  # nothing but rounding: all groups have the same mean
+        error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
+        spread = math.sqrt(squares / units)
+        warning = _warned(cubes / units / spread**3, units) if spread else ""
+        return t_interval(mean, error, units, confidence, warning=warning)
+
+
 def _skewness(residuals: Floats) -> str:
     spread = float(np.sqrt((residuals**2).mean()))
     if spread == 0:
         return ""
-    skewness = float((residuals**3).mean()) / spread**3
-    if residuals.size < _COCHRAN * skewness**2:
+    return _warned(float((residuals**3).mean()) / spread**3, residuals.size)
+
+
+def _warned(skewness: float, units: int) -> str:
+    if units < _COCHRAN * skewness**2:
         return f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
     return ""

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from geval_local.interval import Interval, mean_interval
+from geval_local.interval import Interval, MeanSums, mean_interval
 from geval_local.score import LOW_LABEL_MASS, Score
 
-__all__ = ["Reason", "Reasons", "Summary", "Tally"]
+__all__ = ["Reason", "Reasons", "Summary", "Sums", "Tally"]
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
 #: Number of listed tokens outside the labels, for rows of low mass.
 TOKENS_NAMED = 5
+#: Number of these tokens that are kept while sums of parts are added.
+_MOST_TOKENS = 1000
 _NUMBER = re.compile(r"\d+")
 
 
@@ -32,13 +35,13 @@ class Reason:
         The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
     count : int
         Number of rows with this reason.
-    rows : tuple of int
-        Numbers of the first of these rows, at most `ROWS_NAMED`.
+    rows : tuple of (int or str)
+        Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     """
 
     text: str
     count: int
-    rows: tuple[int, ...]
+    rows: tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -142,33 +145,56 @@ class Summary:
 
 
 class Reasons:
-    """Counts rows without a figure by their reasons."""
+    """Counts rows without a figure by their reasons; counts of different rows add up."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, list[int], list[int]]] = {}
+        self._found: dict[str, tuple[str, int, list[int | str]]] = {}
 
-    def add(self, where: str, row: int, error: str) -> None:
+    def add(self, where: str, row: int | str, error: str) -> None:
         """Count a row.
 
         Parameters
         ----------
         where : str
             How errors name it; left out of the reason.
-        row : int
-            Its number.
+        row : int or str
+            Its number, or its file and number.
         error : str
             Why it has no figure.
         """
         text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
-        _, count, rows = self._found.setdefault(_NUMBER.sub("#", text), (text, [0], []))
-        count[0] += 1
-        if len(rows) < ROWS_NAMED:
-            rows.append(row)
+        text, count, rows = self._found.get(_NUMBER.sub("#", text), (text, 0, []))
+        self._found[_NUMBER.sub("#", text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
+
+    def merge(self, more: Reasons) -> None:
+        """Add the counts of other rows."""
+        for key, (text, count, rows) in more._found.items():
+            own_text, own_count, own_rows = self._found.get(key, (text, 0, []))
+            both = sorted([*own_rows, *rows], key=_place)
+            first = text if both[0] in rows else own_text
+            self._found[key] = (first, own_count + count, both[:ROWS_NAMED])
 
     def listed(self) -> tuple[Reason, ...]:
         """List the reasons, the most frequent first."""
-        found = (Reason(text, count[0], tuple(rows)) for text, count, rows in self._found.values())
+        found = (Reason(text, count, tuple(rows)) for text, count, rows in self._found.values())
         return tuple(sorted(found, key=lambda reason: -reason.count))
+
+    def to_record(self) -> list[list[Any]]:
+        """Return the counts as plain JSON values."""
+        return [[text, count, rows] for text, count, rows in self._found.values()]
+
+    @classmethod
+    def from_record(cls, record: Iterable[Sequence[Any]]) -> Reasons:
+        """Read the counts back."""
+        found = cls()
+        found._found = {_NUMBER.sub("#", text): (text, count, list(rows)) for text, count, rows in record}
+        return found
+
+
+def _place(row: int | str) -> tuple[str, int]:
+    """Sort key of a row: its file and number, since parts arrive in any order."""
+    file, _, number = str(row).rpartition(":")
+    return file, int(number)
 
 
 class Tally:
@@ -195,15 +221,15 @@ class Tally:
         self._reasons = Reasons()
         self._other: dict[str, float] = {}
 
-    def add(self, where: str, row: int | None, score: Score, group: int | None = None) -> None:
+    def add(self, where: str, row: int | str | None, score: Score, group: int | None = None) -> None:
         """Add one row.
 
         Parameters
         ----------
         where : str
             The row's name in error messages.
-        row : int or None
-            Its number in the input.
+        row : int, str or None
+            Its number in the input, or its file and number.
         score : Score
             Its score, or the reason why it has none.
         group : int, optional
@@ -257,6 +283,133 @@ class Tally:
             reasons=self._reasons.listed(),
             other_tokens=tuple((token, total / low_rows) for token, total in others),
         )
+
+    def sums(self) -> Sums:
+        """Return the figures so far as sums that can be added to those of other rows."""
+        values, masses = np.asarray(self._values), np.asarray(self._masses)
+        low = masses < self.low_mass
+        return Sums(
+            metric=self.metric,
+            rows=self._rows,
+            by_row=MeanSums.of(values),
+            by_document=MeanSums.of(values, np.asarray(self._groups, dtype=np.int64)),
+            mass=float(masses.sum()),
+            mass_min=float(masses.min()) if masses.size else math.inf,
+            low_mass=self.low_mass,
+            low_rows=int(low.sum()),
+            threshold=self._threshold,
+            passed=sum(self._passed),
+            judged=len(self._passed),
+            shortened=self._shortened,
+            reasons=self._reasons,
+            other=self._other,
+        )
+
+
+@dataclass
+class Sums:
+    """The figures of rows on one metric as sums that add up over parts of the rows.
+
+    Attributes
+    ----------
+    metric : str
+        Name of the metric.
+    rows : int
+        All rows.
+    by_row, by_document : MeanSums
+        Sums of the scores by row and by document; a document in two parts counts twice.
+    mass, mass_min : float
+        Sum and smallest of the label masses.
+    low_mass : float
+        The label mass below which a row counts as low.
+    low_rows, passed, judged, shortened : int
+        Rows with low mass, rows that reach the threshold, rows compared with it, and rows with a shortened field.
+    threshold : float or None
+        The threshold in use.
+    reasons : Reasons
+        Reasons for unscored rows.
+    other : dict of str to float
+        The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
+    """
+
+    metric: str
+    rows: int = 0
+    by_row: MeanSums = field(default_factory=MeanSums)
+    by_document: MeanSums = field(default_factory=MeanSums)
+    mass: float = 0.0
+    mass_min: float = math.inf
+    low_mass: float = LOW_LABEL_MASS
+    low_rows: int = 0
+    threshold: float | None = None
+    passed: int = 0
+    judged: int = 0
+    shortened: int = 0
+    reasons: Reasons = field(default_factory=Reasons)
+    other: dict[str, float] = field(default_factory=dict)
+
+    def add(self, more: Sums) -> None:
+        """Add the sums of other rows."""
+        self.rows += more.rows
+        self.by_row.add(more.by_row)
+        self.by_document.add(more.by_document)
+        self.mass += more.mass
+        self.mass_min = min(self.mass_min, more.mass_min)
+        self.low_rows += more.low_rows
+        self.threshold = more.threshold if self.threshold is None else self.threshold
+        self.passed += more.passed
+        self.judged += more.judged
+        self.shortened += more.shortened
+        self.reasons.merge(more.reasons)
+        for token, total in more.other.items():
+            self.other[token] = self.other.get(token, 0.0) + total
+        if len(self.other) > _MOST_TOKENS:
+            self.other = dict(sorted(self.other.items(), key=lambda pair: -pair[1])[: _MOST_TOKENS // 2])
+
+    def summary(self, grouping: str, *, grouped: bool) -> Summary:
+        """Summarize the rows; see `Tally.summary`."""
+        scored = self.by_row.rows
+        sums = self.by_document if grouped else self.by_row
+        others = sorted(self.other.items(), key=lambda pair: -pair[1])[:TOKENS_NAMED]
+        return Summary(
+            metric=self.metric,
+            rows=self.rows,
+            scored=scored,
+            interval=sums.interval() if scored else Interval(math.nan),
+            grouping=grouping,
+            std=self.by_row.std,
+            label_mass=self.mass / scored if scored else math.nan,
+            label_mass_min=self.mass_min if scored else math.nan,
+            low_mass=self.low_mass,
+            low_mass_share=self.low_rows / scored if scored else math.nan,
+            threshold=self.threshold,
+            passed_share=self.passed / self.judged if self.judged else None,
+            shortened=self.shortened,
+            reasons=self.reasons.listed(),
+            other_tokens=tuple((token, total / max(1, self.low_rows)) for token, total in others),
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the sums as plain JSON values."""
+        record = {name: getattr(self, name) for name in _PLAIN_SUMS}
+        return record | {
+            "mass_min": _finite(self.mass_min),
+            "by_row": self.by_row.by_size,
+            "by_document": self.by_document.by_size,
+            "reasons": self.reasons.to_record(),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Sums:
+        """Read the sums back."""
+        found = cls(**{name: record[name] for name in _PLAIN_SUMS})
+        found.mass_min = math.inf if record["mass_min"] is None else record["mass_min"]
+        found.by_row.add(record["by_row"])
+        found.by_document.add(record["by_document"])
+        found.reasons = Reasons.from_record(record["reasons"])
+        return found
+
+
+_PLAIN_SUMS = ("metric", "rows", "mass", "low_mass", "low_rows", "threshold", "passed", "judged", "shortened", "other")
 
 
 def _finite(value: float) -> float | None:

@@ -30,7 +30,7 @@ __all__ = [
 logger = logging.getLogger("geval_local")
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path) -> Sequence[Row]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
 
     A run directory stands for the results of its run.

@@ -14,7 +14,7 @@ from geval_local.cli.commands.cache import cache
 from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
-from geval_local.cli.commands.export import export
+from geval_local.cli.commands.export import export, merge
 from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
@@ -44,6 +44,7 @@ app.command()(decide)
 app.command()(resume)
 app.command()(init)
 app.command()(run)
+app.command()(merge)
 app.command()(steps)
 app.command()(reasons)
 app.command()(report)

@@ -104,7 +104,8 @@ Columns = Annotated[
         "--columns",
         metavar="NAMES",
         help="Columns of CSV results, by commas: input columns, row, figures such as score or probabilities, "
-        "METRIC.FIGURE, input for all input columns, all for everything. Absent: id,row,score,error.",
+        "METRIC.FIGURE, input for all input columns, all for everything. Absent: id,row,score,error. With "
+        "--distributed: the input columns that are read and kept beside the figures. Absent: all.",
     ),
 ]
 CsvSafe = Annotated[

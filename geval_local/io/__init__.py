@@ -5,6 +5,7 @@
 - ``pairs``, ``given_pairs``: rows put together to pairs; rows that hold a pair, in published formats
 - ``checks``: arguments and columns, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``
+- ``places``: files by path or address; ``blocks``: an input of many files, cut; ``parts``: results in many files
 - ``results``: result files read back; ``result_manifest``: the manifest beside a result file
 """
 

@@ -29,7 +29,7 @@ __all__ = ["expand_rows", "merge_rows", "read_records"]
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
-def read_records(path: str | Path) -> list[Row]:
+def read_records(path: str | Path) -> Sequence[Row]:
     """Read the rows of a file; a file that is one JSON object is one record.
 
     Raises

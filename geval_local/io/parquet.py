@@ -66,6 +66,9 @@ class ParquetSink:
         self._types: dict[str, Any] = {}
         self._rows: list[dict[str, Any]] = []
         self._characters = 0
+        #: What the file is to say of itself; may be set until `finish`.
+        self.about: dict[bytes, bytes] = {}
+        self._is_settled = False
 
     def write(self, row: ResultRow) -> None:
         """Append a row to the current group."""
@@ -77,15 +80,23 @@ class ParquetSink:
         if len(self._rows) >= GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._close_group()
 
+    def settle(self) -> dict[str, Any]:
+        """Determine the types, once every row is there; return those of the input's columns, by name."""
+        if not self._is_settled:
+            self._close_group()
+            self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
+            self._settle_types()
+            self._is_settled = True
+        return {_bare(name): kind for name, kind in self._types.items() if name.startswith(_INPUT)}
+
     def finish(self) -> None:
-        """Determine the types and write the file."""
-        self._close_group()
-        self._types |= {_NEW + metric: self._type_of(metric) for metric in self._metrics}
-        self._settle_types()
+        """Determine the types, if that is still to do, and write the file."""
+        self.settle()
         inputs = [name for name in self._types if name.startswith(_INPUT)]
         results = [name for origin in (_EARLIER, _NEW) for name in self._types if name.startswith(origin)]
         geval = pa.struct([(_bare(name), self._types[name]) for name in results])
-        schema = pa.schema([*((_bare(name), self._types[name]) for name in inputs), (self._layout.column, geval)])
+        columns = [*((_bare(name), self._types[name]) for name in inputs), (self._layout.column, geval)]
+        schema = pa.schema(columns, metadata=self.about or None)
         with pq.ParquetWriter(self._file, schema) as writer:
             for group in self._read_groups():
                 fitted = {name: _fit(group, name, self._types[name]) for name in self._types}

@@ -21,6 +21,7 @@ from geval_local.files import write_atomically
 from geval_local.metric import Metric
 
 __all__ = [
+    "PARTS_MANIFEST",
     "AskedQuestion",
     "Manifest",
     "ScoredMetric",
@@ -29,11 +30,14 @@ __all__ = [
     "is_own_result",
     "manifest_path",
     "manifest_text",
+    "parse_manifest",
     "read_manifest",
     "write_manifest",
 ]
 
 FORMAT = "geval-local results"
+#: The manifest of a directory of parts.
+PARTS_MANIFEST = "parts.meta.json"
 VERSION = 1
 
 
@@ -113,8 +117,10 @@ class Manifest:
 
 
 def manifest_path(results: str | Path) -> Path:
-    """Return the manifest's path: the name of the result file followed by ``.meta.json``."""
+    """Return the manifest's path: the result file's name followed by ``.meta.json``; for parts it is among them."""
     results = Path(results)
+    if results.is_dir():
+        return results / PARTS_MANIFEST
     return results.with_name(f"{results.name}.meta.json")
 
 
@@ -222,6 +228,18 @@ def read_manifest(results: str | Path) -> Manifest | None:
         return None
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}", hint=remedy) from error
+    return parse_manifest(record, path)
+
+
+def parse_manifest(record: Any, path: object) -> Manifest:
+    """Read a manifest from its decoded JSON; `path` is where it was found, for messages.
+
+    Raises
+    ------
+    DataError
+        If it is of another format or version, or damaged.
+    """
+    remedy = "Score again; it is written with the results by `geval-local score`."
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)
     try:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
+from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest
-from geval_local.io.rows import read_rows
+from geval_local.io.rows import Row, read_rows
 from geval_local.io.text_formats import FIGURES
 from geval_local.score import LookFigures, Score
 
@@ -29,6 +30,7 @@ __all__ = [
     "load_results",
     "numbered",
     "read_result_rows",
+    "read_score",
     "row_number",
     "with_figures",
 ]
@@ -38,12 +40,6 @@ ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
-
-
-class Row(dict[str, Any]):
-    """The columns of a row, with the row's number in its file (see `geval_local.io.rows.RawRow`)."""
-
-    number: int = 0
 
 
 def row_number(row: Mapping[str, Any], place: int) -> int:
@@ -56,8 +52,10 @@ def numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[s
     return ((row_number(row, place), row) for place, row in enumerate(rows, start=1))
 
 
-def read_result_rows(path: str | os.PathLike[str]) -> list[Row]:
+def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
     """Read all rows of a data or result file; the figures of a result file come as ``geval`` from every format.
+
+    Of a directory of parts, rows are read as they are asked for, and memory holds one part.
 
     Raises
     ------
@@ -65,6 +63,8 @@ def read_result_rows(path: str | os.PathLike[str]) -> list[Row]:
         If the file cannot be read, is empty, or a row cannot be read; with the row's number.
     """
     path = Path(path)
+    if path.is_dir():
+        return PartRows(path)
     described = _described(path)
     rows = []
     for raw in read_rows(path):
@@ -205,7 +205,7 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
     records = tuple(
-        Record(number, _columns(row), {metric: _score(metric, own.get(metric), place) for metric in metrics})
+        Record(number, _columns(row), {metric: read_score(metric, own.get(metric), place) for metric in metrics})
         for (place, number, row), own in zip(split, found, strict=True)
     )
     return Results(name, metrics, records, mapping | dict(fields or {}))
@@ -229,7 +229,14 @@ def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]
     return {str(metric): figures for metric, figures in found.items() if figures is not None}
 
 
-def _score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
+def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
+    """Read the score of a metric back from its figures; `where` names the row, for messages.
+
+    Raises
+    ------
+    DataError
+        If a figure is not what `Score.to_dict` writes.
+    """
     where = f"{where}: {metric}"
     if figures is None or (_number(figures, "score", where) is None and not figures.get("error")):
         return Score.unscored(metric, _ABSENT)
@@ -256,6 +263,7 @@ def _score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
         threshold=_number(figures, "threshold", where),
         threshold_probability=_number(figures, "threshold_probability", where),
         passed={"true": True, "false": False}.get(str(figures.get("passed")).lower()),
+        calibrated=_number(figures, "calibrated", where),
         looks=_looks(figures, where),
         other_tokens=_other_tokens(figures, where),
         prompt_tokens=tokens,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from geval_local.errors import DataError
 from geval_local.files import check_is_file, open_text
 from geval_local.io.csv_rows import csv_records
 
-__all__ = ["FORMATS", "RawRow", "read_rows"]
+__all__ = ["FORMATS", "RawRow", "Row", "format_of", "is_over_lines", "line_rows", "parquet_rows", "read_rows"]
 
 PARQUET_BATCH_ROWS = 1024
 INSTALL_PARQUET = "Install it with `pip install 'geval-local[parquet]'`."
@@ -43,6 +43,12 @@ class RawRow(NamedTuple):
     number: int
     fields: dict[str, Any]
     error: str | None = None
+
+
+class Row(dict[str, Any]):
+    """The columns of a row that could be read, with the row's number in its file; see `RawRow`."""
+
+    number: int = 0
 
 
 class _RepeatedKey(dict[str, Any]):
@@ -99,20 +105,26 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     DataError
         At once if there is no readable file of a known format, and while iterating if the file as a whole is broken.
     """
-    name = path.name.lower()
-    suffix = Path(name.removesuffix(".gz")).suffix
-    reader = None if suffix == ".parquet" and name.endswith(".gz") else FORMATS.get(suffix)
-    if reader is None:
+    suffix = format_of(path.name)
+    if suffix is None:
         raise DataError(
             f"cannot tell the format of {path} by its extension",
             hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
+    reader = FORMATS[suffix]
     check_is_file(path)
     try:
         path.open("rb").close()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
     return _guarded(reader, path)
+
+
+def format_of(name: str) -> str | None:
+    """Tell the format of a file by its name: one of `FORMATS`, or None."""
+    name = name.lower()
+    suffix = Path(name.removesuffix(".gz")).suffix
+    return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
 
 
 def _guarded(reader: Callable[[Path], Iterator[RawRow]], path: Path) -> Iterator[RawRow]:
@@ -126,8 +138,10 @@ def _guarded(reader: Callable[[Path], Iterator[RawRow]], path: Path) -> Iterator
 
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
-    decoder = _Decoder()
-    if _is_over_lines(path):
+    with open_text(path, newline="\n") as file:
+        over_lines = is_over_lines(file)
+    if over_lines:
+        decoder = _Decoder()
         values = _documents(path, decoder)
         if values is not None:
             for number, value in enumerate(values, start=1):
@@ -135,25 +149,30 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
             return
     # Only "\n" ends a line, as in editors; the parser treats a carriage return before it as white space.
     with open_text(path, newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            raw = line.rstrip("\r\n")
-            if not raw.strip():
-                continue
-            decoder.has_repeated = False
-            try:
-                value = decoder.decode(raw)
-            except json.JSONDecodeError as error:
-                yield RawRow(number, {"raw": raw}, f"not valid JSON: {error.msg} at column {error.colno}")
-            except (ValueError, RecursionError) as error:
-                yield RawRow(number, {"raw": raw}, f"not readable as JSON: {error}")
-            else:
-                yield decoder.row(number, value, raw)
+        yield from line_rows(file)
 
 
-def _is_over_lines(path: Path) -> bool:
-    """Whether a .jsonl file looks like JSON over several lines: a list, or objects as `jq` prints them."""
-    with open_text(path, newline="\n") as file:
-        first, second = islice(chain((line.strip() for line in file if line.strip()), ("", "")), 2)
+def line_rows(lines: Iterable[str], first: int = 1) -> Iterator[RawRow]:
+    """Read one object per line; `first` is the number of the first line."""
+    decoder = _Decoder()
+    for number, line in enumerate(lines, start=first):
+        raw = line.rstrip("\r\n")
+        if not raw.strip():
+            continue
+        decoder.has_repeated = False
+        try:
+            value = decoder.decode(raw)
+        except json.JSONDecodeError as error:
+            yield RawRow(number, {"raw": raw}, f"not valid JSON: {error.msg} at column {error.colno}")
+        except (ValueError, RecursionError) as error:
+            yield RawRow(number, {"raw": raw}, f"not readable as JSON: {error}")
+        else:
+            yield decoder.row(number, value, raw)
+
+
+def is_over_lines(lines: Iterable[str]) -> bool:
+    """Whether a .jsonl file begins like JSON that runs over lines: a list, or objects as `jq` prints them."""
+    first, second = islice(chain((line.strip() for line in lines if line.strip()), ("", "")), 2)
     if first in _PRETTY:
         return True
     return first.startswith(("[", "{")) and not _is_json(first) and not _is_json(second)
@@ -229,13 +248,46 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
         raise DataError(f"reading {path} needs pyarrow, the `parquet` extra", hint=INSTALL_PARQUET) from None
     try:
         with pq.ParquetFile(path) as file:
-            _refuse_repeated(file.schema_arrow.names, path)
-            start = 1
-            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-                yield from _batch_rows(batch, start)
-                start += batch.num_rows
+            yield from parquet_rows(file, path)
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}", hint="Is the file complete?") from error
+
+
+def parquet_rows(
+    file: Any,
+    path: object,
+    *,
+    first: int = 0,
+    count: int | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[RawRow]:
+    """Read rows of an open `pyarrow.parquet.ParquetFile`: `count` of them, from the one with the index `first`.
+
+    Row groups without any of them are not read, nor are other columns than `columns`.
+
+    Raises
+    ------
+    DataError
+        If the file has two columns of one name.
+    """
+    _refuse_repeated(file.schema_arrow.names, path)
+    stop = file.metadata.num_rows if count is None else first + count
+    start, groups, place = 0, list[int](), 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if place + rows > first and place < stop:
+            start = start if groups else place
+            groups.append(group)
+        place += rows
+    # A file without a row group has no batch either.
+    batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, row_groups=groups, columns=columns) if groups else ()
+    for batch in batches:
+        low, high = max(first - start, 0), min(stop - start, batch.num_rows)
+        if low < high:
+            yield from _batch_rows(batch.slice(low, high - low), start + low + 1)
+        start += batch.num_rows
+        if start >= stop:
+            return
 
 
 def _batch_rows(batch: Any, start: int) -> Iterator[RawRow]:
@@ -277,7 +329,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _refuse_repeated(names: Iterable[str], path: Path) -> None:
+def _refuse_repeated(names: Iterable[str], path: object) -> None:
     names = list(names)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

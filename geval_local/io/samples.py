@@ -17,7 +17,7 @@ from geval_local.errors import ConfigurationError, DataError, FieldError, Unscor
 from geval_local.fields import ALIASES, MAX_CHARACTERS, field_value, is_unicode, nearest, resolve, text_of
 from geval_local.io.rows import RawRow, read_rows
 
-__all__ = ["Sample", "read_samples"]
+__all__ = ["Sample", "id_hash", "read_samples", "samples_of"]
 
 #: Far beyond any real row; without a limit, one hostile row could exhaust the stack of recursive code.
 MAX_LEVELS = 32
@@ -173,9 +173,33 @@ def read_samples(
 
 
 def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> Iterator[Sample]:
+    sample = None
+    for sample in samples_of(rows, path.name, mapping):
+        yield sample
+    if sample is None:
+        raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
+
+
+def samples_of(
+    rows: Iterable[RawRow], origin: str, mapping: Mapping[str, str], repeated: Mapping[int, int] | None = None
+) -> Iterator[Sample]:
+    """Make samples of rows, those that are none with their reason.
+
+    Parameters
+    ----------
+    rows : iterable of RawRow
+        The rows of a file, or a stretch of them.
+    origin : str
+        The file's name, for messages.
+    mapping : mapping of str to str
+        See `Sample.mapping`.
+    repeated : mapping of int to int, optional
+        Numbers of the rows whose ``id`` an earlier row has, each with the number of the first row that has it. Absent:
+        found among these rows.
+    """
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen: dict[int, int] = {}
-    row, origin, before = None, path.name, dict[str, Any]()
+    before = dict[str, Any]()
     for row in rows:
         fields, error = row.fields, row.error
         if _FLAT.issuperset(map(type, fields.values())):
@@ -193,15 +217,16 @@ def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> 
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
             error = f"{_NOT_UNICODE}; convert the file to UTF-8"
-        key = _id_hash(fields.get("id"))
-        first = row.number if key is None else first_seen.setdefault(key, row.number)
+        if repeated is not None:
+            first = repeated.get(row.number, row.number)
+        else:
+            key = id_hash(fields.get("id"))
+            first = row.number if key is None else first_seen.setdefault(key, row.number)
         if first != row.number and error is None:
             error = f"duplicate id {fields['id']!r}, first seen in row {first}; give every row its own id"
         before = fields if error is None else {}
         sample = Sample(fields, row.number, origin, None, mapping)
         yield sample if error is None else replace(sample, error=f"{sample.where}: {error}")
-    if row is None:
-        raise DataError(f"{path} holds no rows", hint="Was the file written completely?")
 
 
 def _is_deep(value: Any, levels: int = MAX_LEVELS) -> bool:
@@ -214,7 +239,7 @@ def _items(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _id_hash(value: Any) -> int | None:
+def id_hash(value: Any) -> int | None:
     """Hash an id to 64 bits; None for a value that is not an id (null, empty, NaN, an object)."""
     if not isinstance(value, (str, int, float)) or value == "" or value != value:
         return None

@@ -7,5 +7,5 @@
 - `store`, `database`: finished rows, in SQLite; `cache`: outcomes across runs
 - `export`, `results`, `files`: result files written and found, and the input's identity
 - `reasons`: reasons of a finished run's rows, in a file of their own
-- `ray`: the same over a cluster
+- `ray`: over a cluster, into a directory of parts; `merge`: one file of them
 """

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.export import Exporter, clear_away, deliver, describe
 from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.ray.driver import PartsRun
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.score import LOW_LABEL_MASS, Score
@@ -31,7 +31,7 @@ from geval_local.summary import Summary, Tally
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["RunResult", "complete"]
+__all__ = ["RunResult", "complete", "complete_parts"]
 
 #: Rows whose scores are handed out with the result, to be shown.
 FIRST_ROWS = 8
@@ -135,14 +135,75 @@ def complete(
         raise
     except GevalError as error:
         if began and directory is not None and is_run_directory(directory):
-            command = shlex.join(["geval-local", "resume", str(directory)])
-            kept = f"What is finished is kept; go on with:\n  {command}"
-            error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
+            _add_resume_hint(error, directory)
         raise
 
 
-def _load_on_worker(choices: Mapping[str, JudgeChoice], record: JudgeRecord) -> Judge:
-    return choices[record.name].load()
+def complete_parts(
+    target: Target,
+    wanted: Manifest,
+    calibrations: Mapping[str, Calibrator],
+    events: RunEvents,
+    *,
+    retry_errors: bool = False,
+    overwrite: bool = False,
+    rows: int | None = None,
+) -> RunResult:
+    """Follow a distributed run to its end; an error says how to continue it.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Rows of a block; chosen by their size when absent.
+    target, wanted, calibrations, events, retry_errors, overwrite
+        See `complete`.
+
+    Raises
+    ------
+    GevalError
+        If the run, its input, its output or its judge cannot be used, or a block could not be scored.
+    Interrupted
+        If it was stopped.
+    """
+    assert target.parts is not None
+    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events, cut_rows=rows)
+    try:
+        summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
+    except GevalError as error:
+        if not run.directory.is_empty():
+            _add_resume_hint(error, target.parts)
+        raise
+    tokens = run.totals.tokens
+    return RunResult(
+        summaries=summaries,
+        answers=[],
+        signatures=[run.manifest.judges[0].signatures[metric.name] for metric in run.metrics],
+        files=[Path(target.parts)] if target.directory is not None else [],
+        first_rows=[],
+        rows=run.totals.rows,
+        load_seconds=0.0,
+        seconds=run.seconds,
+        totals={
+            "rows": run.totals.rows * len(run.metrics),
+            "unscored": sum(summary.unscored for summary in summaries),
+            "from_cache": 0,
+            "prompt_tokens": sum(prompt for prompt, _ in tokens),
+            "planned_tokens": sum(planned for _, planned in tokens),
+        },
+        precisions=[],
+        manifest=run.manifest,
+        target=target,
+    )
+
+
+def _add_resume_hint(error: GevalError, directory: object) -> None:
+    command = shlex.join(["geval-local", "resume", str(directory)])
+    kept = f"What is finished is kept; go on with:\n  {command}"
+    error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
+
+
+def _load_on_worker(record: JudgeRecord) -> Judge:
+    return JudgeChoice.from_record(record.choice).load()
 
 
 @dataclass
@@ -184,7 +245,7 @@ class _Completion:
             self.events.on_resume(self.there, self._expected())
         with Exporter(run) as exporter:
             for sample, raw in run.rows(
-                self._loader(),
+                self._load,
                 advance=self._advance,
                 should_stop=self.events.should_stop,
                 on_judge=self._begin,
@@ -225,12 +286,7 @@ class _Completion:
         return [self.run.store.totals(judge, metric) for judge in judges for metric in metrics]
 
     def _check_judges(self) -> None:
-        """Check every judge that is to work, before the first one is loaded.
-
-        Workers of a cluster have their own files. A single judge is checked as it is loaded.
-        """
-        if self.run.manifest.settings.distributed is not None:
-            return
+        """Check every judge that is to work before the first is loaded; a single judge is checked while it loads."""
         waiting = [
             self.choices[record.name]
             for record in self.run.manifest.judges
@@ -254,13 +310,6 @@ class _Completion:
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
-
-    def _loader(self) -> Callable[[JudgeRecord], Judge]:
-        """Say how judges are loaded: here, or, without a word to this process, on the workers of a cluster."""
-        if self.run.manifest.settings.distributed is None:
-            return self._load
-        self.events.on_load(None)
-        return partial(_load_on_worker, self.choices)
 
     def _load(self, record: JudgeRecord) -> Judge:
         start = time.perf_counter()

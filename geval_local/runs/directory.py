@@ -10,20 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import OutputError
+from geval_local.io.parts import remove_parts
+from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import OwnFiles, hold, leftovers
-from geval_local.runs.ray.driver import DistributedRun
-from geval_local.runs.ray.parts import PARTS_NAME, PartStore
-from geval_local.runs.run import LocalRun, Run, planned_names
+from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
 
 __all__ = [
     "STORE_NAME",
     "clean_directory",
     "is_run_directory",
+    "look_at",
+    "make",
     "open_directory",
     "open_run",
     "remove_run",
@@ -67,22 +69,18 @@ def open_run(
     OutputError
         If the directory is in use, contains something else, or a run with another configuration (the message lists the
         differences); or if the output file exists and may not be replaced. In all these cases nothing is changed.
-    ConfigurationError
-        If a distributed run has no directory.
     DataError
         If the input of the recorded run cannot be read.
     """
     if directory is None:
         assert wanted is not None
-        if wanted.settings.distributed is not None:
-            raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
-        yield LocalRun(wanted, MemoryStore(), None)
+        yield Run(wanted, MemoryStore(), None)
         return
-    on_record = _look_at(directory)
+    on_record = look_at(directory)
     if on_record is None and wanted is None:
         raise _no_run(directory)
     replaces = _checked_output(directory, on_record, wanted, overwrite=overwrite)
-    made = _make(directory)
+    made = make(directory)
     with hold(directory):
         try:
             with _held(directory, wanted, replaces, overwrite=overwrite, retry_errors=retry_errors) as run:
@@ -98,7 +96,7 @@ def _held(
     directory: Path, wanted: Manifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
-    on_record = _look_at(directory)  # another process may have been first
+    on_record = look_at(directory)  # another process may have been first
     is_new = on_record is None or not on_record.has_begun
     if on_record is None:
         if wanted is None:
@@ -153,14 +151,11 @@ def _held(
 @contextmanager
 def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iterator[Run]:
     """Open a run and its store."""
-    if manifest.settings.distributed is not None:
-        yield DistributedRun(manifest, _parts(directory, manifest), directory)
-        return
     with Store(directory / STORE_NAME, manifest.run, is_new=is_new) as store:
-        yield LocalRun(manifest, store, directory)
+        yield Run(manifest, store, directory)
 
 
-def _look_at(directory: Path) -> Manifest | None:
+def look_at(directory: Path) -> Manifest | None:
     """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed.
 
     Raises
@@ -192,7 +187,7 @@ def _look_at(directory: Path) -> Manifest | None:
     return None
 
 
-def _make(directory: Path) -> bool:
+def make(directory: Path) -> bool:
     """Ensure that the directory exists; return whether it was created."""
     if directory.is_dir():
         return False
@@ -268,13 +263,8 @@ def _remove_files(directory: Path, manifest: Manifest) -> None:
     files = OwnFiles(directory, manifest)
     files.forget()
     if manifest.settings.distributed is not None:
-        with suppress(OutputError, ConfigurationError):
-            _parts(directory, manifest).remove()
+        remove_parts(Place(str(directory)), manifest.run)
     files.remove()
-
-
-def _parts(directory: Path, manifest: Manifest) -> PartStore:
-    return PartStore(directory / PARTS_NAME, manifest.run, manifest.settings.window, len(manifest.settings.metrics))
 
 
 def clean_directory(directory: Path, made: bool) -> None:

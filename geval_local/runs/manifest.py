@@ -31,7 +31,9 @@ __all__ = [
     "Settings",
     "definition",
     "is_claimed",
+    "manifest_text",
     "now",
+    "parse_manifest",
     "read_manifest",
     "side_name",
     "write_manifest",
@@ -80,6 +82,8 @@ def _checked_own_name(name: str) -> str:
 
 
 STEPS_NAME = "steps"
+#: What a run on one machine applies to stored outcomes, and what parts hold applied.
+_FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by"]
 _Definition = Annotated[dict[str, Any], AfterValidator(_checked_definition)]
 _Estimator = Annotated[dict[str, Any], AfterValidator(_checked_estimator)]
 _Name = Annotated[str, AfterValidator(_checked_name)]
@@ -172,6 +176,8 @@ class Settings(Record):
         What is asked, if it is questions and not metrics.
     pairs : PairPlan or None
         Which pairs of rows are judged, where the metrics compare two texts; the run's rows are these pairs.
+    inputs : list of str
+        Files, directories and patterns of a distributed run, as given.
     """
 
     window: _Positive
@@ -194,6 +200,7 @@ class Settings(Record):
     evaluation: EvaluationRecord | None = None
     questions: QuestionSettings | None = None
     pairs: PairPlan | None = None
+    inputs: list[str] = Field(default_factory=list)
 
     @property
     def stem(self) -> str:
@@ -262,6 +269,8 @@ class Manifest(Record):
         Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed
         contents, none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a
         distributed run contain their run's identifier.
+    columns : dict of str to str
+        Input columns of the parts of a distributed run -> Arrow type.
     replaces : str or None
         SHA-256 of the output file that existed when the run started and that it may replace.
     """
@@ -278,6 +287,7 @@ class Manifest(Record):
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
     files: list[_Name] = Field(default_factory=list)
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
+    columns: dict[str, str] = Field(default_factory=dict)
     replaces: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -321,10 +331,13 @@ class Manifest(Record):
                 f"the input {other.input.path} has another content (was {self.input.bytes} bytes, "
                 f"is {other.input.bytes})"
             )
-        for name in ("window", "limit", "distributed"):
+        names = ["window", "limit", "distributed"]
+        if self.settings.distributed is not None and other.settings.distributed is not None:
+            names += _FINAL_IN_PARTS
+        for name in names:
             before, after = getattr(self.settings, name), getattr(other.settings, name)
             if before != after:
-                found.append(f"--{name} was {before}, is {after}")
+                found.append(f"--{name.replace('_', '-')} was {before}, is {after}")
         if self.settings.fields != other.settings.fields:
             found.append(f"--field was {self.settings.fields or 'none'}, is {other.settings.fields or 'none'}")
         if self.settings.pairs != other.settings.pairs:
@@ -397,15 +410,19 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     OutputError
         If it cannot be written.
     """
-    record = manifest.model_dump(mode="json")
-    text = json.dumps({"checksum": _checksum(record), **record}, indent=1) + "\n"
     try:
-        write_atomically(directory / MANIFEST_NAME, text, private=True, mark=manifest.run)
+        write_atomically(directory / MANIFEST_NAME, manifest_text(manifest), private=True, mark=manifest.run)
     except OSError as error:
         raise OutputError(
             f"cannot write {directory / MANIFEST_NAME}: {error.strerror or error}",
             hint="Is the disk full? Make room and resume; what was committed is kept.",
         ) from error
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """Write a manifest as JSON, with a checksum over all that it says."""
+    record = manifest.model_dump(mode="json")
+    return json.dumps({"checksum": _checksum(record), **record}, indent=1) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -418,8 +435,29 @@ def read_manifest(directory: Path) -> Manifest | None:
     """
     path = directory / MANIFEST_NAME
     record = _claimed(path)
-    if record is None:
-        return None
+    manifest = None if record is None else _manifest_of(record, path)
+    output = None if manifest is None else manifest.settings.output
+    if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
+        raise OutputError(
+            f"{path} is that of a run for {output}, and lies in a directory of another name than {side_name(output)}",
+            hint=f"Give the directory its name back; {output} is then written beside it.",
+        )
+    return manifest
+
+
+def parse_manifest(text: str, path: object) -> Manifest | None:
+    """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages.
+
+    Raises
+    ------
+    OutputError
+        If it is damaged, was edited, or is of another version.
+    """
+    record = _claim(text, path)
+    return None if record is None else _manifest_of(record, path)
+
+
+def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
     if record.get("schema_version") != SCHEMA_VERSION:
         raise OutputError(
             f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
@@ -428,19 +466,12 @@ def read_manifest(directory: Path) -> Manifest | None:
     if record.pop("checksum", None) != _checksum(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        manifest = Manifest.model_validate(record)
+        return Manifest.model_validate(record)
     except (ValidationError, GevalError) as error:
         problems = [str(error)]
         if isinstance(error, ValidationError):
             problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:3]]
         raise OutputError(f"{path} is not a run manifest: {'; '.join(problems)}", hint=_REMEDY) from error
-    output = manifest.settings.output
-    if output is not None and Path(os.path.abspath(directory)).name != side_name(output):
-        raise OutputError(
-            f"{path} is that of a run for {output}, and lies in a directory of another name than {side_name(output)}",
-            hint=f"Give the directory its name back; {output} is then written beside it.",
-        )
-    return manifest
 
 
 def is_claimed(directory: Path) -> bool:
@@ -466,6 +497,10 @@ def _claimed(path: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", hint=_REMEDY) from error
+    return _claim(text, path)
+
+
+def _claim(text: str, path: object) -> dict[str, Any] | None:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,6 @@ from geval_local.files import write_atomically
 from geval_local.io.result_manifest import file_sha256
 from geval_local.runs.files import is_plain_file, sweep
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
-from geval_local.runs.ray.parts import PARTS_NAME
 
 __all__ = ["LOCK_NAME", "OwnFiles", "hold", "leftovers"]
 
@@ -149,8 +148,7 @@ class OwnFiles:
     def sweep(self) -> None:
         """Remove partial files of a dead process."""
         sweep(self._directory, self._manifest.run)
-        for folder in (STEPS_NAME, PARTS_NAME):
-            sweep(self._directory / folder, self._manifest.run)
+        sweep(self._directory / STEPS_NAME, self._manifest.run)
 
     def forget(self) -> None:
         """Record that the run has not begun, so that the next process can continue an interrupted removal."""

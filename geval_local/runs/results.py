@@ -23,7 +23,7 @@ def result_file(path: str | Path) -> Path:
     -------
     Path
         The path itself unless it is a directory; then the first exported file that still exists,
-        CSV last, because it may lack columns.
+        CSV last, because it may lack columns. For a directory of parts, the directory.
 
     Raises
     ------
@@ -44,6 +44,8 @@ def result_file(path: str | Path) -> Path:
     resume = f"geval-local resume {shlex.quote(str(path))}"
     if manifest.ended is None:
         raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")
+    if manifest.settings.distributed is not None:
+        return path
     files = sorted((path / name for name in manifest.files or ()), key=lambda file: file.suffix == ".csv")
     found = next((file for file in files if file.is_file()), None)
     if found is None:

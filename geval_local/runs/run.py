@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +22,7 @@ from geval_local.runs.executor import Preparer, Window, Worker, read_windows, ru
 from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
-from geval_local.runs.store import MemoryStore, OutcomeStore, Store
+from geval_local.runs.store import MemoryStore, Store
 from geval_local.score import Estimator, Score
 from geval_local.signature import signature_differences
 from geval_local.steps import OnSteps, read_pinned
@@ -31,7 +30,7 @@ from geval_local.steps import OnSteps, read_pinned
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["Identity", "LocalRun", "Run", "ScoredRow", "export_name", "planned_names"]
+__all__ = ["Identity", "Run", "ScoredRow", "export_name", "meet", "planned_names", "steps_names"]
 
 #: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Score | Answer]]
@@ -68,7 +67,7 @@ def planned_names(manifest: Manifest) -> list[str]:
         names += [manifest_path(name).name for name in names]
     scored = manifest.settings.metrics if manifest.settings.questions is None else []
     with_steps = {metric["name"] for metric in scored if metric.get("steps") != []}
-    return [*names, *(name for (_, metric), name in _steps_names(manifest).items() if metric in with_steps)]
+    return [*names, *(name for (_, metric), name in steps_names(manifest).items() if metric in with_steps)]
 
 
 def _result_key(manifest: Manifest, judge: str, metric: str) -> str:
@@ -76,7 +75,7 @@ def _result_key(manifest: Manifest, judge: str, metric: str) -> str:
     return metric if len(manifest.judges) == 1 else f"{metric}@{judge}"
 
 
-def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
+def steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
     """Return the file names of the steps used: ``{(judge, metric): name}``, distinct even ignoring case."""
     names: dict[tuple[str, str], str] = {}
     taken: set[str] = set()
@@ -91,25 +90,57 @@ def _steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
     return names
 
 
-class Run(ABC):
+def meet(record: JudgeRecord, found: Identity) -> None:
+    """Record the identity of a judge, or check that it is the one that the run started with.
+
+    Parameters
+    ----------
+    record : JudgeRecord
+        The record to fill in; an existing token budget is kept.
+    found : Identity
+        Identity of the loaded judge.
+
+    Raises
+    ------
+    OutputError
+        If it is another judge; the message lists the differences.
+    """
+    if record.fingerprint is not None:
+        changed = [] if record.engine == found.engine else [f"engine was {record.engine}, is {found.engine}"]
+        for name, before in record.signatures.items():
+            differing = signature_differences(before, found.signatures[name])
+            changed += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items() if key != "estimator"]
+        if changed:
+            what = "; ".join(dict.fromkeys(changed))
+            raise OutputError(
+                f"the judge {record.name} is not as it was when this run began: {what}",
+                hint="Put it back as it was, or score into another directory.",
+            )
+    else:
+        record.batch_tokens = found.batch_tokens
+    record.fingerprint, record.engine, record.signatures = found.fingerprint, found.engine, found.signatures
+
+
+class Run:
     """An open run; see `geval_local.runs.directory.open_run`.
 
     Parameters
     ----------
     manifest : Manifest
         The run's manifest.
-    store : OutcomeStore
+    store : Store or MemoryStore
         Its outcomes.
     directory : Path or None
         Directory of the manifest; None for a run that keeps nothing.
     """
 
-    def __init__(self, manifest: Manifest, store: OutcomeStore, directory: Path | None) -> None:
+    def __init__(self, manifest: Manifest, store: Store | MemoryStore, directory: Path | None) -> None:
         self.manifest = manifest
         self.store = store
         self.directory = directory
         self.asked = asked_of(manifest.settings)
         self.metrics = self.asked.metrics
+        self._cache = OutcomeCache() if manifest.settings.use_cache else None
 
     @property
     def forms(self) -> int:
@@ -140,42 +171,6 @@ class Run(ABC):
         """What is asked, if it is questions."""
         return self.asked.questions if isinstance(self.asked, AskedQuestions) else ()
 
-    @abstractmethod
-    def rows(
-        self,
-        load: Callable[[JudgeRecord], Judge],
-        *,
-        advance: Callable[[int], object] = lambda count: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
-        on_steps: OnSteps = lambda metric, tokens: None,
-    ) -> Iterator[ScoredRow]:
-        """Score missing rows, judge by judge, and yield every row while the last judge is scoring.
-
-        Parameters
-        ----------
-        load : callable
-            Loads a judge. It is not called for a judge that has nothing left to do. A distributed run calls it on the
-            workers, so there it must be picklable.
-        advance : callable
-            Called with the number of forms finished: one per row and metric, or as many as the metric has looks.
-        should_stop : callable
-            Called after every pack; in a distributed run after every shard.
-        on_judge : callable
-            Called when a judge's identity is known, before it scores.
-        on_steps : callable
-            Called while a judge writes a metric's evaluation steps, see `geval_local.steps.write_steps`.
-
-        Raises
-        ------
-        Interrupted
-            If the run should stop.
-        OutputError
-            If the store fails, or a judge has changed since the run started.
-        DataError
-            If the input cannot be read, or changes while it is read.
-        """
-
     def scored(self, window: Window) -> Iterator[ScoredRow]:
         """Rebuild the results of a window from the store, row by row."""
         judges = []
@@ -199,45 +194,10 @@ class Run(ABC):
             ]
             yield sample, dict(zip(keys, results, strict=True))
 
-    def meet(self, record: JudgeRecord, found: Identity, metrics: Sequence[Metric]) -> None:
-        """Record the identity of a judge, or check that it is the one that the run started with.
-
-        Parameters
-        ----------
-        record : JudgeRecord
-            The record to fill in; an existing token budget is kept.
-        found : Identity
-            Identity of the loaded judge.
-        metrics : sequence of Metric
-            The metrics with their final evaluation steps.
-
-        Raises
-        ------
-        OutputError
-            If it is another judge; the message lists the differences.
-        """
-        if record.fingerprint is not None:
-            changed = [] if record.engine == found.engine else [f"engine was {record.engine}, is {found.engine}"]
-            for name, before in record.signatures.items():
-                differing = signature_differences(before, found.signatures[name])
-                changed += [f"{key} was {old}, is {new}" for key, (old, new) in differing.items() if key != "estimator"]
-            if changed:
-                what = "; ".join(dict.fromkeys(changed))
-                raise OutputError(
-                    f"the judge {record.name} is not as it was when this run began: {what}",
-                    hint="Put it back as it was, or score into another directory.",
-                )
-        else:
-            record.batch_tokens = found.batch_tokens
-        record.fingerprint, record.engine, record.signatures = found.fingerprint, found.engine, found.signatures
-        record.definitions = {metric.name: definition(metric) for metric in metrics}
-        self.save()
-        self._write_steps(record, list(metrics))
-
     def _write_steps(self, record: JudgeRecord, metrics: list[Metric]) -> None:
         if self.directory is None:
             return
-        names = _steps_names(self.manifest)
+        names = steps_names(self.manifest)
         for metric in metrics:
             if metric.steps:
                 self.own_files.write_text(names[record.name, metric.name], metric.to_yaml())
@@ -270,16 +230,6 @@ class Run(ABC):
         self.manifest.ended = now()
         self.save()
 
-
-class LocalRun(Run):
-    """A run in this process with outcomes in a `Store`; see `Run`."""
-
-    store: Store | MemoryStore
-
-    def __init__(self, manifest: Manifest, store: Store | MemoryStore, directory: Path | None) -> None:
-        super().__init__(manifest, store, directory)
-        self._cache = OutcomeCache() if manifest.settings.use_cache else None
-
     def rows(
         self,
         load: Callable[[JudgeRecord], Judge],
@@ -289,7 +239,30 @@ class LocalRun(Run):
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
-        """Score missing rows, and yield every row while the last judge is scoring; see `Run.rows`."""
+        """Score missing rows, judge by judge, and yield every row while the last judge is scoring.
+
+        Parameters
+        ----------
+        load : callable
+            Loads a judge. It is not called for a judge that has nothing left to do.
+        advance : callable
+            Called with the number of forms finished: one per row and metric, or as many as the metric has looks.
+        should_stop : callable
+            Called after every pack.
+        on_judge : callable
+            Called when a judge's identity is known, before it scores.
+        on_steps : callable
+            Called while a judge writes a metric's evaluation steps, see `geval_local.steps.write_steps`.
+
+        Raises
+        ------
+        Interrupted
+            If the run should stop.
+        OutputError
+            If the store fails, or a judge has changed since the run started.
+        DataError
+            If the input cannot be read, or changes while it is read.
+        """
         last = len(self.manifest.judges) - 1
         for number, record in enumerate(self.manifest.judges):
             judge = None if record.complete else load(record)
@@ -359,9 +332,10 @@ class LocalRun(Run):
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
         estimator = Estimator(**self.manifest.settings.estimator)
         signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
-        self.meet(
-            record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures), metrics
-        )
+        meet(record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures))
+        record.definitions = {metric.name: definition(metric) for metric in metrics}
+        self.save()
+        self._write_steps(record, list(metrics))
         assert record.batch_tokens is not None
         judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
 

@@ -27,13 +27,13 @@ from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.questions.pair import compared_field, pair_metric
-from geval_local.runs.completion import RunResult, complete
+from geval_local.runs.completion import RunResult, complete, complete_parts
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.judge_choice import JudgeChoice, choices_of, labels_of
 from geval_local.runs.manifest import EvaluationRecord, JudgeRecord, Manifest, Settings, definition
-from geval_local.runs.manifest import read_manifest as read_run_manifest
-from geval_local.runs.target import Target, find_run, find_target
+from geval_local.runs.ray.driver import wanted_parts
+from geval_local.runs.target import Target, find_manifest, find_parts_target, find_run, find_target
 from geval_local.score import Estimator
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ __all__ = ["RunResult", "check_file", "resume", "score_file"]
 
 
 def score_file(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     metrics: Metric | str | Sequence[Metric | str],
     judges: Judge | JudgeChoice | str | Sequence[Judge | JudgeChoice | str | None] | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -74,15 +74,16 @@ def score_file(
 
     Parameters
     ----------
-    file : path
-        JSONL, JSON, CSV or Parquet; one sample per row.
+    file : path, or sequence of path
+        JSONL, JSON, CSV or Parquet; one sample per row. A distributed run takes several, and directories, patterns and
+        addresses.
     metrics : Metric, str, or sequence of them
         The metrics, or their names or files as for `Metric.load`.
     judges : Judge, JudgeChoice, str, None, or sequence of them
         The judges: loaded ones, ones to load, or their names. None is the default judge.
     output : path, optional
         A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
-        continued. None keeps nothing.
+        continued. None keeps nothing. A distributed run needs a directory, by path or address, for its parts.
     formats : sequence of str
         Export formats of a run directory: jsonl (the default), csv, parquet.
     estimator : Estimator, optional
@@ -94,11 +95,13 @@ def score_file(
     fields : mapping of str to str, optional
         Field of a metric -> the column, or the dotted path into one, that it is read from.
     columns : sequence of str, optional
-        Columns of CSV results; see `geval_local.io.writer.ResultWriter.open`.
+        Columns of CSV results; see `geval_local.io.writer.ResultWriter.open`. In a distributed run, the input columns
+        that its parts keep.
     csv_safe : bool
         Whether texts in CSV results that a spreadsheet would execute are neutralised.
     window : int, optional
-        Rows that are planned together to share their texts; 4096 when absent.
+        Rows that are planned together to share their texts; 4096 when absent. If given, blocks of a distributed run
+        have as many rows.
     use_cache : bool
         Whether figures of earlier runs are reused.
     retry_errors : bool
@@ -136,36 +139,20 @@ def score_file(
     """
     from geval_local.judging import scorer
 
-    path = Path(file)
-    target = find_target(output, formats)
+    given = [file] if isinstance(file, str | os.PathLike) else list(file)
     chosen_metrics = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
     choices, loaded = choices_of(judges)
-    if loaded and distributed is not None:
-        raise ConfigurationError(
-            "a judge that is loaded here cannot work on a cluster", hint="Give its name; every worker loads its own."
-        )
-    target.refuse_input(path)
-    # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
-    if pairs is None:
-        check_file(path, chosen_metrics, limit=limit, fields=fields, group_by=group_by, columns=columns)
-    else:
-        first, chosen_metrics, pairs = _pairs(path, chosen_metrics, pairs, limit, fields or {})
-        group_by = "document"
-        check_chosen(columns, first, [metric.name for metric in chosen_metrics])
-    if distributed is not None and any(metric.forms > 1 for metric in chosen_metrics):
-        raise ConfigurationError(
-            "a distributed run looks at every row once: pairs and looks are judged on one machine",
-            hint="Leave --distributed out, or ask for one look.",
-        )
+    records = [
+        JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
+    ]
     settings = Settings(
         window=window or scorer.WINDOW,
         limit=limit,
         estimator=asdict(estimator or Estimator()),
         threshold=threshold,
         use_cache=use_cache and distributed is None,
-        formats=list(target.formats),
-        output=None if target.output is None else target.output.name,
+        formats=list(formats) or ["jsonl"],
         metrics=[definition(metric) for metric in chosen_metrics],
         metric_names=list(metric_names or names),
         calibrations=[str(one.resolve()) for one in calibrations or ()],
@@ -179,14 +166,46 @@ def score_file(
         pairs=pairs,
         evaluation=evaluation,
     )
-    records = [
-        JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
-    ]
+    maps = dict(calibrations.values()) if calibrations else {}
+    if distributed is not None:
+        target = find_parts_target(output, formats)
+        if loaded:
+            raise ConfigurationError(
+                "a judge that is loaded here cannot work on a cluster",
+                hint="Give its name; every worker loads its own.",
+            )
+        wanted = wanted_parts(settings, given, records, chosen_metrics)
+        return complete_parts(
+            target, wanted, maps, events or RunEvents(), retry_errors=retry_errors, overwrite=overwrite, rows=window
+        )
+    if len(given) != 1:
+        raise ConfigurationError(
+            f"one file at a time is scored on one machine, not {len(given)}",
+            hint="Several files, directories and addresses are for --distributed ray.",
+        )
+    path = Path(given[0])
+    target = find_target(output, formats)
+    target.refuse_input(path)
+    # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
+    if pairs is None:
+        check_file(path, chosen_metrics, limit=limit, fields=fields, group_by=group_by, columns=columns)
+    else:
+        first, chosen_metrics, pairs = _pairs(path, chosen_metrics, pairs, limit, fields or {})
+        check_chosen(columns, first, [metric.name for metric in chosen_metrics])
+        settings = settings.model_copy(
+            update={
+                "metrics": [definition(metric) for metric in chosen_metrics],
+                "pairs": pairs,
+                "group_by": "document",
+            }
+        )
+    output_name = None if target.output is None else target.output.name
+    settings = Settings.model_validate(settings.model_dump() | {"formats": list(target.formats), "output": output_name})
     wanted = Manifest.new(fingerprint_input(path), settings, records)
     return complete(
         target,
         wanted,
-        dict(calibrations.values()) if calibrations else {},
+        maps,
         {records[place].name: judge for place, judge in loaded.items()},
         events or RunEvents(),
         load=load,
@@ -234,7 +253,7 @@ def resume(
     Parameters
     ----------
     run : path
-        The run directory, or the run's output file.
+        The run directory, by path or, for a distributed run, address; or the run's output file.
     retry_errors : bool
         Whether rows without a score are scored again.
     load_calibration : callable, optional
@@ -249,9 +268,7 @@ def resume(
     Interrupted
         If the run was stopped again.
     """
-    directory = find_run(run)
-    manifest = read_run_manifest(directory)
-    assert manifest is not None  # checked by `find_run`
+    manifest = find_manifest(run)
     settings = manifest.settings
     if settings.calibrations and load_calibration is None:
         raise ConfigurationError(
@@ -261,6 +278,11 @@ def resume(
     calibrations: dict[str, Calibrator] = {}
     if load_calibration is not None:
         calibrations = dict(load_calibration(Path(one)) for one in settings.calibrations)
+    if settings.distributed is not None:
+        wanted = manifest.model_copy(deep=True)
+        target = find_parts_target(run)
+        return complete_parts(target, wanted, calibrations, events or RunEvents(), retry_errors=retry_errors)
+    directory = find_run(run)
     # A run writes beside its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ __all__ = [
     "DAMAGE_REMEDY",
     "MemoryStore",
     "Origin",
-    "OutcomeStore",
     "PlanRecord",
     "Store",
     "checked_outcome",
@@ -83,34 +82,6 @@ class PlanRecord(NamedTuple):
 
     prompt_tokens: int
     planned_tokens: int
-
-
-class OutcomeStore(Protocol):
-    """The interface of stores for a run's outcomes: a `Store`, a `MemoryStore`, or a cluster's parts."""
-
-    def outcomes(self, judge: int, metric: int, first: int, stop: int) -> dict[int, Outcome]:
-        """Read the outcomes of rows `first` up to, but not including, `stop`: ``{row: outcome}``."""
-        ...
-
-    def totals(self, judge: int, metric: int) -> dict[str, int]:
-        """Count rows by origin and by whether there is a score, and tokens as planned."""
-        ...
-
-    def take_errors_back(self, judges: Sequence[int]) -> int:
-        """Delete unscored rows so that they are scored again; return their number."""
-        ...
-
-    def is_empty(self) -> bool:
-        """Whether there are no finished rows."""
-        ...
-
-    def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Make sure that what is there can be used; see `Store.verify`."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
 
 
 class Store:

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import check_description
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
 from geval_local.runs.export import EXPORT_FORMATS
+from geval_local.runs.manifest import Manifest, read_manifest
+from geval_local.runs.ray.parts_directory import PartsDirectory
 from geval_local.runs.run import export_name
 
-__all__ = ["Target", "find_run", "find_target"]
+__all__ = ["Target", "find_manifest", "find_parts_target", "find_run", "find_target"]
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,21 @@ class Target:
         Formats of the exported files.
     stem : str
         How they are called in a run directory, see `geval_local.runs.manifest.Settings`.
+    parts : str or None
+        Address of the directory of parts of a distributed run, which is its result.
     """
 
     directory: Path | None = None
     output: Path | None = None
     formats: tuple[str, ...] = ("jsonl",)
     stem: str = "scores"
+    parts: str | None = None
 
     @property
-    def results(self) -> Path | None:
-        """The result file; the first one if there are several formats."""
+    def results(self) -> Path | str | None:
+        """The result file, the first one if there are several formats; or the address of a directory of parts."""
+        if self.parts is not None:
+            return self.parts
         if self.output is not None or self.directory is None:
             return self.output
         return self.directory / export_name(self.formats[0], self.stem)
@@ -53,7 +61,7 @@ class Target:
         OutputError
             If they would.
         """
-        if self.results is not None and self.results.resolve() == file.resolve():
+        if self.results is not None and Path(self.results).resolve() == file.resolve():
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 
@@ -101,6 +109,29 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 
+def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
+    """Read where the parts of a distributed run are to go: a directory, by path or address.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be a directory.
+    ConfigurationError
+        If there is none, or a file or a format is asked for.
+    """
+    if place is None:
+        raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
+    text = _checked_place(os.fspath(place))
+    suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
+    if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
+        raise ConfigurationError(
+            "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
+            hint=f"Add -o runs/NAME/, and merge the parts afterwards: geval-local merge runs/NAME -o scores."
+            f"{(formats[0] if formats else suffix)}",
+        )
+    return Target(Place(text).local, None, ("parquet",), parts=text)
+
+
 def find_run(place: str | os.PathLike[str]) -> Path:
     """Find the directory of a run: the directory itself, or the hidden one beside the run's output file.
 
@@ -119,6 +150,25 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory
+
+
+def find_manifest(place: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of a run, by the run's directory, its address, or its output file.
+
+    Raises
+    ------
+    OutputError
+        If there is no run, or its manifest cannot be trusted.
+    """
+    text = os.fspath(place)
+    if is_address(text):
+        manifest = PartsDirectory(text).read()
+        if manifest is None:
+            raise OutputError(f"there is no run in {text}", hint="`geval-local score FILE ... -o DIR/` begins one.")
+        return manifest
+    found = read_manifest(find_run(place))
+    assert found is not None  # checked by `find_run`
+    return found
 
 
 def _checked_place(text: str) -> str:

@@ -62,6 +62,7 @@ NOT_RUN_COUNTS = {
     "analysis.md": 1,
     "serving.md": 1,
     "pairs.md": 1,
+    "scale.md": 2,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")

@@ -1,26 +1,27 @@
-"""Distributed runs on a real Ray cluster of two workers with the embedded judge."""
+"""Distributed runs on a real Ray cluster of two workers."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from parts_kit import carry_out, directory_of, rows_of
 from ray_kit import LoggedLoad
-from run_kit import METRICS, read, write_input
+from run_kit import METRICS, execute, read, wanted, write_input
 
+from geval_local.errors import JudgeError
 from geval_local.judge import Judge
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
-from geval_local.runs.files import fingerprint_input
-from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, read_manifest
+from geval_local.runs.manifest import read_manifest
+from geval_local.runs.merge import merge_parts
+from geval_local.testing import MockEngine
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 #: Ray lets its workers wait for everybody else on the machine, which a test should not.
@@ -42,84 +43,69 @@ def cluster():
         ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def here(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    write_input(folder / "in.jsonl", ROWS)
-    return folder
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Three files of an input."""
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    (tmp_path / "in").mkdir()
+    rows = read(write_input(tmp_path / "whole.jsonl", ROWS))
+    for number in range(3):
+        lines = (json.dumps(row) + "\n" for row in rows[number * 24 : number * 24 + 24])
+        (tmp_path / "in" / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return sorted((tmp_path / "in").iterdir())
 
 
-def asked(here: Path, **settings) -> Manifest:
-    base = {
-        "window": 12,
-        "metrics": [definition(metric) for metric in METRICS],
-        "use_cache": False,
-        "formats": ["jsonl", "csv", "parquet"],
-    }
-    file = fingerprint_input(here / "in.jsonl")
-    return Manifest.new(file, Settings(**(base | settings)), [JudgeRecord(name="nano", choice={})])
-
-
-def carry_out(directory: Path, manifest: Manifest | None, load) -> list[Path]:
-    with open_run(directory, manifest) as run:
-        with Exporter(run) as exporter:
-            for sample, scores in run.rows(load):
-                exporter.write(sample, scores)
-        return deliver(run, exporter.files)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(cluster, here) -> tuple[list[Path], LoggedLoad]:
-    load = LoggedLoad(here / "undisturbed.log", together=2)
-    return carry_out(here / "undisturbed", asked(here, distributed="ray", workers=2), load), load
-
-
-def test_two_workers_score_as_one_process_does(undisturbed, here):
-    spread, load = undisturbed
-    whole = carry_out(here / "whole", asked(here), lambda record: Judge.load("nano"))
-    found, expected = read(spread[0]), read(whole[0])
-    assert [row["id"] for row in found] == [row["id"] for row in expected] == list(range(ROWS))
-    scored = 0
-    for one, other in zip(found, expected, strict=True):
-        assert list(one["geval"]) == list(other["geval"]) == KEYS
-        for key in KEYS:
-            assert one["geval"][key].get("error") == other["geval"][key].get("error")
-            if "error" not in one["geval"][key]:
-                scored += 1
-                # Other shards are other batch shapes; float32 on a CPU.
-                assert one["geval"][key]["score"] == pytest.approx(other["geval"][key]["score"], abs=1e-5)
-                assert one["geval"][key]["probabilities"] == pytest.approx(
-                    other["geval"][key]["probabilities"], abs=1e-5
-                )
-    assert scored == len(KEYS) * (ROWS - 4)
-    assert len({line[0] for line in load.lines("scores")}) == 2
-    loaded = load.lines("loaded")
-    assert len(loaded) == 2  # once per worker, not once per shard
-    assert {gpu for _, gpu in loaded} == {"0", "1"}  # where there are GPUs every worker has one of its own
-    manifests = [read_manifest(here / name) for name in ("undisturbed", "whole")]
-    assert manifests[0].judges[0].signatures == manifests[1].judges[0].signatures
-    assert manifests[0].files == manifests[1].files == ["scores.jsonl", "scores.csv", "scores.parquet"]
-
-
-def test_no_document_is_computed_twice(undisturbed):
-    _, load = undisturbed
-    for key in KEYS:
-        shards = [set(map(int, ids)) for _, name, *ids in load.lines("scores") if name == key]
-        assert sorted(row for shard in shards for row in shard) == list(range(ROWS))
-        documents = Counter(document for shard in shards for document in {row // 4 for row in shard})
-        assert set(documents.values()) == {1}
-
-
-def test_a_worker_that_is_killed_loses_and_doubles_nothing(undisturbed, here):
-    load = LoggedLoad(here / "killed.log", here / "killed", together=2)
-    found = carry_out(here / "killed-run", asked(here, distributed="ray", workers=2), load)
+@pytest.mark.slow
+def test_a_worker_that_is_killed_loses_and_doubles_nothing(cluster, files, tmp_path):
+    load = LoggedLoad(tmp_path / "log", killed=tmp_path / "killed", together=2)
+    run = carry_out(tmp_path / "run", [tmp_path / "whole.jsonl"], load, rows=6)
     assert load.killed is not None
     assert load.killed.exists()
-    assert len(load.lines("loaded")) == 3  # two workers, and the one that was started in place of one of them
-    assert [path.read_bytes() for path in found[:2]] == [path.read_bytes() for path in undisturbed[0][:2]]
-    times = Counter(ids for _, name, *words in load.lines("scores") if name == KEYS[0] for ids in (tuple(words),))
-    assert sorted(times.values())[-2:] in ([1, 2], [2, 2])  # what was in the dead worker's hands was given out again
-    assert read_manifest(here / "killed-run").results[KEYS[0]]["rows"] == ROWS
+    loaded = load.lines("loaded")
+    assert len(loaded) == 3  # once per worker, and by the one that was started in place of the dead one
+    assert {gpu for _, gpu in loaded} == {"0", "1"}  # where there are GPUs every worker has one of its own
+    assert run.totals.rows == ROWS
+    assert [row["id"] for row in rows_of(tmp_path / "run")] == list(range(ROWS))
+    merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
+    whole = execute(
+        tmp_path / "whole", wanted(tmp_path / "whole.jsonl", window=6), lambda: MockEngine(batch_tokens=6000)
+    )
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole[0].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(cluster, files, tmp_path):
+    load = LoggedLoad(tmp_path / "log", deadly="30")
+    with pytest.raises(JudgeError, match=r"1 of 12 blocks could not be scored") as caught:
+        carry_out(tmp_path / "run", [tmp_path / "in"], load, rows=6)
+    assert f"{files[1]}, rows 7 to 12: 4 workers were killed while they scored it" in caught.value.message
+    assert directory_of(tmp_path / "run") == 11
+    carry_out(tmp_path / "run", [tmp_path / "in"], LoggedLoad(tmp_path / "mended"), rows=6)
+    assert [row["id"] for row in rows_of(tmp_path / "run")] == list(range(ROWS))
+    assert {word for _, _, *words in load.lines("scores") for word in words} == set(map(str, range(ROWS)))
+    mended = LoggedLoad(tmp_path / "mended").lines("scores")
+    assert {word for _, _, *words in mended for word in words} == set(map(str, range(30, 36)))
+
+
+@pytest.mark.slow
+def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
+    carry_out(tmp_path / "run", [tmp_path / "in"], LoggedLoad(tmp_path / "log", "nano"), rows=12)
+    merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
+    with open_run(tmp_path / "one", wanted(tmp_path / "whole.jsonl")) as run:
+        with Exporter(run) as exporter:
+            for sample, scores in run.rows(lambda record: Judge.load("nano")):
+                exporter.write(sample, scores)
+        (path,) = deliver(run, exporter.files)
+    found, expected = read(tmp_path / "merged.jsonl"), read(path)
+    assert [row["id"] for row in found] == [row["id"] for row in expected] == list(range(ROWS))
+    for one, other in zip(found, expected, strict=True):
+        for key in KEYS:
+            assert "error" in one["geval"][key] or "error" not in other["geval"][key]
+            if "error" not in one["geval"][key]:
+                # Other blocks are other batch shapes; float32 on a CPU.
+                assert one["geval"][key]["score"] == pytest.approx(other["geval"][key]["score"], abs=1e-5)
+    signatures = [read_manifest(tmp_path / name).judges[0].signatures for name in ("run", "one")]
+    assert signatures[0] == signatures[1]
 
 
 def begin(here: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -132,13 +118,14 @@ def begin(here: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_parts(process: subprocess.Popen[str], directory: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
-    while len(list((directory / "parts").glob("*.parquet"))) < count:
+    deadline = time.monotonic() + 240
+    while directory_of(directory) < count:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, "no part was written"
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_path):
     """Ctrl-C, then SIGKILL, each with a cluster of its own; what is left is scored on the one at hand."""
     rows = 480
@@ -146,40 +133,26 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_
     directory = tmp_path / "runs" / "long"
     (tmp_path / "bare.yaml").write_text(METRICS[0].model_copy(update={"steps": ("Read.", "Choose.")}).to_yaml())
     spread = ["--distributed", "ray", "--workers", "2", "--device", "cpu"]
-    options = ["in.jsonl", "-m", "bare.yaml", "-o", "runs/long/", "--window", "8", *spread]
+    options = ["in.jsonl", "-m", "bare.yaml", "-j", "nano", "-o", "runs/long/", "--window", "8", *spread]
     process = begin(tmp_path, "score", *options)
-    wait_for_parts(process, directory, 1)
+    wait_for_parts(process, directory, 2)
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=60)
     assert process.returncode == 3, words
-    assert "geval-local resume runs/long" in words
+    assert "geval-local resume runs/long" in words or f"geval-local resume {directory}" in words
     assert "Traceback" not in words
 
-    there = len(list((directory / "parts").glob("*.parquet")))
+    there = directory_of(directory)
     process = begin(tmp_path, "resume", "runs/long")
     wait_for_parts(process, directory, there + 1)
     process.kill()
     process.communicate(timeout=60)
 
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in directory.glob("parts/*.parquet")}
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in directory.glob("part-*.parquet")}
     assert there < len(before) < rows // 8
-    finished = {row for path in before for row in rows_of(path)}
-    load = LoggedLoad(tmp_path / "resumed.log")
-    (path,) = carry_out(directory, None, load)
+    process = begin(tmp_path, "resume", "runs/long")
+    _, words = process.communicate(timeout=300)
+    assert process.returncode == 0, words
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in before} == before
-    scored = [int(word) for _, _, *words in load.lines("scores") for word in words]
-    assert len(scored) == len(set(scored))
-    assert set(scored) == set(range(rows)) - finished
-    found = read(path)
-    assert [row["id"] for row in found] == list(range(rows))
-    assert all(
-        "error" in figures or math.isfinite(figures["score"]) for row in found for figures in row["geval"].values()
-    )
-    assert json.loads((directory / "manifest.json").read_text())["results"][KEYS[0]]["rows"] == rows
-
-
-def rows_of(path: Path) -> list[int]:
-    import pyarrow.parquet as pq
-
-    found: list[int] = pq.ParquetFile(path).read().column("row").to_pylist()
-    return found
+    assert [row["id"] for row in rows_of(directory)] == list(range(rows))
+    assert json.loads((directory / "manifest.json").read_text())["results"]["summarization/coherence"]["rows"] == rows

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
-import pickle
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from cli_run import run as run_command
+from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
+from geval_local.analysis.reading import read_results
 from geval_local.engine.interface import Readout
-from geval_local.errors import ConfigurationError, Interrupted, JudgeError, OutputError
-from geval_local.io.samples import Sample
+from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
+from geval_local.io.blocks import Block, SourceFile
+from geval_local.io.parts import part_names
+from geval_local.io.places import Place
 from geval_local.metric import Metric
-from geval_local.runs.directory import open_run
-from geval_local.runs.export import Exporter, deliver
-from geval_local.runs.manifest import JudgeRecord, read_manifest
+from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
+from geval_local.runs.merge import merge_parts
 from geval_local.runs.own_files import hold
-from geval_local.runs.ray import driver as distributed
-from geval_local.runs.ray.attempts import MOST_ATTEMPTS, attempt
+from geval_local.runs.ray import driver
 from geval_local.runs.ray.cluster import WorkerShare, share_out
-from geval_local.runs.ray.shards import Shard
-from geval_local.runs.ray.worker import ShardScorer, ShardTask, open_result, pack
+from geval_local.runs.ray.worker import BlockScorer, Job, Task, pack, unpack
 from geval_local.testing import MockEngine, MockJudge
 
-pytest.importorskip("pyarrow", reason="parts are Parquet files")
+pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")
 
 ROWS = 60
 
@@ -40,126 +40,186 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_input(tmp_path / "in.jsonl", ROWS)
 
 
-class Workers:
-    """Replacement for the cluster: one worker after the other in this process, results in the wrong order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.scored: list[Shard] = []
-        self.connections = 0
-        monkeypatch.setattr(distributed, "connected", self._connected)
-        monkeypatch.setattr(distributed, "score_shards", self._score)
-        monkeypatch.setattr(distributed, "steps_by_worker", lambda load, record, metrics, workers, on_steps: metrics)
-
-    def _connected(self, address, workers):
-        self.connections += 1
-        return nullcontext()
-
-    def _score(self, tasks, load, record, metrics, estimator, workers):
-        given = [ShardScorer(load, record, metrics, estimator, "test") for _ in range(workers or 1)]
-        for number, task in enumerate(reversed(list(tasks))):
-            (row,) = given[number % len(given)](pack(task)).to_pylist()
-            self.scored.append(task.shard)
-            yield open_result(row)
-
-
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
     return Workers(monkeypatch)
 
 
-def asked(file: Path, **settings):
-    return wanted(file, **({"distributed": "ray", "workers": 2, "window": 12} | settings))
+def whole(file: Path, directory: Path, **settings) -> Path:
+    return execute(directory, wanted(file, **({"window": 12} | settings)), lambda: MockEngine(batch_tokens=6000))[0]
 
 
-def mock(record: JudgeRecord) -> MockJudge:
-    return MockJudge(MockEngine(batch_tokens=6000), name=record.name)
+# --- out: parts, their order, one file of them ------------------------------------------------------------------------
 
 
-def carry_out(directory: Path, manifest, load: Callable = mock, *, stop_after: int | None = None, retry_errors=False):
-    asked_times = 0
+def test_parts_are_merged_into_the_bytes_of_one_process(file, tmp_path, workers):
+    carry_out(tmp_path / "run", [file])
+    assert part_names(Place(str(tmp_path / "run"))) == [f"part-000000-00000{number}.parquet" for number in range(5)]
+    expected = whole(file, tmp_path / "whole", formats=["jsonl", "csv", "parquet"])
+    for suffix in ("jsonl", "csv", "parquet"):
+        assert merge_parts(tmp_path / "run", tmp_path / f"merged.{suffix}") == ROWS
+        found = tmp_path / f"merged.{suffix}"
+        if suffix == "parquet":
+            assert pq.read_table(found).equals(pq.read_table(expected.with_suffix(".parquet")))
+        else:
+            assert found.read_bytes() == expected.with_suffix(f".{suffix}").read_bytes()
+    manifests = [read_manifest(tmp_path / name) for name in ("run", "whole")]
+    assert manifests[0].judges == manifests[1].judges
+    for key, counts in manifests[1].results.items():
+        assert {name: manifests[0].results[key][name] for name in ("rows", "unscored", "prompt_tokens")} == {
+            name: counts[name] for name in ("rows", "unscored", "prompt_tokens")
+        }
+    assert manifests[0].columns == {"id": "int64", "source": "string", "output": "string"}
+    (reason,) = manifests[0].results[METRICS[0].name]["reasons"]
+    assert (reason["reason"], reason["count"], reason["rows"]) == ("the field 'output' is empty", 4, [6, 23, 40, 57])
 
-    def should_stop() -> bool:
-        nonlocal asked_times
-        asked_times += 1
-        return stop_after is not None and asked_times >= stop_after
 
-    with open_run(directory, manifest, retry_errors=retry_errors) as run:
-        with Exporter(run) as exporter:
-            for sample, scores in run.rows(load, should_stop=should_stop):
-                exporter.write(sample, scores)
-        return deliver(run, exporter.files)
+def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
+    from geval_local.runs.score_file import score_file
+
+    rows = [row | {"doc_id": f"d{row['id'] // 4}"} for row in read(file)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spread = carry_out(tmp_path / "run", [file], threshold=3.0).summaries
+    alone = score_file(file, METRICS, mock(JudgeRecord(name="mock", choice={})), threshold=3.0, window=12).summaries
+    for one, other in zip(spread, alone, strict=True):
+        for name in ("rows", "scored", "mean", "low", "high", "std", "label_mass", "label_mass_min", "passed_share"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9), name
+        assert one.interval.units == other.interval.units == ROWS // 4
+        assert one.reasons == other.reasons
 
 
-def test_rows_come_out_as_from_one_process(file, tmp_path, workers):
-    formats = ["jsonl", "csv", "parquet"]
-    found = carry_out(tmp_path / "spread", asked(file, formats=formats))
-    expected = execute(tmp_path / "whole", wanted(file, formats=formats), lambda: MockEngine(batch_tokens=6000))
-    assert [path.name for path in found] == [path.name for path in expected]
-    assert [path.read_bytes() for path in found[:2]] == [path.read_bytes() for path in expected[:2]]
-    assert [row["id"] for row in read(found[0])] == list(range(ROWS))
-    assert sum("error" in row["geval"][METRICS[0].name] for row in read(found[0])) == 4
-    manifests = [read_manifest(tmp_path / name) for name in ("spread", "whole")]
-    spread, whole = ({key: dict(values) for key, values in one.results.items()} for one in manifests)
-    tokens = [{values.pop("planned_tokens") for values in one.values()} for one in (spread, whole)]
-    assert spread == whole
-    assert all(count > 0 for count in tokens[0])
-    assert manifests[0].judges == [manifests[1].judges[0]]
-    assert (manifests[0].input.rows, manifests[0].ended is not None) == (ROWS, True)
+def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
+    rows = read(file)
+    inside = tmp_path / "in"
+    (inside / "deep").mkdir(parents=True)
+    with (inside / "a.csv").open("w", newline="") as target:
+        writer = csv.DictWriter(target, ["id", "source", "output"])
+        writer.writeheader()
+        writer.writerows(rows[:20])
+    import pyarrow as pa
+
+    pq.write_table(pa.Table.from_pylist(rows[20:35]), inside / "b.parquet", row_group_size=6)
+    with gzip.open(inside / "c.jsonl.gz", "wt") as target:
+        target.write("\n".join(map(json.dumps, rows[35:50])))
+    text = [json.dumps(row) for row in rows[50:]]
+    text[3:3] = ["", "{broken", json.dumps(rows[50])]
+    (inside / "deep" / "d.ndjson").write_text("\ufeff" + "\n".join(text), encoding="utf-8")
+    (inside / "_ignored.jsonl").write_text("{}")
+    (inside / "a.csv.meta.json").write_text("{}")
+    run = carry_out(tmp_path / "run", [inside], rows=5)
+    found = rows_of(tmp_path / "run")
+    assert [str(row["id"]) for row in found] == [*map(str, range(53)), "None", "50", *map(str, range(53, ROWS))]
+    errors = {place: row["geval"][METRICS[0].name]["error"] for place, row in enumerate(found)}
+    broken = "not valid JSON: Expecting property name enclosed in double quotes at column 2"
+    assert errors[53] == f"d.ndjson, row 5: {broken}"
+    assert errors[54] == "d.ndjson, row 6: duplicate id 50, first seen in row 1; give every row its own id"
+    empty = [place for place, text in errors.items() if text and "is empty" in text]
+    assert [found[place]["output"] for place in empty] == [""] * 4
+    assert run.totals.rows == ROWS + 2
+    reasons = {reason.text: reason.rows for reason in run.summaries[0].reasons}
+    assert reasons["the field 'output' is empty"] == ("a.csv:6", "b.parquet:3", "c.jsonl.gz:5", "d.ndjson:10")
+    assert json.loads((tmp_path / "run" / "_blocks.jsonl").read_text().splitlines()[1])["file"]["bytes"] > 0
+
+
+def test_columns_that_are_not_asked_for_are_neither_read_nor_kept(tmp_path, workers, file):
+    import pyarrow as pa
+
+    rows = [row | {"noise": "x" * 50, "rating": row["id"] % 5} for row in read(file)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    run = carry_out(tmp_path / "run", [tmp_path / "in.parquet"], columns=["rating", "score"])
+    assert list(rows_of(tmp_path / "run")[0]) == ["rating", "geval"]
+    assert run.manifest.columns == {"rating": "int64"}
+    assert run.summaries[0].scored == ROWS - 4
+
+
+def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
+    rows = [row | {"doc_id": row["id"] // 4, "rating": 1 + row["id"] % 5} for row in read(file)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("a", "b"):
+        carry_out(tmp_path / name, [file])
+    items = read_results(tmp_path / "a", METRICS[0].name, human="rating", group_by="doc_id")
+    assert len(items) == ROWS
+    home = tmp_path / "home"
+    for arguments, expected in (
+        (("report", tmp_path / "a", "-o", tmp_path / "a.html"), ""),
+        (("compare", tmp_path / "a", tmp_path / "b", "--human", "rating"), f"{ROWS} rows, by mock"),
+        (("meta-eval", file, "-m", METRICS[0].name, "--human", "rating", "--results", tmp_path / "a"), "pearson"),
+        (("merge", tmp_path / "a", "-o", tmp_path / "a.csv"), ""),
+    ):
+        done = run_command(*arguments, home=home)
+        assert done.exit_code == 0, done.stderr
+        assert expected in done.stdout
+    assert (tmp_path / "a.html").stat().st_size > 10_000
+    with (tmp_path / "a.csv").open(newline="") as merged:
+        assert len(list(csv.reader(merged))) == ROWS + 1
+
+
+# --- resume -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_goes_on_from_the_parts_that_are_there(file, tmp_path, workers):
-    whole = carry_out(tmp_path / "whole", asked(file))[0].read_bytes()
-    everything = list(workers.scored)
+    carry_out(tmp_path / "undisturbed", [file])
+    everything = sorted(workers.scored)
     workers.scored.clear()
     directory = tmp_path / "pieces"
     with pytest.raises(Interrupted):
-        carry_out(directory, asked(file), stop_after=2)
-    there = {path: path.stat().st_mtime_ns for path in (directory / "parts").glob("*.parquet")}
+        carry_out(directory, [file], stop_after=2)
+    there = {path: path.stat().st_mtime_ns for path in directory.glob("part-*")}
     assert len(there) == 2
-    before = list(workers.scored)
-    half = f".0-0000009-0000.parquet.{read_manifest(directory).run}.tmp"
-    (directory / "parts" / half).write_bytes(b"half")
-    (path,) = carry_out(directory, None)
-    assert path.read_bytes() == whole
+    half = directory / f".part-000000-000000.parquet.1234.{read_manifest(directory).run}.tmp"
+    half.write_bytes(b"half")
+    surveyed = list(workers.surveyed)
+    carry_out(directory, [file])
     assert {path: path.stat().st_mtime_ns for path in there} == there
-    assert sorted(before + workers.scored[2:], key=str) == sorted(everything, key=str)
-    assert len(everything) == len(set(everything)) >= 5
-    assert not list((directory / "parts").glob(".*.tmp"))
+    assert sorted(workers.scored) == everything
+    assert workers.surveyed == surveyed
+    assert not half.exists()
+    for name in ("undisturbed", "pieces"):
+        merge_parts(tmp_path / name, tmp_path / f"{name}.jsonl")
+    assert (tmp_path / "pieces.jsonl").read_bytes() == (tmp_path / "undisturbed.jsonl").read_bytes()
+    connections = workers.connections
+    carry_out(directory, [file])  # finished: nothing is begun for it
+    assert (sorted(workers.scored), workers.connections) == (everything, connections)
 
 
-def test_a_finished_run_is_exported_again_without_workers(file, tmp_path, workers):
-    (path,) = carry_out(tmp_path / "run", asked(file))
-    content, connections = path.read_bytes(), workers.connections
-    path.unlink()
-    carry_out(tmp_path / "run", None)
-    assert (path.read_bytes(), workers.connections) == (content, connections)
-    changed = asked(file, estimator={"kind": "mode", "n": 20, "seed": 0}, workers=1)
-    carry_out(tmp_path / "run", changed)  # its signature has to be told anew, though nothing is scored
-    assert "estimator:mode" in read_manifest(tmp_path / "run").judges[0].signatures[METRICS[0].name]
-    assert [shard.rows for shard in workers.scored[5:]] == [()]
-
-
-def test_what_changed_is_refused(file, tmp_path, workers):
-    directory = tmp_path / "run"
-    with pytest.raises(Interrupted):
-        carry_out(directory, asked(file), stop_after=1)
+def test_what_changed_is_refused_for_what_it_concerns(file, tmp_path, workers):
+    directory, inside = tmp_path / "run", tmp_path / "in"
+    inside.mkdir()
+    text = file.read_text().splitlines(keepends=True)
+    for number in range(3):
+        (inside / f"{number}.jsonl").write_text("".join(text[number * 20 : number * 20 + 20]))
+    carry_out(directory, [inside], rows=10)
     for changed, message in (
-        (wanted(file, window=12), "--distributed was ray, is None"),
-        (asked(file, window=13), "--window was 12, is 13"),
-        (asked(file, metrics=[{"name": "one", "criteria": "x", "scale": "1-5"}]), "metrics were"),
-        (wanted(file, judges=("other",), distributed="ray", window=12), "judges were mock, are other"),
+        ({"rows": 13}, "--window was 10, is 13"),
+        ({"threshold": 2.0}, "--threshold was None, is 2.0"),
+        ({"estimator": {"kind": "mode", "n": 20, "seed": 0}}, "--estimator was"),
+        ({"metrics": METRICS[:1]}, "metrics were"),
+        ({"judge": "other"}, "judges were mock, are other"),
+        ({"fields": {"output": "output"}}, "--field was"),
     ):
         with pytest.raises(OutputError, match=message):
-            carry_out(directory, changed)
-    with pytest.raises(OutputError, match="the judge mock is not as it was when this run began: judge was"):
-        carry_out(directory, None, lambda record: MockJudge(name="another"))
+            carry_out(directory, [inside], **({"rows": 10} | changed))
     with hold(directory), pytest.raises(OutputError, match="in use"):
-        carry_out(directory, None)
-    write_input(file, ROWS + 1)
-    with pytest.raises(OutputError, match="has another content"):
-        carry_out(directory, None)
-    with pytest.raises(ConfigurationError, match="needs a directory"), open_run(None, asked(file)):
-        pass
+        carry_out(directory, [inside], rows=10)
+    before = {path.name: path.stat().st_mtime_ns for path in directory.glob("part-*")}
+    (inside / "1.jsonl").touch()
+    carry_out(directory, [inside], rows=10)
+    assert {path.name: path.stat().st_mtime_ns for path in directory.glob("part-*")} == before
+    (inside / "1.jsonl").write_text("".join(text[20:31]))
+    with pytest.raises(OutputError, match=r"the input has another content: .*1\.jsonl") as caught:
+        carry_out(directory, [inside], rows=10)
+    assert "replaces the parts of what has changed" in str(caught.value.hint)
+    workers.scored.clear()
+    run = carry_out(directory, [inside], rows=10, overwrite=True)
+    assert sorted(workers.scored) == ["part-000001-000001.parquet"] or sorted(workers.scored) == [
+        "part-000001-000000.parquet",
+        "part-000001-000001.parquet",
+    ]
+    assert run.totals.rows == 51
+    assert [row["id"] for row in rows_of(directory)] == [*range(31), *range(40, 60)]
+    (inside / "2.jsonl").write_text("".join(text[:5]))
+    with pytest.raises(OutputError, match="the judge mock is not as it was when this run began: judge was"):
+        carry_out(directory, [inside], lambda record: MockJudge(name="another"), rows=10, overwrite=True)
 
 
 def test_two_workers_with_different_judges_are_found_out(file, tmp_path, workers):
@@ -170,8 +230,8 @@ def test_two_workers_with_different_judges_are_found_out(file, tmp_path, workers
             super().__init__()
             self.name = next(made)
 
-    with pytest.raises(OutputError, match="engine was a, is b"):
-        carry_out(tmp_path / "run", asked(file), lambda record: MockJudge(Odd()))
+    with pytest.raises(OutputError, match="engine was"):
+        carry_out(tmp_path / "run", [file], lambda record: MockJudge(Odd()))
 
 
 class Moody(MockEngine):
@@ -181,45 +241,75 @@ class Moody(MockEngine):
 
     def read(self, requests):
         return [
-            Readout(None, error="out of memory") if self.bad and int(request.ids.sum()) % 3 == 0 else Readout(-label)
+            Readout(None, error="out of memory") if self.bad and int(request.ids.sum()) % 97 == 0 else Readout(-label)
             for request in requests
             for label in (abs(self.label_logprobs(request)),)
         ]
 
 
-def test_retry_errors_scores_only_those_again(file, tmp_path, workers, monkeypatch):
+def test_retry_errors_scores_blocks_that_failed_again(file, tmp_path, workers, monkeypatch):
     def load(record: JudgeRecord) -> MockJudge:
         return MockJudge(Moody())
 
-    (path,) = carry_out(tmp_path / "run", asked(file), load)
-    failed = {row["id"]: set() for row in read(path)}
-    for row in read(path):
-        failed[row["id"]] = {key for key, figures in row["geval"].items() if "memory" in figures.get("error", "")}
-    assert 0 < sum(map(len, failed.values())) < 2 * ROWS
-    seen: list[tuple[int, str]] = []
-    prepare = MockJudge.prepare
-
-    def watched(self, metric, samples):
-        seen.extend((sample.fields["id"], metric.name) for sample in samples)
-        return prepare(self, metric, samples)
-
-    monkeypatch.setattr(MockJudge, "prepare", watched)
+    run = carry_out(tmp_path / "run", [file], load, rows=4)
+    failed = run.totals.failed
+    assert 0 < failed < 10
+    workers.scored.clear()
+    carry_out(tmp_path / "run", [file], load, rows=4)
+    assert workers.scored == []
     monkeypatch.setattr(Moody, "bad", False)
-    (path,) = carry_out(tmp_path / "run", None, load, retry_errors=True)
-    empty = {(row["id"], metric.name) for row in read(path) if row["output"] == "" for metric in METRICS}
-    assert set(seen) - empty == {(row, key) for row, keys in failed.items() for key in keys}
-    assert len(seen) == len(set(seen))
-    assert not any("memory" in figures.get("error", "") for row in read(path) for figures in row["geval"].values())
-    (fresh,) = carry_out(tmp_path / "fresh", asked(file), load)
-    assert path.read_bytes() == fresh.read_bytes()
+    run = carry_out(tmp_path / "run", [file], load, rows=4, retry_errors=True)
+    assert 0 < len(workers.scored) <= failed  # rows that cannot be scored whatever the judge does are no reason
+    assert run.totals.failed == 0
+    assert run.summaries[0].unscored == 4
 
 
-def test_several_judges_take_turns(file, tmp_path, workers):
-    manifest = wanted(file, judges=("one", "two"), distributed="ray", window=12)
-    (path,) = carry_out(tmp_path / "run", manifest)
-    names = [f"{metric.name}@{judge}" for judge in ("one", "two") for metric in METRICS]
-    assert [list(row["geval"]) for row in read(path)] == [names] * ROWS
-    assert len(list((tmp_path / "run" / "parts").glob("1-*.parquet"))) == 5
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_kills_its_workers_is_named_and_the_rest_is_done(file, tmp_path, workers):
+    workers.deadly = {"part-000000-000002.parquet"}
+    with pytest.raises(JudgeError, match="1 of 5 blocks could not be scored") as caught:
+        carry_out(tmp_path / "run", [file])
+    assert f"{file}, rows 25 to 36: 4 workers were killed while they scored it" in caught.value.message
+    assert directory_of(tmp_path / "run") == 4
+    with pytest.raises(ConfigurationError, match="is not finished"):
+        merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
+    workers.deadly.clear()
+    workers.scored.clear()
+    assert carry_out(tmp_path / "run", [file]).totals.rows == ROWS
+    assert workers.scored == ["part-000000-000002.parquet"]
+
+
+def test_a_row_that_no_code_foresaw_fails_its_block_alone(file, tmp_path, workers):
+    def load(record: JudgeRecord) -> MockJudge:
+        judge = mock(record)
+        prepare = judge.prepare
+
+        def poisoned(metric: Metric, samples):
+            if any(sample.fields["id"] == 30 for sample in samples):
+                raise ZeroDivisionError("row 31")
+            return prepare(metric, samples)
+
+        judge.prepare = poisoned
+        return judge
+
+    with pytest.raises(JudgeError, match="rows 25 to 36: ZeroDivisionError: row 31"):
+        carry_out(tmp_path / "run", [file], load)
+    assert directory_of(tmp_path / "run") == 4
+
+
+def test_an_input_that_changes_meanwhile_is_found_by_the_worker(file, tmp_path, workers, monkeypatch):
+    survey = driver.survey_files
+
+    def then_changed(files, cut):
+        yield from survey(files, cut)
+        file.write_text(file.read_text() + "{}\n")
+
+    monkeypatch.setattr(driver, "survey_files", then_changed)
+    with pytest.raises(JudgeError, match=r"in\.jsonl was changed while it was scored"):
+        carry_out(tmp_path / "run", [file])
+    assert directory_of(tmp_path / "run") == 0
 
 
 def test_what_a_worker_raises_reaches_the_user_and_leaves_no_run(file, tmp_path, workers):
@@ -227,12 +317,73 @@ def test_what_a_worker_raises_reaches_the_user_and_leaves_no_run(file, tmp_path,
         raise JudgeError("no such judge here", hint="Fetch it.")
 
     with pytest.raises(JudgeError, match="no such judge here") as caught:
-        carry_out(tmp_path / "run", asked(file), load)
+        carry_out(tmp_path / "run", [file], load)
     assert caught.value.hint == "Fetch it."
     assert not (tmp_path / "run").exists()
 
 
-def test_what_memory_taught_holds_for_the_next_shard():
+def test_files_of_the_user_stay(file, tmp_path, workers):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "part-000000-000000.parquet").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="is not empty and holds no run"):
+        carry_out(directory, [file])
+    (directory / "part-000000-000000.parquet").unlink()
+    carry_out(directory, [file])
+    (directory / "notes.txt").write_text("mine")
+    (directory / "part-000009-000000.parquet").write_bytes(b"mine")
+    (directory / "parts.meta.json").write_text("mine")
+    with pytest.raises(OutputError, match="is not as this run made it"):
+        carry_out(directory, [file])
+    (directory / "parts.meta.json").unlink()
+    carry_out(directory, [file], rows=20, overwrite=True)
+    assert (directory / "notes.txt").read_text() == "mine"
+    assert (directory / "part-000009-000000.parquet").read_bytes() == b"mine"
+    assert directory_of(directory) == 3 + 1
+
+
+def test_a_damaged_part_is_told(file, tmp_path, workers):
+    carry_out(tmp_path / "run", [file])
+    part = tmp_path / "run" / "part-000000-000001.parquet"
+    part.write_bytes(part.read_bytes()[:-50])
+    with pytest.raises(OutputError, match=r"part-000000-000001\.parquet is damaged, cut off, or no part"):
+        carry_out(tmp_path / "run", [file])
+    part.unlink()
+    workers.scored.clear()
+    carry_out(tmp_path / "run", [file])
+    assert workers.scored == [part.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"id": 1, "text": "x"}, "its first 2 rows can be scored|its only row cannot be scored"),
+        ("", "holds no rows"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused_before_anything(tmp_path, workers, content, message):
+    (tmp_path / "in").mkdir()
+    line = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "in" / "a.jsonl").write_text(f"{line}\n" * 2)
+    with pytest.raises(DataError, match=message):
+        carry_out(tmp_path / "run", [tmp_path / "in"])
+    assert workers.connections == 0
+    for given, told in (("none/*.jsonl", "no file of rows matches"), ("nowhere", "there is no file")):
+        with pytest.raises(DataError, match=told):
+            carry_out(tmp_path / "run", [tmp_path / given])
+    with pytest.raises(DataError, match="is named twice"):
+        carry_out(tmp_path / "run", [tmp_path / "in", tmp_path / "in" / "a.jsonl"])
+
+
+def test_another_version_on_a_worker_is_refused():
+    job = Job(run="0" * 16, output="/none", judge={}, metrics=[], version="0.0.1")
+    task = Task("part-000000-000000.parquet", SourceFile("/none", 0, 0), Block(0, 1, 1))
+    (report,) = unpack(BlockScorer(mock, job)(pack([task.to_record()])))
+    assert report["error"] == "ConfigurationError"
+    assert f"a worker runs geval-local {__version__}, the driver 0.0.1" in report["message"]
+
+
+def test_what_memory_taught_holds_for_the_next_block(file, tmp_path, workers):
     class Small(MockEngine):
         def read(self, requests):
             seen.append(self.limit)
@@ -240,35 +391,73 @@ def test_what_memory_taught_holds_for_the_next_shard():
             return super().read(requests)
 
     seen: list[int] = []
-    scorer = ShardScorer(lambda record: MockJudge(Small()), JudgeRecord(name="m", choice={}), METRICS[:1], {}, "test")
-    for number in range(2):
-        sample = Sample({"source": "A tale.", "output": f"It ends at {number}."})
-        scorer.score(ShardTask(Shard(0, number, (number,)), [sample], [[0]]))
-    assert seen == [4096, 77]
+    carry_out(tmp_path / "run", [file], lambda record: MockJudge(Small()), rows=30, metrics=METRICS[:1], workers=1)
+    assert seen[0] == 4096
+    assert set(seen[1:]) == {77}
 
 
-def test_another_version_on_a_worker_is_refused():
-    row = {"version": "0.0.1", "content": pickle.dumps(JudgeError("never read"))}
-    with pytest.raises(ConfigurationError, match=rf"a worker runs geval-local 0.0.1, the driver {__version__}"):
-        open_result(row)
+def test_steps_of_the_run_are_used_again(file, tmp_path, workers, monkeypatch):
+    bare = Metric(name="bare", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})
+    asked_for: list[str] = []
+
+    def write(load, record, metrics, workers, on_steps):
+        asked_for.append(record.name)
+        return [metric.with_steps(("Read.", f"Step {len(asked_for)}.")) for metric in metrics]
+
+    monkeypatch.setattr(driver, "steps_by_worker", write)
+    with pytest.raises(Interrupted):
+        carry_out(tmp_path / "run", [file], metrics=[bare], stop_after=1)
+    carry_out(tmp_path / "run", [file], metrics=[bare])
+    assert asked_for == ["mock"]
+    assert "Step 1." in (tmp_path / "run" / "steps" / "bare.yaml").read_text()
+    assert read_manifest(tmp_path / "run").judges[0].definitions["bare"]["steps"] == ["Read.", "Step 1."]
+    assert definition(bare)["name"] == "bare"
 
 
-def test_a_shard_that_kills_its_workers_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shard = Shard(0, 3, (7, 9))
-    begun = [attempt("session", shard) for _ in range(MOST_ATTEMPTS)]
-    for one in begun:
-        one.__enter__()  # a worker that dies never leaves
-    with (
-        pytest.raises(JudgeError, match=rf"{MOST_ATTEMPTS} workers were killed .* rows 8 to 10"),
-        attempt("session", shard),
+def test_the_first_rows_of_several_files(file, tmp_path, workers):
+    (tmp_path / "in").mkdir()
+    text = file.read_text().splitlines(keepends=True)
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.jsonl").write_text("".join(text[number * 20 : number * 20 + 20]))
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=8, limit=27)
+    assert [row["id"] for row in rows_of(tmp_path / "run")] == list(range(27))
+    assert workers.surveyed == ["0.jsonl", "1.jsonl"]
+    carry_out(tmp_path / "run", [tmp_path / "in"], rows=8, limit=27)
+    assert workers.surveyed == ["0.jsonl", "1.jsonl"]
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(tmp_path)
+    common = ["score", "in.jsonl", "-m", "summarization/coherence", "-j", "nano"]
+    done = run_command(*common, "-o", "run/", "--distributed", "ray", home=tmp_path / "home")
+    assert done.exit_code == 2
+    assert "Ray is not installed" in done.stderr
+    assert "pip install 'geval-local[ray]'" in done.stderr
+    assert not (tmp_path / "run").exists()
+    for arguments, message in (
+        (["--distributed", "ray"], "needs a directory for its parts"),
+        (["--distributed", "ray", "-o", "out.jsonl"], "geval-local merge runs/NAME -o scores.jsonl"),
+        (["--distributed", "ray", "-o", "run/", "-j", "nano,dtype=float64"], "has one judge"),
+        (["-o", "run/", "--workers", "2"], "--workers belongs to --distributed"),
+        (["-o", "run/", "--address", "auto"], "--address belongs to --distributed"),
+        (["more.jsonl", "-o", "run/"], "one file at a time is scored on one machine"),
     ):
-        pytest.fail("was tried again")
-    with attempt("another session", shard):
-        pass
-    with pytest.raises(ValueError, match="defect"), attempt("session", shard):
-        raise ValueError("defect")
-    assert list(tmp_path.iterdir()) == []
+        done = run_command(*common, *arguments, home=tmp_path / "home")
+        assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+
+
+def test_the_manifest_keeps_how_a_run_is_spread(file, tmp_path, workers):
+    carry_out(tmp_path / "run", [file], address="head:6379")
+    settings = read_manifest(tmp_path / "run").settings
+    assert (settings.distributed, settings.workers, settings.address) == ("ray", 2, "head:6379")
+    assert settings.inputs == [str(file)]
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
 
 
 CPU, GPU = {"CPU": 4.0}, {"CPU": 16.0, "GPU": 4.0}
@@ -308,47 +497,3 @@ def test_a_cluster_is_shared_out(nodes, workers, choice, share):
 def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
     with pytest.raises(ConfigurationError, match=message):
         share_out(nodes, workers, choice)
-
-
-def test_steps_of_the_run_are_used_again(file, tmp_path, workers, monkeypatch):
-    bare = Metric(name="bare", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})
-    asked_for: list[str] = []
-
-    def write(load, record, metrics, workers, on_steps):
-        asked_for.append(record.name)
-        return [metric.with_steps(("Read.", f"Step {len(asked_for)}.")) for metric in metrics]
-
-    monkeypatch.setattr(distributed, "steps_by_worker", write)
-    manifest = asked(file, metrics=[bare.model_dump(mode="json", exclude_defaults=True)])
-    with pytest.raises(Interrupted):
-        carry_out(tmp_path / "run", manifest, stop_after=1)
-    carry_out(tmp_path / "run", None)
-    assert asked_for == ["mock"]
-    assert "Step 1." in (tmp_path / "run" / "steps" / "bare.yaml").read_text()
-    assert read_manifest(tmp_path / "run").judges[0].definitions["bare"]["steps"] == ["Read.", "Step 1."]
-
-
-def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.chdir(tmp_path)
-    common = ["score", "in.jsonl", "-m", "summarization/coherence"]
-    done = run_command(*common, "-o", "run/", "--distributed", "ray", home=tmp_path / "home")
-    assert done.exit_code == 2
-    assert "Ray is not installed" in done.stderr
-    assert "pip install 'geval-local[ray]'" in done.stderr
-    assert not (tmp_path / "run").exists()
-    for arguments, message in (
-        (["--distributed", "ray"], "needs a place for its parts"),
-        (["-o", "run/", "--workers", "2"], "--workers belongs to --distributed"),
-        (["-o", "run/", "--address", "auto"], "--address belongs to --distributed"),
-    ):
-        done = run_command(*common, *arguments, home=tmp_path / "home")
-        assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
-
-
-def test_the_manifest_keeps_how_a_run_is_spread(file, tmp_path, workers):
-    carry_out(tmp_path / "run", asked(file, address="head:6379"))
-    record = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert [record["settings"][name] for name in ("distributed", "workers", "address")] == ["ray", 2, "head:6379"]
-    settings = read_manifest(tmp_path / "run").settings
-    assert (settings.distributed, settings.workers, settings.address) == ("ray", 2, "head:6379")

@@ -1,46 +1,104 @@
-"""Parts of a distributed run, for tests."""
+"""Distributed runs for tests: a cluster in this process, and the directory of parts read back."""
 
 from __future__ import annotations
 
-from dataclasses import astuple
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
+from run_kit import METRICS
 
-from geval_local.runs.ray.part_records import PartRow
-from geval_local.runs.ray.parts import PartStore
-from geval_local.runs.ray.shards import Shard
-from geval_local.runs.store import Origin, PlanRecord
-from geval_local.score import Outcome
-
-pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")
-
-SHARD = Shard(2, 1, (20, 22, 25))
-PLANS = [PlanRecord(100, 40), PlanRecord(30, 30)]
-
-
-def outcome(row: int) -> Outcome:
-    logprobs = np.array([-0.1 * row, -np.inf, np.nextafter(-1.0, 0.0)])
-    return Outcome(logprobs, (("\u2581tok\n", 0.25),), 7, 1, (1 << 64) - row)
+from geval_local.errors import GevalError
+from geval_local.io.blocks import survey
+from geval_local.io.parts import PartRows
+from geval_local.metric import Metric
+from geval_local.runs.events import RunEvents
+from geval_local.runs.manifest import JudgeRecord, Settings, definition
+from geval_local.runs.ray import driver
+from geval_local.runs.ray.driver import PartsRun, wanted_parts
+from geval_local.runs.ray.worker import BlockScorer, error_of, pack, unpack
+from geval_local.testing import MockEngine, MockJudge
 
 
-def part(rows=(20, 22, 25), metrics=(0, 1), make=outcome) -> list[PartRow]:
-    return [PartRow(row, metric, Origin.MODEL, make(row + metric)) for row in rows for metric in metrics]
+def mock(record: JudgeRecord) -> MockJudge:
+    return MockJudge(MockEngine(batch_tokens=6000), name=record.name)
 
 
-def failed(row: int) -> Outcome:
-    return Outcome(error=f"row {row} is bad \udc80", prompt_tokens=3)
+class Workers:
+    """Stands in for the cluster: one worker after the other in this process, reports in the wrong order.
+
+    A worker dies over a part named in `deadly`.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.scored: list[str] = []
+        self.surveyed: list[str] = []
+        self.deadly: set[str] = set()
+        self.connections = 0
+        patch.setattr(driver, "connected", self._connected)
+        patch.setattr(driver, "score_blocks", self._score)
+        patch.setattr(driver, "survey_files", self._survey)
+        patch.setattr(driver, "steps_by_worker", lambda load, record, metrics, workers, on_steps: metrics)
+
+    def _connected(self, address, workers):
+        self.connections += 1
+        return nullcontext()
+
+    def _survey(self, files, cut):
+        for file in reversed(files):
+            self.surveyed.append(file.place.name)
+            yield survey(file, cut)
+
+    def _score(self, tasks, load, job, workers, *, alone=False):
+        given = [BlockScorer(load, job) for _ in range(workers or 1)]
+        for number, task in enumerate(reversed(tasks)):
+            if task.part in self.deadly:
+                yield {"part": task.part, "killed": True, "message": "4 workers were killed while they scored it"}
+                continue
+            (report,) = unpack(given[number % len(given)](pack([task.to_record()])))
+            self.scored.append(task.part)
+            yield json.loads(json.dumps(report))
 
 
-def store(tmp_path: Path, run: str = "run") -> PartStore:
-    return PartStore(tmp_path / "parts", run, 10, 2)
+def carry_out(
+    directory: Path | str,
+    given: list[Path | str],
+    load: Callable = mock,
+    *,
+    stop_after: int | None = None,
+    retry_errors: bool = False,
+    overwrite: bool = False,
+    rows: int | None = 12,
+    metrics: list[Metric] = METRICS,
+    judge: str = "mock",
+    **settings,
+) -> PartsRun:
+    """Run to the end, or until so many blocks are finished."""
+
+    class Events(RunEvents):
+        asked = 0
+
+        def should_stop(self) -> bool:
+            Events.asked += 1
+            return stop_after is not None and directory_of(directory) >= stop_after
+
+    base = {"window": rows or 4096, "metrics": [definition(metric) for metric in metrics], "use_cache": False}
+    asked = Settings(**(base | {"distributed": "ray", "workers": 2} | settings))
+    wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge})], metrics)
+    run = PartsRun(wanted, str(directory), load, {}, Events(), cut_rows=rows)
+    run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
+    return run
 
 
-def add(target: PartStore, rows: list[PartRow], shard: Shard = SHARD) -> None:
-    target.add(0, shard, rows, PLANS, ["one", "two"])
+def directory_of(directory: Path | str) -> int:
+    """Count the parts that are there."""
+    return len(list(Path(directory).glob("part-*.parquet")))
 
 
-def plain(one: Outcome) -> tuple:
-    logprobs, *rest = astuple(one)
-    return (None if logprobs is None else logprobs.tobytes(), *rest)
+def rows_of(directory: Path | str) -> list[dict]:
+    return [dict(row) for row in PartRows(Path(directory))]
+
+
+__all__ = ["GevalError", "Workers", "carry_out", "directory_of", "error_of", "mock", "rows_of"]

@@ -1,4 +1,4 @@
-"""Judges for workers of a real cluster: they record their work, and one of them is killed midway."""
+"""Judges for workers of a real cluster: they record their work, and some of them are killed midway."""
 
 from __future__ import annotations
 
@@ -10,52 +10,59 @@ from pathlib import Path
 
 from geval_local.judge import Judge
 from geval_local.runs.manifest import JudgeRecord
+from geval_local.testing import MockEngine, MockJudge
 
 
 @dataclass(frozen=True)
 class LoggedLoad:
-    """Loads the embedded judge on a worker.
+    """Loads a judge on a worker.
 
     Attributes
     ----------
     log : Path
-        Takes a line per judge loaded, and one per metric and shard begun.
+        Takes a line per judge loaded, and one per metric and window begun.
+    judge : str
+        ``nano`` or ``mock``.
     killed : Path or None
-        Where it is noted that a worker was killed: the first one to be within its second shard, once. None: nobody is.
+        Where it is noted that a worker was killed: the first one to be within its second block, once. None: nobody is.
+    deadly : str
+        Id of a row that kills every worker that scores it; empty for none.
     together : int
         Workers that are waited for, for two minutes at most, before one begins: else the first may have done all of
         the little there is by the time that the others are there.
     """
 
     log: Path
+    judge: str = "mock"
     killed: Path | None = None
+    deadly: str = ""
     together: int = 1
 
     def __call__(self, record: JudgeRecord) -> Judge:
-        judge = Judge.load("nano")
+        judge = Judge.load("nano") if self.judge == "nano" else MockJudge(MockEngine(batch_tokens=6000))
         self._write("loaded", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        prepare, outcome, done = judge.prepare, judge.outcome, []
+        prepare, done = judge.prepare, []
 
         def logged(metric, samples):
             end = time.monotonic() + 120
             while not done and len(self.lines("loaded")) < self.together and time.monotonic() < end:
                 time.sleep(0.05)
-            self._write("scores", metric.name, *(str(sample.fields["id"]) for sample in samples))
+            ids = [str(sample.fields["id"]) for sample in samples]
+            self._write("scores", metric.name, *ids)
             done.append(0)
+            if self.deadly in ids or (self.killed is not None and len(done) > 2 and self._is_first()):
+                os.kill(os.getpid(), signal.SIGKILL)
             return prepare(metric, samples)
 
-        def deadly(entry, readout):
-            done[-1] += 1
-            if self.killed is not None and len(done) > 2 and done[-1] == 3:
-                try:
-                    self.killed.touch(exist_ok=False)
-                except FileExistsError:
-                    return outcome(entry, readout)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return outcome(entry, readout)
-
-        judge.prepare, judge.outcome = logged, deadly
+        judge.prepare = logged
         return judge
+
+    def _is_first(self) -> bool:
+        try:
+            self.killed.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def _write(self, *words: str) -> None:
         # One write to a file opened for appending: lines of two processes do not mix.

@@ -1,4 +1,4 @@
-"""``geval-local export``: a finished run handed over to another tool."""
+"""``geval-local export`` and ``merge``: a finished run handed over to another tool, or made one file of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from geval_local.cli import options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
 
-__all__ = ["export"]
+__all__ = ["export", "merge"]
 
 REPORT_NAME = "report.html"
 
@@ -71,3 +71,20 @@ def export(
             name=name or scored.name,
         )
     note(f"wrote the MLflow run {number}")
+
+
+def merge(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The directory of a distributed run, by path or address.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The .jsonl, .csv or .parquet file to write.")
+    ],
+    columns: options.Columns = None,
+    csv_safe: options.CsvSafe = False,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
+    from geval_local.io.columns import read_columns
+    from geval_local.runs.merge import merge_parts
+
+    rows = merge_parts(run, output, columns=read_columns(columns), csv_safe=csv_safe, overwrite=overwrite)
+    note(f"{rows} rows in {output}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,10 @@ __all__ = ["resume"]
 def resume(
     context: typer.Context,
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run directory, or the output file that a run was to write.")
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run directory, by path or address, or the output file that a run was to write."
+        ),
     ],
     retry_errors: options.RetryErrors = False,
     fail_under: options.FailUnder = None,
@@ -31,12 +33,10 @@ def resume(
     from geval_local.cli.scoring import follow
     from geval_local.metric import Metric
     from geval_local.runs import score_file
-    from geval_local.runs.manifest import read_manifest
-    from geval_local.runs.target import find_run
+    from geval_local.runs.target import find_manifest
 
     gates = read_gates(fail_under, max_unscored)
-    manifest = read_manifest(find_run(run))
-    assert manifest is not None  # checked by `find_run`
+    manifest = find_manifest(run)
     follow(
         lambda events: score_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,9 +23,11 @@ __all__ = ["score"]
 def score(
     context: typer.Context,
     file: Annotated[
-        Path,
+        list[str],
         typer.Argument(
-            metavar="FILE", help="JSONL, JSON, CSV or Parquet; one sample per row. - reads JSONL from standard input."
+            metavar="FILE",
+            help="JSONL, JSON, CSV or Parquet; one sample per row. - reads JSONL from standard input. With "
+            "--distributed also several, directories, patterns, and addresses such as s3://BUCKET/DIR.",
         ),
     ],
     metric: Annotated[
@@ -102,7 +105,7 @@ def score(
 
     gates = read_gates(fail_under, max_unscored)
     estimated = Estimator.parse(estimator, n=n, seed=seed)
-    _check_spread(distributed, workers, address, output)
+    _check_spread(distributed, workers, address)
     chosen = [options.with_looks(one, looks) for one in _metrics(metric or [], prompt_file, scale, no_steps)]
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
@@ -112,7 +115,7 @@ def score(
         from geval_local.cli.output.forms import show_forms
         from geval_local.cli.standard_input import input_file
 
-        with input_file(file, keep=False) as path:
+        with input_file(_one(file), keep=False) as path:
             show_forms(path, chosen, choices[0], mapping, as_json=as_json)
         return
 
@@ -121,17 +124,21 @@ def score(
     from geval_local.cli.standard_input import input_file
     from geval_local.runs.events import RunEvents
     from geval_local.runs.score_file import RunResult, score_file
-    from geval_local.runs.target import find_target
+    from geval_local.runs.target import find_parts_target, find_target
 
-    target = find_target(output, export or [])
-    options.check_csv(columns, csv_safe, target.formats)
+    target = (find_target if distributed is None else find_parts_target)(output, export or [])
+    options.check_csv(columns if distributed is None else None, csv_safe, target.formats)
     calibrations = load_calibrations(calibration or [], chosen)
     is_directory = target.directory is not None and target.output is None
-    with input_file(file, keep=target.directory is not None, keep_after=is_directory) as path:
+    given: list[str | Path] = [*file]
+    with ExitStack() as stack:
+        if distributed is None or file == ["-"]:
+            keep = target.directory is not None
+            given = [stack.enter_context(input_file(_one(file), keep=keep, keep_after=is_directory))]
 
         def run(events: RunEvents) -> RunResult:
             return score_file(
-                path,
+                given,
                 chosen,
                 choices,
                 output,
@@ -157,16 +164,23 @@ def score(
 
         results = sum(one.forms for one in chosen) * len(choices)
         command = str(context.find_root().obj)
-        follow(run, path.name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
+        follow(run, Path(given[0]).name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
 
 
-def _check_spread(distributed: str | None, workers: int | None, address: str | None, output: str | None) -> None:
-    if distributed is None:
-        for name, value in (("--workers", workers), ("--address", address)):
-            if value is not None:
-                raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
-    elif output is None:
-        raise ConfigurationError("--distributed needs a place for its parts", hint="Add -o runs/NAME/.")
+def _check_spread(distributed: str | None, workers: int | None, address: str | None) -> None:
+    for name, value in (("--workers", workers), ("--address", address)):
+        if distributed is None and value is not None:
+            raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
+
+
+def _one(file: list[str]) -> Path:
+    """Return the only file."""
+    if len(file) > 1:
+        raise ConfigurationError(
+            f"one file at a time is scored on one machine, not {len(file)}",
+            hint="Several files, directories and addresses are for --distributed ray.",
+        )
+    return Path(file[0])
 
 
 def _metrics(names: list[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:

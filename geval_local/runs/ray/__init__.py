@@ -1,7 +1,8 @@
-"""Runs on a Ray cluster.
+"""Runs on a Ray cluster: workers read, score and write, the driver only counts.
 
-- `driver`: windows are cut into shards, workers score them, this process writes parts and results
-- `own_cluster`, `cluster`: a cluster to work on; shards through an actor pool of Ray Data
-- `worker`, `steps`, `attempts`: what a worker does; evaluation steps; shards that kill their worker
-- `shards`, `parts`, `part_records`: rows that share texts; their outcomes in Parquet files
+- `driver`: lists files and parts, gives blocks out, adds up what came of them
+- `worker`: loads the judge once, then turns one block of the input after the other into its part
+- `parts_directory`: manifest, list of blocks and parts, on this machine or at an address
+- `own_cluster`, `cluster`: a cluster to work on; blocks through an actor pool of Ray Data
+- `steps`: evaluation steps, written by a worker
 """

@@ -1,26 +1,35 @@
-"""Ray: a cluster shared out among workers, and shards through an actor pool of Ray Data.
+"""Ray: a cluster shared out among workers, and blocks through an actor pool of Ray Data.
 
-The driver puts every task into Ray's object store, which spills to disk, so its own memory holds one window at a time.
-Ray Data gives the tasks to the actors, restarts actors that die, and gives their tasks out again; results come in the
-order in which they are finished. How a cluster is begun, and what it may contact, is in `own_cluster`.
+What goes through the driver is where a block is and how many rows came of it. Ray Data gives the blocks to the actors,
+restarts actors that die, and gives their blocks out again; reports come in the order in which they are finished. How a
+cluster is begun, and what it may contact, is in `own_cluster`.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from geval_local.errors import ConfigurationError, JudgeError
-from geval_local.metric import Metric
+from geval_local.errors import ConfigurationError, GevalError, JudgeError
+from geval_local.io.blocks import Cut, SourceFile, Survey, survey
 from geval_local.runs.manifest import JudgeRecord
-from geval_local.runs.ray.worker import ShardResult, ShardScorer, ShardTask, open_result, pack
+from geval_local.runs.ray.worker import BlockScorer, Job, Task, error_of, pack, told, unpack
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from geval_local.judge import Judge
 
-__all__ = ["WorkerShare", "cluster_share", "score_shards", "share_out"]
+__all__ = ["WorkerShare", "cluster_share", "score_blocks", "share_out", "survey_files"]
+
+_GONE = (
+    "A worker that is killed is often one that ran out of memory: fewer --workers, or smaller --batch-tokens, may "
+    "help. If the cluster itself is gone, begin it anew."
+)
 
 
 class WorkerShare(NamedTuple):
@@ -92,60 +101,122 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
     return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
 
 
-def score_shards(
-    tasks: Iterable[ShardTask],
+def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, None, None]:
+    """Have files surveyed on the cluster that is connected, in any order; see `geval_local.io.blocks.survey`.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be used.
+    JudgeError
+        If the cluster fails.
+    """
+    import ray
+
+    with _quietly(), _told_failures("the survey of the input"):
+        records = [{"address": file.address, "bytes": file.bytes, "changed": file.changed} for file in files]
+        found = ray.data.from_arrow_refs([ray.put(pack([record])) for record in records]).map_batches(
+            partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow"
+        )
+        for record in _records(found):
+            error = error_of(record)
+            if error is not None:
+                raise error
+            yield Survey.from_record(record)
+
+
+def _survey(table: pa.Table, cut: Cut) -> pa.Table:
+    (record,) = unpack(table)
+    try:
+        return pack([survey(SourceFile(**record), cut).to_record()])
+    except GevalError as error:
+        return pack([told(error)])
+
+
+def score_blocks(
+    tasks: Sequence[Task],
     load: Callable[[JudgeRecord], Judge],
-    record: JudgeRecord,
-    metrics: Sequence[Metric],
-    estimator: Mapping[str, Any],
+    job: Job,
     workers: int | None,
-) -> Generator[ShardResult, None, None]:
-    """Score shards on the cluster that is connected, in any order.
+    *,
+    alone: bool = False,
+) -> Generator[dict[str, Any], None, None]:
+    """Score blocks on the cluster that is connected, in any order.
 
     Parameters
     ----------
-    tasks : iterable of ShardTask
-        Read to its end before work begins.
-    load, record, metrics, estimator
-        See `ShardScorer`; `load` must be picklable.
+    tasks : sequence of Task
+        The blocks.
+    load, job
+        See `BlockScorer`; must be picklable.
     workers : int or None
         See `share_out`.
+    alone : bool
+        Whether a worker has one block at a time, so that a block is told apart from its neighbours if workers die.
+
+    Yields
+    ------
+    report : dict
+        What `BlockScorer` returns.
 
     Raises
     ------
     JudgeError
-        If workers cannot be started, or one shard keeps killing them.
-    GevalError
-        What a worker raises.
+        If workers cannot be started, or the cluster fails.
     """
     import ray
-    from ray.data import ActorPoolStrategy, DataContext
+    from ray.data import ActorPoolStrategy
 
+    record = JudgeRecord.model_validate(job.judge)
     share = cluster_share(workers, record)
-    references = [ray.put(pack(task)) for task in tasks]
-    context = DataContext.get_current()
-    before = context.enable_progress_bars, context.print_on_execution_start
-    context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
-        results = ray.data.from_arrow_refs(references).map_batches(
-            ShardScorer,
-            fn_constructor_args=(load, record, metrics, estimator, secrets.token_hex(8)),
+    with _quietly(), _told_failures(f"the workers of {record.name}"):
+        references = [ray.put(pack([task.to_record()])) for task in tasks]
+        options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
+        known = inspect.signature(ActorPoolStrategy.__init__).parameters
+        if not alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
+            # The next block is read, and the last one written, while the model is at work.
+            options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
+        reports = ray.data.from_arrow_refs(references).map_batches(
+            BlockScorer,
+            fn_constructor_args=(load, job),
             batch_size=1,
             batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=min(share.workers, len(references)), max_tasks_in_flight_per_actor=2),
+            compute=ActorPoolStrategy(size=min(share.workers, len(references)), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
         del references
-        for batch in results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            for row in batch.to_pylist():
-                yield open_result(row)
-    except ray.exceptions.RayError as error:
-        raise JudgeError(
-            f"the workers of {record.name} failed: {str(error).strip()}",
-            hint="A worker that is killed is often one that ran out of memory: fewer --workers, or smaller "
-            "--batch-tokens, may help.",
-        ) from error
+        yield from _records(reports)
+
+
+def _records(data: Any) -> Iterator[dict[str, Any]]:
+    for table in data.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield from unpack(table)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave Ray Data's bars and words out for a while."""
+    from ray.data import DataContext
+
+    context, logger = DataContext.get_current(), logging.getLogger("ray.data")
+    names = ("enable_progress_bars", "print_on_execution_start")
+    before, level = {name: getattr(context, name) for name in names}, logger.level
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
     finally:
-        context.enable_progress_bars, context.print_on_execution_start = before
+        for name, value in before.items():
+            setattr(context, name, value)
+        logger.setLevel(level)
+
+
+@contextmanager
+def _told_failures(what: str) -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise JudgeError(f"{what} failed: {str(error).strip()}", hint=_GONE) from error

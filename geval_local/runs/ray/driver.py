@@ -1,129 +1,449 @@
-"""A run on a cluster: windows are cut into shards, workers score them, this process writes parts and results."""
+"""The driver of a distributed run: it lists files and parts, gives blocks out, and adds up what came of them.
+
+No row passes it. Workers read blocks of the input, score them, and write one part each; a report of a few hundred bytes
+a block comes back. What is done is told by the parts that are there, so a run that is resumed, or a block that is done
+twice, adds nothing and loses nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
-from itertools import chain
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from geval_local.errors import Interrupted
-from geval_local.io.samples import read_samples
+from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
+from geval_local.fields import lookup
+from geval_local.grouping import EVERY_ROW, DocumentCounts
+from geval_local.io.blocks import Block, Cut, SourceFile, Survey, find_files, first_rows
+from geval_local.io.checks import ROWS_CHECKED, check_rows
+from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
+from geval_local.io.parts import part_name, part_names, remove_parts
+from geval_local.io.places import is_address
+from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
+from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.samples import samples_of
 from geval_local.metric import Metric
-from geval_local.runs.executor import Window, read_windows
-from geval_local.runs.files import check_unchanged
-from geval_local.runs.manifest import JudgeRecord, Manifest
-from geval_local.runs.ray.cluster import score_shards
+from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.files import InputFile
+from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, now
+from geval_local.runs.ray.cluster import cluster_share, score_blocks, survey_files
 from geval_local.runs.ray.own_cluster import connected
-from geval_local.runs.ray.parts import PartStore
-from geval_local.runs.ray.shards import Shard, cut_shards
+from geval_local.runs.ray.parts_directory import PartsDirectory
 from geval_local.runs.ray.steps import steps_by_worker
-from geval_local.runs.ray.worker import ShardResult, ShardTask
-from geval_local.runs.run import Identity, Run, ScoredRow
-from geval_local.steps import OnSteps
+from geval_local.runs.ray.worker import Job, PartReport, Task, error_of, is_whole
+from geval_local.runs.run import meet, steps_names
+from geval_local.summary import Summary, Sums
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["DistributedRun"]
+__all__ = ["PartsRun", "Totals", "input_of", "wanted_parts"]
+
+#: Estimated prompt tokens of a block: minutes of a GPU's work, which a worker that dies loses at most.
+BLOCK_TOKENS = 1 << 21
+#: A block fills the model's memory at least so many times, so that texts are shared and the next pack is ready.
+LEAST_PACKS = 8
+PACK_TOKENS = 8192
+#: Blocks a worker has at least, where there are rows enough: else slow workers hold the end back.
+BLOCKS_EACH = 4
+#: Bytes of a row that are about one token.
+BYTES_PER_TOKEN = 4
+#: Most rows of a block.
+MOST_ROWS = 1 << 16
+#: Footers of parts that are read at the same time.
+_READERS = 16
+#: Blocks that are named when some could not be done.
+_NAMED = 5
 
 
-class DistributedRun(Run):
-    """A run on a cluster, its outcomes in a `PartStore`; see `Run`.
+def input_of(given: Sequence[str], files: Sequence[SourceFile], rows: int | None = None) -> InputFile:
+    """Describe an input of many files as one: by the hash of their hashes, or, before the survey, of their sizes."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.sha256 or file.address} {file.bytes}\n".encode())
+    name = given[0] if len(given) == 1 else f"{given[0]} and {len(given) - 1} more"
+    size = sum(file.bytes for file in files)
+    return InputFile(
+        path=name,
+        name=name.rstrip("/").rpartition("/")[2] or name,
+        sha256=digest.hexdigest(),
+        bytes=size,
+        lines=0,
+        changed=max((file.changed for file in files), default=0),
+        rows=rows,
+    )
 
-    Only this process writes into the run directory, so the cluster needs no common file system, and what a worker does
-    twice is kept once. The figures are those of a run in one process but for the rounding of other batch shapes.
+
+def wanted_parts(
+    settings: Settings,
+    given: Sequence[str | os.PathLike[str]],
+    judges: Sequence[JudgeRecord],
+    metrics: Sequence[Metric],
+) -> Manifest:
+    """Ask for a distributed run, once the first rows of its input fit; before a judge is loaded.
+
+    Raises
+    ------
+    GevalError
+        If there are several judges, or the input cannot be scored.
+    """
+    if len(judges) > 1:
+        raise ConfigurationError(
+            "a distributed run has one judge",
+            hint="Score once for every judge, each into a directory of its own; `compare` and `jury` take them all.",
+        )
+    inputs = [one if is_address(one) else os.path.abspath(one) for one in (os.fspath(path) for path in given)]
+    files = find_files(inputs)
+    first, origin = files[0], files[0].place.name
+    rows = list(samples_of(first_rows(first, ROWS_CHECKED), origin, settings.fields))
+    if not rows:
+        raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
+    check_rows(rows, metrics, first.address, settings.fields)
+    group = settings.group_by
+    if group not in (None, EVERY_ROW) and not any(lookup(row.fields, str(group)) is not None for row in rows):
+        raise DataError(
+            f"{first.address}: the field {group!r} to group by is missing",
+            hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
+        )
+    columns = [name for name in settings.columns or () if name not in FIGURES]
+    check_chosen(columns, rows, [metric.name for metric in metrics])
+    keeps_all = settings.columns is None or holds_all_input(settings.columns)
+    named = settings.model_copy(update={"inputs": inputs, "columns": None if keeps_all else columns})
+    return Manifest.new(input_of(inputs, files), named, list(judges))
+
+
+class Totals:
+    """What came of the parts so far: sums, whose size does not depend on the rows."""
+
+    def __init__(self, metrics: Sequence[str], group_by: str | None) -> None:
+        self.rows = 0
+        self.sums = [Sums(metric) for metric in metrics]
+        self.tokens = [[0, 0] for _ in metrics]
+        self.documents = DocumentCounts(group_by)
+        self.columns: dict[str, str] = {}
+        self.failed = 0
+
+    def add(self, report: PartReport) -> None:
+        """Take in a part."""
+        self.rows += report.rows
+        for own, more in zip(self.sums, report.sums, strict=True):
+            own.add(more)
+        self.tokens = [
+            [one + two for one, two in zip(*pair, strict=True)] for pair in zip(self.tokens, report.tokens, strict=True)
+        ]
+        self.documents += report.documents
+        for name, kind in report.columns.items():
+            # Parts may disagree: a column that is empty in one of them, or holds whole numbers only.
+            self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
+        self.failed += report.failed
+
+    def summaries(self) -> list[Summary]:
+        """Sum them up, per metric."""
+        documents = self.documents
+        told = documents.told
+        if documents.field is not None:
+            told += "; of a document that two blocks share, each has its own part"
+        return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
+
+
+class PartsRun:
+    """One distributed run, followed to its end.
+
+    Parameters
+    ----------
+    wanted : Manifest
+        What is asked for; its settings name the input.
+    output : str
+        Address of the directory of parts.
+    load : callable
+        Loads the judge on a worker; must be picklable.
+    calibrations : mapping of str to Calibrator
+        Metric -> the map that is laid over its scores.
+    events : RunEvents
+        Is told what the run is doing.
+    cut_rows : int, optional
+        Rows of a block; absent, by their size.
     """
 
-    store: PartStore
-
-    def __init__(self, manifest: Manifest, store: PartStore, directory: Path | None) -> None:
-        super().__init__(manifest, store, directory)
-
-    def rows(
+    def __init__(
         self,
+        wanted: Manifest,
+        output: str,
         load: Callable[[JudgeRecord], Judge],
+        calibrations: Mapping[str, Calibrator],
+        events: RunEvents,
         *,
-        advance: Callable[[int], object] = lambda count: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
-        on_steps: OnSteps = lambda metric, tokens: None,
-    ) -> Iterator[ScoredRow]:
-        """Score what is missing, judge after judge, then give out every row; see `Run.rows`."""
-        for number, record in enumerate(self.manifest.judges):
-            check_unchanged(self.manifest.input)
-            with closing(self._tasks(number, advance)) as tasks:
-                first = next(tasks, None)
-                if first is None and not record.complete:
-                    # Nothing to score, but what the judge is has to be told anew.
-                    first = ShardTask(Shard(0, 0, ()), (), [()] * len(self.metrics))
-                if first is None:
-                    on_judge(record)
-                else:
-                    self._score(number, chain([first], tasks), load, advance, should_stop, on_judge, on_steps)
-            record.complete = True
-            self.save()
-        for window in self._windows():
-            yield from self.scored(window)
-            if should_stop():
-                raise Interrupted
-
-    def _windows(self) -> Iterator[Window]:
-        """Read the input once; the number of its rows is known afterwards."""
-        settings, rows = self.manifest.settings, 0
-        samples = read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields)
-        for window in read_windows(samples, settings.window, [], lambda metric, number, count: True):
-            yield window
-            rows = window.stop
-        check_unchanged(self.manifest.input, through=True)
-        self.manifest.input.rows = rows
-
-    def _tasks(self, number: int, advance: Callable[[int], object]) -> Generator[ShardTask, None, None]:
-        """Say what a judge still owes, shard by shard."""
-        forms = [list(metric.fields) for metric in self.metrics]
-        for window in self._windows():
-            for shard in cut_shards(window.samples, forms, window=window.number, first=window.first):
-                places = self.store.missing(number, shard)
-                left = sum(map(len, places))
-                advance(len(shard.rows) * len(self.metrics) - left)
-                if left:
-                    yield ShardTask(shard, [window.samples[row - window.first] for row in shard.rows], places)
-
-    def _score(
-        self,
-        number: int,
-        tasks: Iterator[ShardTask],
-        load: Callable[[JudgeRecord], Judge],
-        advance: Callable[[int], object],
-        should_stop: Callable[[], bool],
-        on_judge: Callable[[JudgeRecord], object],
-        on_steps: OnSteps,
+        cut_rows: int | None = None,
     ) -> None:
-        """Have tasks done, and write the part of a shard as soon as its result is in."""
-        settings, record = self.manifest.settings, self.manifest.judges[number]
-        known: list[Identity] = []
-        with connected(settings.address, settings.workers):
-            metrics = self._with_steps(record, load, on_steps)
-            scored = score_shards(tasks, load, record, metrics, settings.estimator, settings.workers)
-            with closing(scored) as results:
-                for result in results:
-                    if result.judge not in known:  # every worker is asked, not only the first
-                        self.meet(record, result.judge, metrics)
-                        if not known:
-                            on_judge(record)
-                        known.append(result.judge)
-                    self._keep(number, result)
-                    advance(len(result.rows))
-                    if should_stop():
-                        raise Interrupted
+        self.manifest = wanted
+        self.directory = PartsDirectory(output)
+        self.load = load
+        self.calibrations = calibrations
+        self.events = events
+        self.cut_rows = cut_rows
+        self.metrics = [Metric.model_validate(one) for one in wanted.settings.metrics]
+        self.totals = Totals([metric.name for metric in self.metrics], wanted.settings.group_by)
+        self.seconds = 0.0
+        self._several = False
+        self._cluster = ExitStack()
 
-    def _keep(self, number: int, result: ShardResult) -> None:
-        if result.rows:
-            signatures = [result.judge.signatures[metric.name] for metric in self.metrics]
-            self.store.add(number, result.shard, result.rows, result.plans, signatures)
+    def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
+        """Bring every block to its part.
 
-    def _with_steps(self, record: JudgeRecord, load: Callable[[JudgeRecord], Judge], on_steps: OnSteps) -> list[Metric]:
+        Raises
+        ------
+        GevalError
+            If the input, the output or the judge cannot be used, or a block could not be done; the others then are.
+        Interrupted
+            If the run was stopped.
+        """
+        begin = time.perf_counter()
+        with self.directory.held(), self._cluster:
+            try:
+                surveys = self._open(overwrite=overwrite)
+                self._score(surveys, retry_errors=retry_errors)
+                self._finish(surveys)
+            except BaseException as error:
+                if self.manifest.run and self._is_own() and self.directory.is_empty():
+                    self.directory.remove(self.manifest)
+                elif isinstance(error, KeyboardInterrupt):
+                    local = self.directory.place.local
+                    raise Interrupted(local if local is not None else self.directory.place.address) from error
+                raise
+        self.seconds = time.perf_counter() - begin
+        return self.totals.summaries()
+
+    def _is_own(self) -> bool:
+        """Whether what is in the directory is this run."""
+        try:
+            found = self.directory.read()
+        except OutputError:
+            return False
+        return found is not None and found.run == self.manifest.run
+
+    def _connect(self) -> None:
+        """Be connected to the cluster from now on."""
+        self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
+        self._connect = lambda: None  # type: ignore[method-assign]
+
+    # --- what there is to do ------------------------------------------------------------------------------------------
+
+    def _open(self, *, overwrite: bool) -> list[Survey]:
+        """Begin the run, or go on with the one that is there, if nothing has changed; list the blocks."""
+        directory, wanted = self.directory, self.manifest
+        files = find_files(wanted.settings.inputs)
+        on_record = directory.read()
+        other: list[str] = []
+        if on_record is not None and on_record.has_begun:
+            other = on_record.model_copy(update={"input": wanted.input}).differences(wanted)
+            if other and not overwrite:
+                raise self._refused(other, "replaces that run")
+        if on_record is None or not on_record.has_begun or other:
+            surveys = self._surveyed(files, {})
+            if on_record is not None:
+                directory.remove(on_record)
+            self._describe(surveys)
+            self.manifest.made = {}
+            directory.save(self.manifest)
+            directory.write_surveys(surveys, self.manifest)
+            return surveys
+        known = {one.file.address: one for one in directory.surveys(on_record)}
+        surveys = self._surveyed(files, known)
+        changed = _changed_files(list(known.values()), surveys)
+        if changed and not overwrite:
+            raise self._refused(changed, "replaces the parts of what has changed")
+        self.manifest = on_record.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
+        self._describe(surveys)
+        if surveys != list(known.values()):
+            directory.write_surveys(surveys, self.manifest)
+        else:
+            directory.save(self.manifest)
+        return surveys
+
+    def _refused(self, differences: Sequence[str], remedy: str) -> OutputError:
+        return OutputError(
+            f"{self.directory.place} holds a run of another configuration: {'; '.join(differences)}",
+            hint=f"Go back to what it was, score into another directory, or add --overwrite, which {remedy}.",
+        )
+
+    def _describe(self, surveys: Sequence[Survey]) -> None:
+        self._several = len(surveys) > 1
+        files = [one.file for one in surveys]
+        self.manifest.input = input_of(self.manifest.settings.inputs, files, _rows(surveys))
+
+    def _surveyed(self, files: Sequence[SourceFile], known: Mapping[str, Survey]) -> list[Survey]:
+        """Survey the files that are new, or may have been written to, on the workers."""
+        found: dict[str, Survey] = {}
+        for file in files:
+            before = known.get(file.address)
+            if before is not None and (before.file.bytes, before.file.changed) == (file.bytes, file.changed):
+                found[file.address] = before
+        new = [file for file in files if file.address not in found]
+        limit = self.manifest.settings.limit
+        if new:
+            self._connect()
+            cut = self._cut(sum(file.bytes for file in files))
+            # With --limit no file is read that no row is taken of.
+            step = len(new) if limit is None else 1
+            for first in range(0, len(new), step):
+                if limit is not None and _rows(found.values()) >= limit:
+                    break
+                for one in survey_files(new[first : first + step], cut):
+                    found[one.file.address] = _as_before(one, known)
+                    self._stop_if_asked()
+        surveys = [found[file.address] for file in files if file.address in found]
+        return surveys if limit is None else _limited(surveys, limit)
+
+    def _cut(self, size: int) -> Cut:
+        """Say how large blocks are: as --window says, else minutes of work; but a few for every worker."""
+        if self.cut_rows is not None:
+            return Cut(self.cut_rows, 1 << 62)
+        settings, judge = self.manifest.settings, self.manifest.judges[0]
+        prompts = len(self.metrics)
+        workers = settings.workers or cluster_share(None, judge).workers
+        pack = int(judge.choice.get("batch_tokens") or PACK_TOKENS)
+        least = LEAST_PACKS * pack * BYTES_PER_TOKEN // prompts
+        most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts)
+        return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * workers))))
+
+    def tasks(self, surveys: Sequence[Survey], *, again: bool = False) -> list[Task]:
+        """List the blocks with their parts, in the order of the input."""
+        return [
+            Task(part_name(number, place), one.file, block, again)
+            for number, one in enumerate(surveys)
+            for place, block in enumerate(one.blocks)
+        ]
+
+    # --- scoring ------------------------------------------------------------------------------------------------------
+
+    def _score(self, surveys: Sequence[Survey], *, retry_errors: bool) -> None:
+        """Have every block scored whose part is not there."""
+        record = self.manifest.judges[0]
+        tasks = self.tasks(surveys, again=retry_errors)
+        results, rows = len(self.metrics), sum(task.block.rows for task in tasks)
+        remove_parts(self.directory.place, self.manifest.run, {task.part for task in tasks})
+        missing = self._missing(tasks, record)
+        there = self.totals.rows
+        if there:
+            self.events.on_resume(there * results, rows * results)
+        if not missing:
+            return
+        self._connect()
+        self.events.on_load(None)
+        metrics = self._with_steps(record)
+        failures: list[tuple[Task, str]] = []
+        for alone in (False, True):  # the second time only what workers died over
+            failures += self._pass(missing, record, metrics, (there, rows), alone=alone)
+            if not missing:
+                break
+        if failures:
+            raise _undone(failures, len(tasks))
+        if missing:
+            raise JudgeError(f"the cluster lost {len(missing)} blocks", hint="Resume the run: it scores them.")
+
+    def _missing(self, tasks: Sequence[Task], record: JudgeRecord) -> dict[str, Task]:
+        """Look at the parts that are there; give the blocks that have none."""
+        if record.fingerprint is None:
+            # Nobody has said yet what the judge is, so no part can be told to be whole.
+            return {task.part: task for task in tasks}
+        job, there = self._job(record, self.metrics), set(part_names(self.directory.place))
+        waiting = [task for task in tasks if task.part in there]
+        with ThreadPoolExecutor(_READERS) as readers:
+            found = dict(
+                zip((task.part for task in waiting), readers.map(partial(is_whole, job), waiting), strict=True)
+            )
+        for report in found.values():
+            if report is not None:
+                self.totals.add(report)
+        return {task.part: task for task in tasks if found.get(task.part) is None}
+
+    def _job(self, record: JudgeRecord, metrics: Sequence[Metric]) -> Job:
+        settings = self.manifest.settings
+        return Job(
+            run=self.manifest.run,
+            output=self.directory.place.address,
+            judge=record.model_dump(mode="json"),
+            metrics=[definition(metric) for metric in metrics],
+            estimator=settings.estimator,
+            threshold=settings.threshold,
+            fields=settings.fields,
+            columns=settings.columns,
+            window=settings.window,
+            group_by=settings.group_by,
+            several=self._several,
+            calibrations=self.calibrations,
+        )
+
+    def _pass(
+        self,
+        missing: dict[str, Task],
+        record: JudgeRecord,
+        metrics: Sequence[Metric],
+        known: tuple[int, int],
+        *,
+        alone: bool,
+    ) -> list[tuple[Task, str]]:
+        """Give out all that is missing once; take out of it what is done, or has failed by itself."""
+        failures: list[tuple[Task, str]] = []
+        results, (there, rows), is_met = len(metrics), known, False
+        job = replace(self._job(record, metrics), alone=alone)
+        with closing(
+            score_blocks(list(missing.values()), self.load, job, self.manifest.settings.workers, alone=alone)
+        ) as reports:
+            for told in reports:
+                task = missing.get(told["part"])
+                if task is None:
+                    continue  # done twice, which is one part
+                if told.get("killed") and not alone:
+                    continue  # it, or the block that the worker had beside it
+                if "message" in told:
+                    error = error_of(told)
+                    if isinstance(error, GevalError) and not isinstance(error, DataError):
+                        raise error
+                    failures.append((missing.pop(task.part), told["message"]))
+                    continue
+                report = PartReport.from_record(told)
+                if report.judge is not None:
+                    self._meet(record, report, metrics)
+                del missing[task.part]
+                self.totals.add(report)
+                if not is_met:
+                    self.events.on_score(record.name, rows * results, there * results, self.totals.rows * results)
+                    is_met = True
+                self.events.on_progress(self.totals.rows * results)
+                self._stop_if_asked()
+        return failures
+
+    def _stop_if_asked(self) -> None:
+        if self.events.should_stop():
+            raise Interrupted
+
+    def _meet(self, record: JudgeRecord, report: PartReport, metrics: Sequence[Metric]) -> None:
+        """Make sure that all workers have the same judge; write down what it is when the first one tells."""
+        assert report.judge is not None
+        is_new = record.fingerprint is None
+        meet(record, report.judge)
+        if is_new or not record.definitions:
+            record.definitions = {metric.name: definition(metric) for metric in metrics}
+            self.directory.save(self.manifest)
+            self._write_steps(record, metrics)
+
+    def _write_steps(self, record: JudgeRecord, metrics: Sequence[Metric]) -> None:
+        names = steps_names(self.manifest)
+        local = self.directory.place.local
+        for metric in metrics if local is not None else ():
+            if metric.steps and local is not None:
+                (local / "steps").mkdir(mode=0o700, exist_ok=True)
+                self.directory.write(names[record.name, metric.name], metric.to_yaml().encode(), self.manifest)
+
+    def _with_steps(self, record: JudgeRecord) -> list[Metric]:
         """Give metrics the steps that this run began with, or their first ones."""
         if record.definitions:
             return [
@@ -133,4 +453,112 @@ class DistributedRun(Run):
             ]
         if not any(metric.needs_steps for metric in self.metrics):
             return self.metrics
-        return steps_by_worker(load, record, self.metrics, self.manifest.settings.workers, on_steps)
+        return steps_by_worker(self.load, record, self.metrics, self.manifest.settings.workers, self.events.on_steps)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _finish(self, surveys: Sequence[Survey]) -> None:
+        """Write down that every block has its part, and what the parts hold."""
+        self.events.on_write()
+        record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
+        expected = _rows(surveys)
+        if totals.rows != expected:
+            raise OutputError(
+                f"the parts in {self.directory.place} hold {totals.rows} rows, and the input has {expected}",
+                hint="This is a defect: please report it.",
+            )
+        record.complete = True
+        manifest.columns = totals.columns
+        summaries = totals.summaries()
+        manifest.results = {
+            metric.name: {
+                "signature": record.signatures[metric.name],
+                "definition": record.definitions[metric.name],
+                "rows": totals.rows,
+                "unscored": summary.unscored,
+                "prompt_tokens": tokens[0],
+                "planned_tokens": tokens[1],
+                "reasons": summary.to_dict()["reasons"],
+            }
+            for metric, summary, tokens in zip(self.metrics, summaries, totals.tokens, strict=True)
+        }
+        manifest.ended = now()
+        earlier = self._earlier()
+        scored = {
+            metric.name: ScoredMetric(
+                record.signatures[metric.name],
+                Metric.model_validate(record.definitions[metric.name]),
+                summary.unscored,
+                self.calibrations[metric.name].record() if metric.name in self.calibrations else None,
+            )
+            for metric, summary in zip(self.metrics, summaries, strict=True)
+        }
+        file = manifest.input
+        description = Description(
+            record.name, file.name, file.sha256, totals.rows, earlier | scored, fields=manifest.settings.fields
+        )
+        self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
+        # What workers that were killed have left half-written.
+        remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
+
+    def _earlier(self) -> dict[str, ScoredMetric]:
+        """Read what an input that was scored before says of its scores, which parts keep."""
+        (given, *more) = self.manifest.settings.inputs
+        local = SourceFile(given, 0, 0).place.local
+        found = None if more or local is None or not local.exists() else read_manifest(Path(local))
+        return {} if found is None else found.metrics
+
+
+def _rows(surveys: Any) -> int:
+    return sum(block.rows for one in surveys for block in one.blocks)
+
+
+def _as_before(found: Survey, known: Mapping[str, Survey]) -> Survey:
+    """Keep the cut of a file that was touched, and has the content that it had."""
+    before = known.get(found.file.address)
+    if before is None or before.file.sha256 != found.file.sha256:
+        return found
+    return Survey(found.file, before.blocks)
+
+
+def _limited(surveys: Sequence[Survey], limit: int) -> list[Survey]:
+    """Take the first rows only."""
+    taken: list[Survey] = []
+    for one in surveys:
+        blocks: list[Block] = []
+        for block in one.blocks:
+            if limit <= 0:
+                break
+            rows = min(block.rows, limit)
+            blocks.append(Block(**{**asdict(block), "rows": rows, "repeated": block.repeated}))
+            limit -= rows
+        if blocks:
+            taken.append(Survey(one.file, blocks))
+    return taken
+
+
+def _changed_files(before: Sequence[Survey], after: Sequence[Survey]) -> list[str]:
+    """Say which files of the input have another content, are gone, or are new."""
+    old, new = ({one.file.address: one.file.sha256 for one in surveys} for surveys in (before, after))
+    kinds = {
+        "the input has another content:": [name for name in new if name in old and new[name] != old[name]],
+        "the input has lost": [name for name in old if name not in new],
+        "the input has a new file:": [name for name in new if name not in old],
+    }
+    return [
+        f"{kind} {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
+        for kind, names in kinds.items()
+        if names
+    ]
+
+
+def _undone(failures: Sequence[tuple[Task, str]], count: int) -> GevalError:
+    """Say which blocks could not be done, and why."""
+    lines = [f"{task.where}: {reason}" for task, reason in failures[:_NAMED]]
+    if len(failures) > _NAMED:
+        lines.append(f"and {len(failures) - _NAMED} more")
+    return JudgeError(
+        f"{len(failures)} of {count} blocks could not be scored; the others are done\n  " + "\n  ".join(lines),
+        hint="Mend or take out what is wrong there. A worker that is killed is often one that ran out of memory: "
+        "smaller --batch-tokens, or fewer --workers, may help.",
+    )

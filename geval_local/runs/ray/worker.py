@@ -1,186 +1,519 @@
-"""What a worker of a distributed run does: load the judge once, then score the shards that it is given.
+"""What a worker of a distributed run does: load the judge once, then read, score and write one block after the other.
 
-It knows nothing of Ray: tables of one task in, tables of one result out. What the package raises goes back as a value,
-so that the user is told what is wrong, and not that a worker failed.
+It knows nothing of Ray: a table of one task in, a table of one report out. No row leaves it but into a part. What the
+package raises goes back as a value, so that the user is told what is wrong, and not that a worker failed.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
-import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from geval_local import __version__
-from geval_local.errors import ConfigurationError, GevalError
-from geval_local.io.samples import Sample
+from geval_local import __version__, errors
+from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
+from geval_local.fields import resolve
+from geval_local.grouping import DocumentCounts, Documents
+from geval_local.io.blocks import Block, SourceFile, block_rows
+from geval_local.io.columns import SCORES
+from geval_local.io.parts import PART_KEY, about_part
+from geval_local.io.places import Place
+from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
+from geval_local.prompt import sharing
+from geval_local.questions.looks import mean_outcomes
+from geval_local.runs.events import Calibrator
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
-from geval_local.runs.ray.attempts import attempt
-from geval_local.runs.ray.part_records import PartRow
-from geval_local.runs.ray.shards import Shard
-from geval_local.runs.run import Identity
-from geval_local.runs.store import MemoryStore, PlanRecord
-from geval_local.score import Estimator
+from geval_local.runs.run import Identity, meet
+from geval_local.runs.store import MemoryStore, Origin
+from geval_local.score import LOW_LABEL_MASS, Estimator, Score
+from geval_local.summary import Sums, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from geval_local.judge import Judge
+    from geval_local.tokens.requests import Prepared
 
-__all__ = ["ShardResult", "ShardScorer", "ShardTask", "open_result", "pack"]
+__all__ = ["ATTEMPTS", "BlockScorer", "Job", "PartReport", "Task", "error_of", "is_whole", "pack", "told", "unpack"]
+
+
+#: A worker may die for reasons of its own; a block that loses so many is the reason, or is beside it.
+ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
-class ShardTask:
-    """What is left of a shard.
+class Task:
+    """One block, and where its part goes.
 
     Attributes
     ----------
-    shard : Shard
+    part : str
+        Name of the part.
+    file : SourceFile
         Whose rows.
-    samples : sequence of Sample
-        All of its rows.
-    places : sequence of sequence of int
-        Per metric, the places in `samples` of the rows to be scored.
+    block : Block
+        Which.
+    again : bool
+        Whether a whole part that has rows without a score is to be replaced.
     """
 
-    shard: Shard
-    samples: Sequence[Sample]
-    places: Sequence[Sequence[int]]
+    part: str
+    file: SourceFile
+    block: Block
+    again: bool = False
+
+    @property
+    def where(self) -> str:
+        """The rows, as messages name them."""
+        first = self.block.line
+        return f"{self.file.address}, rows {first} to {first + self.block.rows - 1}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells the part of this block from one of other rows."""
+        return {"file": self.file.sha256, "first": self.block.first, "rows": self.block.rows}
+
+    def to_record(self) -> dict[str, Any]:
+        """Write it as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Task:
+        """Read it back."""
+        block = Block(**{**record["block"], "repeated": tuple(map(tuple, record["block"]["repeated"]))})
+        return cls(record["part"], SourceFile(**record["file"]), block, record["again"])
 
 
 @dataclass(frozen=True)
-class ShardResult:
-    """What a worker makes of a task.
+class Job:
+    """What every worker of a run has to know: plain values, as the versions of two machines may differ.
 
     Attributes
     ----------
-    shard : Shard
-        Of the task.
-    judge : Identity
-        Who scored it.
-    rows : list of PartRow
-        The outcomes.
-    plans : list of PlanRecord
-        Tokens, per metric.
+    run : str
+        The run's identifier.
+    output : str
+        Address of the directory of parts.
+    judge : dict
+        The judge's record in the manifest; its token budget and signatures hold, where there are any.
+    metrics : list of dict
+        Definitions, with their final evaluation steps.
+    estimator : dict
+        Fields of `Estimator`.
+    threshold : float or None
+        Overrides the metrics' own.
+    fields : dict of str to str
+        See `Sample.mapping`.
+    columns : list of str or None
+        Input columns that parts keep; None for all of them.
+    window : int
+        Rows that are planned together.
+    group_by : str or None
+        See `Documents`.
+    several : bool
+        Whether the input has several files, so that rows are named with theirs.
+    calibrations : dict of str to Calibrator
+        Metric -> the map that is laid over its scores.
+    alone : bool
+        Whether a worker has one block at a time, so that the block is to blame if the worker dies.
+    version : str
+        Of the driver.
     """
 
-    shard: Shard
-    judge: Identity
-    rows: list[PartRow]
-    plans: list[PlanRecord]
+    run: str
+    output: str
+    judge: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    estimator: dict[str, Any] = field(default_factory=dict)
+    threshold: float | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    columns: list[str] | None = None
+    window: int = 4096
+    group_by: str | None = None
+    several: bool = False
+    calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
+    alone: bool = False
+    version: str = __version__
+
+    def part(self, name: str) -> Place:
+        """Where a part is."""
+        return Place(self.output).child(name)
 
 
-class ShardScorer:
-    """Scores shards.
+@dataclass
+class PartReport:
+    """What a part holds: all that the driver is told of its rows.
+
+    Attributes
+    ----------
+    rows : int
+        Rows.
+    sums : list of Sums
+        Per metric.
+    documents : DocumentCounts
+        How the rows fall into documents.
+    tokens : list of [int, int]
+        Per metric, tokens of the prompts, and tokens that went through the model.
+    failed : int
+        Scores that are missing for a reason that is not the row's own.
+    columns : dict of str to str
+        Input columns, with their Arrow types.
+    judge : Identity or None
+        Who scored it; None for a part that was there.
+    """
+
+    rows: int
+    sums: list[Sums]
+    documents: DocumentCounts
+    tokens: list[list[int]]
+    failed: int
+    columns: dict[str, str] = field(default_factory=dict)
+    judge: Identity | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """Write it as plain JSON values."""
+        return {
+            "rows": self.rows,
+            "sums": [one.to_record() for one in self.sums],
+            "documents": asdict(self.documents),
+            "tokens": self.tokens,
+            "failed": self.failed,
+            "columns": self.columns,
+            "judge": None if self.judge is None else self.judge._asdict(),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> PartReport:
+        """Read it back."""
+        judge = record["judge"]
+        return cls(
+            int(record["rows"]),
+            [Sums.from_record(one) for one in record["sums"]],
+            DocumentCounts(**record["documents"]),
+            [[int(count) for count in pair] for pair in record["tokens"]],
+            int(record["failed"]),
+            dict(record["columns"]),
+            None if judge is None else Identity(**judge),
+        )
+
+
+def is_whole(job: Job, task: Task) -> PartReport | None:
+    """Read what the part of a block says of itself; None if the block is still to be scored.
+
+    Raises
+    ------
+    OutputError
+        If there is a file of that name that is no part of this run.
+    """
+    place = job.part(task.part)
+    about = about_part(place)
+    if about is None:
+        return None
+    if about.get("run") != job.run:
+        raise OutputError(
+            f"{place} belongs to another run than the manifest beside it",
+            hint="Put back the files that belong here, or score into another directory.",
+        )
+    if about.get("block") != task.identity or about.get("signatures") != job.judge["signatures"]:
+        return None  # of this run, but of a file or a judge that is no longer the run's
+    try:
+        report = PartReport.from_record(about["report"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutputError(
+            f"{place} is damaged: what it says of itself does not hold together",
+            hint="Delete it and resume; its rows are scored again.",
+        ) from error
+    return None if task.again and report.failed else report
+
+
+class _KilledError(Exception):
+    """Too many workers died over a block."""
+
+
+@contextmanager
+def _attempt(job: Job, task: Task) -> Iterator[None]:
+    """Leave a mark beside the parts while a block is worked on, which only the death of the process leaves there.
+
+    Ray gives the block of a dead worker out again without end, so whoever takes it up counts the marks.
+
+    Raises
+    ------
+    _KilledError
+        If there are `ATTEMPTS`.
+    """
+    kind = "alone" if job.alone else "try"
+    marks = [job.part(f".{task.part}.{kind}{number}.{job.run}.tmp") for number in range(ATTEMPTS)]
+    free = next((mark for mark in marks if mark.entry() is None), None)
+    try:
+        if free is None:
+            raise _KilledError(f"{ATTEMPTS} workers were killed while they scored it")
+        free.write(b"", mark=job.run)
+        yield
+    finally:
+        for mark in marks:
+            with suppress(OSError):
+                mark.delete()
+
+
+class _Scored(NamedTuple):
+    """Rows of a window with their scores, tokens per metric, and how many scores failed for no reason of the row's."""
+
+    rows: list[tuple[Sample, list[Score]]]
+    tokens: list[list[int]]
+    failed: int
+
+
+class BlockScorer:
+    """Reads, scores and writes blocks.
 
     Parameters
     ----------
     load : callable
-        Loads the judge.
-    record : JudgeRecord
-        The judge as the run knows it; its token budget, where there is one, holds here too.
-    metrics : sequence of Metric
-        With their final evaluation steps.
-    estimator : mapping
-        Fields of `Estimator`, for the signatures.
-    session : str
-        The driver's, see `attempt`.
+        Loads the judge, when there is a block for it.
+    job : Job
+        What is done.
     """
 
-    def __init__(
-        self,
-        load: Callable[[JudgeRecord], Judge],
-        record: JudgeRecord,
-        metrics: Sequence[Metric],
-        estimator: Mapping[str, Any],
-        session: str,
-    ) -> None:
+    def __init__(self, load: Callable[[JudgeRecord], Judge], job: Job) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub client
-        self._metrics = metrics
-        self._session = session
+        self._load = load
+        self._job = job
+        self._metrics: list[Metric] = []
+        self._judge: Judge | None = None
         self._failure: GevalError | None = None
-        try:
-            self._judge = judge = load(record)
-            if record.batch_tokens is not None:
-                judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-            signatures = {metric.name: str(judge.signature(metric, Estimator(**estimator))) for metric in metrics}
-            self._identity = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
-        except GevalError as error:
-            self._failure = error
+        self._loading = threading.Lock()
+        # The next block is read and tokenized while the model is at work, as in one process.
+        self._reading = threading.Lock()
+        self._scoring = threading.Lock()
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Score one task: a table by `pack` in, a table for `open_result` out."""
-        (row,) = table.to_pylist()
+        """Do one task: a table by `pack` in, a table for `unpack` out."""
+        (record,) = unpack(table)
         try:
-            task = _unpacked(row, "the driver runs", "a worker")
-            assert isinstance(task, ShardTask)
-            with attempt(self._session, task.shard):
-                return pack(self.score(task))
-        except GevalError as error:
-            return pack(error)
+            return pack([self.score(Task.from_record(record)).to_record() | {"part": record["part"]}])
+        except _KilledError as error:
+            return pack([{"part": record["part"], "message": str(error), "killed": True}])
+        except Exception as error:
+            return pack([told(error) | {"part": record["part"]}])
 
-    def score(self, task: ShardTask) -> ShardResult:
-        """Score what is left of a shard; packs depend on its texts alone.
+    def score(self, task: Task) -> PartReport:
+        """Bring a block to its part, if it is not there yet.
 
         Raises
         ------
         GevalError
-            If the judge could not be loaded, or cannot score these metrics.
+            If the judge could not be loaded, the block cannot be read, or the part not be written.
         """
-        if self._failure is not None:
-            raise self._failure
-        rows: list[PartRow] = []
-        plans: list[PlanRecord] = []
-        for number, (metric, places) in enumerate(zip(self._metrics, task.places, strict=True)):
-            samples = [task.samples[place] for place in places]
-            prepared = [self._judge.prepare(metric, samples)]
-            window = Window(0, 0, samples, (prepared,))
-            store = MemoryStore()
-            worker = Worker(store, None, self._judge, 0, advance=lambda count: None, should_stop=lambda: False)
-            worker.execute(window, [0], prepared)
-            outcomes, origins = store.outcomes(0, 0, 0, len(samples)), store.origins(0, 0, 0, len(samples))
-            totals = store.totals(0, 0)
-            rows += [
-                PartRow(task.shard.rows[place], number, origins[index], outcomes[index])
-                for index, place in enumerate(places)
+        if self._job.version != __version__:
+            raise ConfigurationError(
+                f"a worker runs geval-local {__version__}, the driver {self._job.version}",
+                hint="Install the same version on every machine of the cluster.",
+            )
+        found = is_whole(self._job, task)
+        if found is not None:
+            return found
+        judge, identity = self._ready()
+        with _attempt(self._job, task), tempfile.TemporaryDirectory(prefix="geval-local-") as spool:
+            part = _Part(self._job, self._metrics, Path(spool))
+            for window, tokens, failed in self._windows(task, judge):
+                part.add(window, tokens, failed)
+            content, report = part.finish(task, identity)
+        try:
+            self._job.part(task.part).write(content, mark=self._job.run)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write {self._job.part(task.part)}: {error.strerror or error}",
+                hint="Can every worker write there, and is the disk full? The parts that are there are kept.",
+            ) from error
+        return report
+
+    def _ready(self) -> tuple[Judge, Identity]:
+        """Load the judge, once, and make sure that it is the one that the run began with."""
+        with self._loading:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                if self._judge is None:
+                    self._begin()
+            except GevalError as error:
+                self._failure = error
+                raise
+        assert self._judge is not None
+        return self._judge, self._identity
+
+    def _begin(self) -> None:
+        job = self._job
+        record = JudgeRecord.model_validate(job.judge)
+        self._metrics = [Metric.model_validate(one) for one in job.metrics]
+        judge = self._load(record)
+        if record.batch_tokens is not None:
+            judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
+        estimator = Estimator(**job.estimator)
+        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in self._metrics}
+        self._identity = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
+        meet(record, self._identity)
+        for name, calibration in job.calibrations.items():
+            calibration.check(signatures[name])
+        self._judge = judge
+
+    def _windows(self, task: Task, judge: Judge) -> Iterator[_Scored]:
+        """Score a block window by window."""
+        job = self._job
+        columns = self._columns(task)
+        rows = block_rows(task.file, task.block, columns)
+        samples = samples_of(rows, task.file.place.name, job.fields, dict(task.block.repeated))
+        groups = sharing(self._metrics)
+        count = 0
+        while True:
+            with self._reading:
+                window = list(islice(samples, job.window))
+                if not window:
+                    break
+                prepared = [[judge.prepare(self._metrics[one], window) for one in group] for group in groups]
+            count += len(window)
+            yield self._scored(window, list(zip(groups, prepared, strict=True)), judge)
+        if count != task.block.rows:
+            raise DataError(
+                f"{task.where}: {count} rows were read, and {task.block.rows} were there before",
+                hint="Was the file changed? Put the former content back.",
+            )
+
+    def _scored(
+        self, window: list[Sample], prepared: Sequence[tuple[Sequence[int], list[list[Prepared]]]], judge: Judge
+    ) -> _Scored:
+        job, estimator, store = self._job, Estimator(**self._job.estimator), MemoryStore()
+        worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
+        with self._scoring:
+            for group, entries in prepared:
+                worker.execute(Window(0, 0, window, ()), group, entries)
+        columns: list[list[Score]] = []
+        tokens: list[list[int]] = []
+        failed = 0
+        for number, metric in enumerate(self._metrics):
+            forms = range(len(window) * metric.forms)
+            outcomes, origins = store.outcomes(0, number, 0, len(forms)), store.origins(0, number, 0, len(forms))
+            totals = store.totals(0, number)
+            tokens.append([totals["prompt_tokens"], totals["planned_tokens"]])
+            failed += sum(origins[form] != Origin.INPUT and outcomes[form].error is not None for form in forms)
+            threshold = metric.threshold if job.threshold is None else job.threshold
+            scores = [
+                outcome.score(metric, estimator=estimator, threshold=threshold)
+                for outcome in mean_outcomes(metric, [outcomes[form] for form in forms])
             ]
-            plans.append(PlanRecord(totals["prompt_tokens"], totals["planned_tokens"]))
-        return ShardResult(task.shard, self._identity, rows, plans)
+            calibration = job.calibrations.get(metric.name)
+            columns.append(scores if calibration is None else list(map(calibration.calibrate, scores)))
+        scored = [(sample, [own[row] for own in columns]) for row, sample in enumerate(window)]
+        return _Scored(scored, tokens, failed)
+
+    def _columns(self, task: Task) -> list[str] | None:
+        """Columns that are read of a Parquet file: those that are kept, and those that the metrics read."""
+        kept = self._job.columns
+        if kept is None or not task.file.address.lower().endswith(".parquet"):
+            return None
+        import pyarrow.parquet as pq
+
+        with task.file.place.open() as source:
+            there = tuple(pq.read_schema(source).names)
+        mapped = {path.partition(".")[0] for path in self._job.fields.values()} | set(self._job.fields.values())
+        wanted = tuple(name for metric in self._metrics for name in metric.fields if name not in self._job.fields)
+        free = tuple(name for name in there if name not in self._job.fields.values())
+        group = {(self._job.group_by or "").partition(".")[0]}
+        return [*dict.fromkeys([*kept, "id", *mapped, *group, *resolve(wanted, free).values()])]
 
 
-def pack(content: ShardTask | ShardResult | GevalError) -> pa.Table:
-    """Write a task, or what came of it, as a table of one row: a row is never cut in two on its way."""
+class _Part:
+    """The part of a block in the making."""
+
+    def __init__(self, job: Job, metrics: Sequence[Metric], spool: Path) -> None:
+        from geval_local.io.parquet import ParquetSink
+        from geval_local.io.writer import ResultWriter
+
+        self._job = job
+        self._names = [metric.name for metric in metrics]
+        self._buffer = io.BytesIO()
+        self._sink = ParquetSink(self._buffer, self._names, spool)
+        self._writer = ResultWriter(spool, ExitStack(), self._sink, self._names, SCORES.column)
+        self._documents = Documents(job.group_by)
+        self._tallies = [Tally(name, low_mass=LOW_LABEL_MASS) for name in self._names]
+        self._tokens = [[0, 0] for _ in self._names]
+        self._rows = self._failed = 0
+
+    def add(self, window: Sequence[tuple[Sample, list[Score]]], tokens: list[list[int]], failed: int) -> None:
+        """Take in the rows of a window."""
+        kept = self._job.columns
+        for sample, scores in window:
+            document = self._documents.add(sample.fields) if sample.error is None else None
+            row = f"{sample.origin}:{sample.row}" if self._job.several else sample.row
+            for tally, score in zip(self._tallies, scores, strict=True):
+                tally.add(sample.where, row, score, document)
+            if kept is not None and sample.error is None:
+                fields = {name: value for name, value in sample.fields.items() if name in kept or name == "geval"}
+                sample = Sample(fields, sample.row, sample.origin)
+            self._writer.write(sample, dict(zip(self._names, scores, strict=True)))
+        for own, more in zip(self._tokens, tokens, strict=True):
+            own[:] = [one + two for one, two in zip(own, more, strict=True)]
+        self._rows += len(window)
+        self._failed += failed
+
+    def finish(self, task: Task, identity: Identity) -> tuple[memoryview, PartReport]:
+        """Write the part; give its bytes, and what it says of itself."""
+        report = PartReport(
+            self._rows,
+            [tally.sums() for tally in self._tallies],
+            self._documents.counts,
+            self._tokens,
+            self._failed,
+            {name: str(kind) for name, kind in self._sink.settle().items()},
+        )
+        about = {
+            "run": self._job.run,
+            "version": __version__,
+            "block": task.identity,
+            "signatures": identity.signatures,
+            "report": report.to_record(),
+        }
+        self._sink.about = {PART_KEY: json.dumps(about).encode()}
+        self._sink.finish()
+        self._sink.discard()
+        report.judge = identity
+        return self._buffer.getbuffer(), report
+
+
+# --- what goes over the wire ------------------------------------------------------------------------------------------
+
+
+def pack(records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Write records of plain values as a table with one row each."""
     import pyarrow as pa
 
-    column = pa.array([pickle.dumps(content)], type=pa.large_binary())
-    return pa.table({"version": pa.array([__version__]), "content": column})
+    return pa.table({"record": pa.array([json.dumps(record) for record in records], type=pa.large_string())})
 
 
-def open_result(row: Mapping[str, Any]) -> ShardResult:
-    """Read a result from its row.
-
-    Raises
-    ------
-    GevalError
-        What the worker raised, or that it runs another version of the package.
-    """
-    content = _unpacked(row, "a worker runs", "the driver")
-    if isinstance(content, GevalError):
-        raise content
-    assert isinstance(content, ShardResult)
-    return content
+def unpack(table: pa.Table) -> list[dict[str, Any]]:
+    """Read the records of a table back."""
+    return [json.loads(text) for text in table.column("record").to_pylist()]
 
 
-def _unpacked(row: Mapping[str, Any], other: str, own: str) -> object:
-    """Unpickle what was packed by the same version; that of another one may not even load."""
-    if row["version"] != __version__:
-        raise ConfigurationError(
-            f"{other} geval-local {row['version']}, {own} {__version__}",
-            hint="Install the same version on every machine of the cluster.",
-        )
-    content: object = pickle.loads(row["content"])
-    return content
+def told(error: Exception) -> dict[str, Any]:
+    """Write an error as plain values; one that the package did not raise is a failure of this block alone."""
+    if isinstance(error, GevalError):
+        return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    return {"error": None, "message": f"{type(error).__name__}: {error}".strip()[:500], "hint": None}
+
+
+def error_of(report: Mapping[str, Any]) -> GevalError | None:
+    """Make the error again that a report tells of; None if it tells of none of the package's."""
+    kind = getattr(errors, str(report.get("error")), None)
+    if not (isinstance(kind, type) and issubclass(kind, GevalError)):
+        return None
+    return kind(report["message"], hint=report["hint"])

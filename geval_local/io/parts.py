@@ -1,0 +1,160 @@
+"""Parts: results as a directory of Parquet files, one per block of the input, read in a stream.
+
+A part says of itself, in its footer, whose it is and what is in it. Its name is that of its block, so a block that is
+done twice is one part, and parts sort as the input does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, overload
+
+from geval_local.errors import DataError, OutputError
+from geval_local.io.places import Place
+from geval_local.io.rows import Row, parquet_rows
+
+__all__ = ["PART_KEY", "PartRows", "about_part", "is_part_name", "part_name", "part_names", "part_rows", "remove_parts"]
+
+PART_KEY = b"geval-local part"
+_NAME = re.compile(r"part-\d{6,}-\d{6,}\.parquet")
+
+
+def part_name(file: int, block: int) -> str:
+    """Name the part of a block: by the number of its file in the input, and its own in the file, from 0."""
+    return f"part-{file:06d}-{block:06d}.parquet"
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file may be a part, by its name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def part_names(directory: Place) -> list[str]:
+    """List the files of a directory that may be parts, in order."""
+    names = (entry.place.name for entry in directory.entries() if entry.is_file)
+    # Names grow by a digit where there are more than a million files or blocks.
+    return sorted(filter(is_part_name, names), key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+
+
+def about_part(place: Place) -> dict[str, Any] | None:
+    """Read what a part says of itself; None if there is no file of that name.
+
+    Raises
+    ------
+    OutputError
+        If the file is damaged, or no part.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with place.open() as file:
+            metadata = pq.read_metadata(file).metadata or {}
+        about = json.loads(metadata[PART_KEY])
+        if not isinstance(about, dict):
+            raise TypeError("no object")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise OutputError(
+            f"{place} is damaged, cut off, or no part of a run "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})",
+            hint="Delete it and resume; its rows are scored again. A file of your own belongs elsewhere.",
+        ) from error
+    return about
+
+
+def part_rows(place: Place, before: int = 0) -> Iterator[Row]:
+    """Read the rows of a part, numbered on from `before`.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with place.open() as source, pq.ParquetFile(source) as file:
+            for raw in parquet_rows(file, place):
+                if raw.error is not None:
+                    raise DataError(f"{place}, row {raw.number}: {raw.error}")
+                row = Row(raw.fields)
+                row.number = before + raw.number
+                yield row
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {place}: {error}", hint="Resume the run: what is damaged is told.") from error
+
+
+class PartRows(Sequence[Row]):
+    """The rows of a directory of parts, read part by part as they are asked for; memory holds one part.
+
+    Parameters
+    ----------
+    directory : Place or Path
+        The directory of a finished run.
+
+    Raises
+    ------
+    DataError
+        If it holds no part.
+    """
+
+    def __init__(self, directory: Place | Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.directory = directory if isinstance(directory, Place) else Place(str(directory))
+        self._places = [self.directory.child(name) for name in part_names(self.directory)]
+        if not self._places:
+            raise DataError(f"{directory} holds no parts", hint="Name the directory that `geval-local score` made.")
+        self._starts = [0]
+        for place in self._places:
+            with place.open() as file:
+                self._starts.append(self._starts[-1] + pq.read_metadata(file).num_rows)
+        self._held: tuple[int, list[Row]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[Row]:
+        for place, before in zip(self._places, self._starts, strict=False):
+            yield from part_rows(place, before)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        index = index + len(self) if index < 0 else index
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        part = bisect_right(self._starts, index) - 1
+        number, rows = self._held
+        if number != part:
+            rows = list(part_rows(self._places[part], self._starts[part]))
+            self._held = (part, rows)
+        return rows[index - self._starts[part]]
+
+
+def remove_parts(directory: Place, run: str, keep: Collection[str] = ()) -> None:
+    """Remove the parts of a run but for those named, and what was left half-written of them; other files stay."""
+    for entry in directory.entries():
+        name = entry.place.name
+        if not entry.is_file or name in keep or (entry.place.local or Path()).is_symlink():
+            continue
+        if name.startswith(".") and name.endswith(f".{run}.tmp"):
+            entry.place.delete()
+        elif is_part_name(name):
+            with suppress(OutputError, OSError):
+                if (about_part(entry.place) or {}).get("run") == run:
+                    entry.place.delete()

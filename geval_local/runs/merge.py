@@ -1,0 +1,97 @@
+"""The parts of a distributed run as one file, row by row, in the order of the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.files import check_replaceable
+from geval_local.io.parts import PartRows
+from geval_local.io.places import Place
+from geval_local.io.result_manifest import (
+    PARTS_MANIFEST,
+    check_description,
+    file_sha256,
+    is_own_result,
+    parse_manifest,
+    write_manifest,
+)
+from geval_local.io.results import read_score
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.runs.target import find_manifest
+
+__all__ = ["merge_parts"]
+
+
+def merge_parts(
+    run: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    csv_safe: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write the rows of a finished distributed run into one file, with its manifest beside it.
+
+    Parameters
+    ----------
+    run : path or str
+        The directory of the run, by path or address.
+    output : path
+        A .jsonl, .csv or .parquet file.
+    columns, csv_safe
+        See `geval_local.io.writer.ResultWriter.open`.
+    overwrite : bool
+        Leave to replace a file that is no result of this tool.
+
+    Returns
+    -------
+    int
+        How many rows there are.
+
+    Raises
+    ------
+    ConfigurationError
+        If the run is not distributed, or not finished.
+    OutputError
+        If the file cannot be written.
+    """
+    address, target = os.fspath(run), Path(output)
+    manifest = find_manifest(address)
+    if manifest.settings.distributed is None:
+        raise ConfigurationError(
+            f"{address} is no distributed run: it has its results in one file already",
+            hint="Other formats: `geval-local score` with --format.",
+        )
+    if manifest.ended is None:
+        raise ConfigurationError(
+            f"the run in {address} is not finished", hint=f"Finish it: geval-local resume {shlex.quote(address)}"
+        )
+    ResultWriter.check(target)
+    check_description(target)
+    check_replaceable(target, is_own=target.exists() and is_own_result(target), overwrite=overwrite)
+    directory = Place(address)
+    place = directory.child(PARTS_MANIFEST)
+    description = parse_manifest(json.loads(place.read()), place)
+    names, count = list(manifest.results), 0
+    with ResultWriter.open(target, names, columns=columns, csv_safe=csv_safe) as writer:
+        for row in PartRows(directory):
+            figures = dict(row.get("geval") or {})
+            scores = {name: read_score(name, figures.pop(name, None), f"{address}, row {row.number}") for name in names}
+            fields = {name: value for name, value in row.items() if name != "geval"}
+            earlier = {name: own for name, own in figures.items() if own is not None}
+            writer.write(Sample(fields | ({"geval": earlier} if earlier else {}), row.number), scores)
+            count += 1
+        if count != manifest.input.rows:
+            raise OutputError(
+                f"the parts in {address} hold {count} rows, and the run had {manifest.input.rows}",
+                hint=f"Score what is missing: geval-local resume {shlex.quote(address)}",
+            )
+    write_manifest(target, replace(description, results_sha256=file_sha256(target)))
+    return count
