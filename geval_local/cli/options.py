@@ -268,6 +268,15 @@ Address = Annotated[
         rich_help_panel=_SPREADING,
     ),
 ]
+GatherBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD",
+        help="Bring the rows of one FIELD into one block first, so that they share their text: for inputs whose "
+        "candidates lie far apart. The results come in this order.",
+        rich_help_panel=_SPREADING,
+    ),
+]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(

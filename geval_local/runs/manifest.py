@@ -83,7 +83,7 @@ def _checked_own_name(name: str) -> str:
 
 STEPS_NAME = "steps"
 #: What a run on one machine applies to stored outcomes, and what parts hold applied.
-_FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by"]
+_FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by", "gather_by"]
 _Definition = Annotated[dict[str, Any], AfterValidator(_checked_definition)]
 _Estimator = Annotated[dict[str, Any], AfterValidator(_checked_estimator)]
 _Name = Annotated[str, AfterValidator(_checked_name)]
@@ -178,6 +178,8 @@ class Settings(Record):
         Which pairs of rows are judged, where the metrics compare two texts; the run's rows are these pairs.
     inputs : list of str
         Files, directories and patterns of a distributed run, as given.
+    gather_by : str or None
+        Field whose rows a distributed run brings into one block before it scores.
     """
 
     window: _Positive
@@ -201,6 +203,7 @@ class Settings(Record):
     questions: QuestionSettings | None = None
     pairs: PairPlan | None = None
     inputs: list[str] = Field(default_factory=list)
+    gather_by: str | None = None
 
     @property
     def stem(self) -> str:

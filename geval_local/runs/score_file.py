@@ -63,6 +63,7 @@ def score_file(
     distributed: Literal["ray"] | None = None,
     workers: int | None = None,
     address: str | None = None,
+    gather_by: str | None = None,
     metric_names: Sequence[str] = (),
     group_by: str | None = None,
     pairs: PairPlan | None = None,
@@ -112,6 +113,8 @@ def score_file(
         File of a calibration -> its metric, and the map.
     distributed : {"ray"}, optional
         Distribute the run over a Ray cluster with `workers` workers, at `address`.
+    gather_by : str, optional
+        Field whose rows a distributed run brings into one block first, so that they share their text.
     metric_names : sequence of str
         The user's names of the metrics, for the record; taken from `metrics` when absent.
     group_by : str, optional
@@ -159,6 +162,7 @@ def score_file(
         distributed=distributed,
         workers=workers,
         address=address,
+        gather_by=gather_by,
         fields=dict(fields or {}),
         columns=None if columns is None else list(columns),
         csv_safe=csv_safe,
@@ -178,6 +182,8 @@ def score_file(
         return complete_parts(
             target, wanted, maps, events or RunEvents(), retry_errors=retry_errors, overwrite=overwrite, rows=window
         )
+    if gather_by is not None:
+        raise ConfigurationError("gathering is for distributed runs", hint="Add distributed='ray', or leave it out.")
     if len(given) != 1:
         raise ConfigurationError(
             f"one file at a time is scored on one machine, not {len(given)}",

@@ -108,6 +108,25 @@ def test_two_workers_score_as_one_process_does(cluster, files, tmp_path):
     assert signatures[0] == signatures[1]
 
 
+@pytest.mark.slow
+def test_workers_gather_the_rows_of_a_document(cluster, files, tmp_path):
+    for number, file in enumerate(files):
+        rows = [row | {"doc_id": f"d{(row['id'] + number) % 5}"} for row in read(file)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    run = carry_out(tmp_path / "run", [tmp_path / "in"], rows=6, gather_by="doc_id")
+    found = rows_of(tmp_path / "run")
+    assert sorted(row["id"] for row in found) == list(range(ROWS))
+    by_part = [{row["doc_id"] for row in read_part(part)} for part in (tmp_path / "run").glob("part-*.parquet")]
+    assert sum(map(len, by_part)) == 5
+    assert run.totals.rows == ROWS
+
+
+def read_part(path: Path) -> list[dict]:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path).to_pylist()
+
+
 def begin(here: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "GEVAL_LOCAL_HOME": str(here / "home")}
     command = [sys.executable, "-m", "geval_local", *arguments]

@@ -7,17 +7,20 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from run_kit import METRICS
 
 from geval_local.errors import GevalError
-from geval_local.io.blocks import survey
+from geval_local.io.blocks import Survey, survey
 from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, Settings, definition
 from geval_local.runs.ray import driver
 from geval_local.runs.ray.driver import PartsRun, wanted_parts
+from geval_local.runs.ray.gather import rows_of_block, write_bucket
 from geval_local.runs.ray.worker import BlockScorer, error_of, pack, unpack
 from geval_local.testing import MockEngine, MockJudge
 
@@ -37,9 +40,11 @@ class Workers:
         self.surveyed: list[str] = []
         self.deadly: set[str] = set()
         self.connections = 0
+        self.gathered = 0
         patch.setattr(driver, "connected", self._connected)
         patch.setattr(driver, "score_blocks", self._score)
         patch.setattr(driver, "survey_files", self._survey)
+        patch.setattr(driver, "gather_blocks", self._gather)
         patch.setattr(driver, "steps_by_worker", lambda load, record, metrics, workers, on_steps: metrics)
 
     def _connected(self, address, workers):
@@ -50,6 +55,15 @@ class Workers:
         for file in reversed(files):
             self.surveyed.append(file.place.name)
             yield survey(file, cut)
+
+    def _gather(self, tasks, job, field, buckets):
+        self.gathered += 1
+        records = [task.to_record() | {"number": number} for number, task in enumerate(tasks)]
+        tables = [rows_of_block(pack([record]), job, field, buckets) for record in reversed(records)]
+        rows = pa.concat_tables(tables)
+        for bucket in sorted(set(rows.column("bucket").to_pylist()), reverse=True):
+            (record,) = unpack(write_bucket(rows.filter(pc.field("bucket") == bucket), job))
+            yield Survey.from_record(json.loads(json.dumps(record)))
 
     def _score(self, tasks, load, job, workers, *, alone=False):
         given = [BlockScorer(load, job) for _ in range(workers or 1)]

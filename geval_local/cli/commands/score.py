@@ -90,6 +90,7 @@ def score(
     distributed: options.Distributed = None,
     workers: options.Workers = None,
     address: options.Address = None,
+    gather_by: options.GatherBy = None,
     *,
     loading: Loading,
 ) -> None:
@@ -105,7 +106,7 @@ def score(
 
     gates = read_gates(fail_under, max_unscored)
     estimated = Estimator.parse(estimator, n=n, seed=seed)
-    _check_spread(distributed, workers, address)
+    _check_spread(distributed, workers, address, gather_by)
     chosen = [options.with_looks(one, looks) for one in _metrics(metric or [], prompt_file, scale, no_steps)]
     for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
@@ -157,6 +158,7 @@ def score(
                 distributed=distributed,
                 workers=workers,
                 address=address,
+                gather_by=gather_by,
                 metric_names=metric or (),
                 group_by=group_by,
                 events=events,
@@ -167,8 +169,8 @@ def score(
         follow(run, Path(given[0]).name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
 
 
-def _check_spread(distributed: str | None, workers: int | None, address: str | None) -> None:
-    for name, value in (("--workers", workers), ("--address", address)):
+def _check_spread(distributed: str | None, workers: int | None, address: str | None, gather_by: str | None) -> None:
+    for name, value in (("--workers", workers), ("--address", address), ("--gather-by", gather_by)):
         if distributed is None and value is not None:
             raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
 

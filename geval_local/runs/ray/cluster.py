@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from geval_local.judge import Judge
 
-__all__ = ["WorkerShare", "cluster_share", "score_blocks", "share_out", "survey_files"]
+__all__ = [
+    "WorkerShare",
+    "cluster_share",
+    "plain_failures",
+    "quietly",
+    "score_blocks",
+    "share_out",
+    "survey_files",
+]
 
 _GONE = (
     "A worker that is killed is often one that ran out of memory: fewer --workers, or smaller --batch-tokens, may "
@@ -113,7 +121,7 @@ def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, Non
     """
     import ray
 
-    with _quietly(), _told_failures("the survey of the input"):
+    with quietly(), plain_failures("the survey of the input"):
         records = [{"address": file.address, "bytes": file.bytes, "changed": file.changed} for file in files]
         found = ray.data.from_arrow_refs([ray.put(pack([record])) for record in records]).map_batches(
             partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow"
@@ -169,7 +177,7 @@ def score_blocks(
 
     record = JudgeRecord.model_validate(job.judge)
     share = cluster_share(workers, record)
-    with _quietly(), _told_failures(f"the workers of {record.name}"):
+    with quietly(), plain_failures(f"the workers of {record.name}"):
         references = [ray.put(pack([task.to_record()])) for task in tasks]
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
@@ -195,7 +203,7 @@ def _records(data: Any) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Leave Ray Data's bars and words out for a while."""
     from ray.data import DataContext
 
@@ -213,7 +221,8 @@ def _quietly() -> Iterator[None]:
 
 
 @contextmanager
-def _told_failures(what: str) -> Iterator[None]:
+def plain_failures(what: str) -> Iterator[None]:
+    """Turn errors of Ray into a `JudgeError` that names what failed."""
     import ray
 
     try:

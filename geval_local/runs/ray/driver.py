@@ -34,6 +34,7 @@ from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.files import InputFile
 from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, now
 from geval_local.runs.ray.cluster import cluster_share, score_blocks, survey_files
+from geval_local.runs.ray.gather import gather_blocks
 from geval_local.runs.ray.own_cluster import connected
 from geval_local.runs.ray.parts_directory import PartsDirectory
 from geval_local.runs.ray.steps import steps_by_worker
@@ -106,23 +107,31 @@ def wanted_parts(
     if not rows:
         raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
     check_rows(rows, metrics, first.address, settings.fields)
-    group = settings.group_by
-    if group not in (None, EVERY_ROW) and not any(lookup(row.fields, str(group)) is not None for row in rows):
-        raise DataError(
-            f"{first.address}: the field {group!r} to group by is missing",
-            hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
-        )
+    for group, what in ((settings.group_by, "group"), (settings.gather_by, "gather")):
+        given_field = group is not None and (group != EVERY_ROW or what == "gather")
+        if given_field and not any(lookup(row.fields, str(group)) is not None for row in rows):
+            raise DataError(
+                f"{first.address}: the field {group!r} to {what} by is missing",
+                hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
+            )
     columns = [name for name in settings.columns or () if name not in FIGURES]
     check_chosen(columns, rows, [metric.name for metric in metrics])
     keeps_all = settings.columns is None or holds_all_input(settings.columns)
-    named = settings.model_copy(update={"inputs": inputs, "columns": None if keeps_all else columns})
+    named = settings.model_copy(
+        update={
+            "inputs": inputs,
+            "columns": None if keeps_all else columns,
+            "group_by": settings.group_by or settings.gather_by,
+        }
+    )
     return Manifest.new(input_of(inputs, files), named, list(judges))
 
 
 class Totals:
     """What came of the parts so far: sums, whose size does not depend on the rows."""
 
-    def __init__(self, metrics: Sequence[str], group_by: str | None) -> None:
+    def __init__(self, metrics: Sequence[str], group_by: str | None, gather_by: str | None = None) -> None:
+        self.gather_by = gather_by
         self.rows = 0
         self.sums = [Sums(metric) for metric in metrics]
         self.tokens = [[0, 0] for _ in metrics]
@@ -147,9 +156,13 @@ class Totals:
     def summaries(self) -> list[Summary]:
         """Sum them up, per metric."""
         documents = self.documents
-        told = documents.told
-        if documents.field is not None:
-            told += "; of a document that two blocks share, each has its own part"
+        told, pieces, count = documents.told, documents.distinct, documents.documents
+        if documents.field is not None and documents.field != self.gather_by and pieces > count:
+            told += (
+                f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
+                f"and its shared text is computed again (--gather-by {documents.field} would bring {pieces - count} "
+                "of them together)"
+            )
         return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
 
 
@@ -189,7 +202,9 @@ class PartsRun:
         self.events = events
         self.cut_rows = cut_rows
         self.metrics = [Metric.model_validate(one) for one in wanted.settings.metrics]
-        self.totals = Totals([metric.name for metric in self.metrics], wanted.settings.group_by)
+        self.totals = Totals(
+            [metric.name for metric in self.metrics], wanted.settings.group_by, wanted.settings.gather_by
+        )
         self.seconds = 0.0
         self._several = False
         self._cluster = ExitStack()
@@ -208,6 +223,8 @@ class PartsRun:
         with self.directory.held(), self._cluster:
             try:
                 surveys = self._open(overwrite=overwrite)
+                if self.manifest.settings.gather_by is not None:
+                    surveys = self._gathered(surveys, retry_errors=retry_errors)
                 self._score(surveys, retry_errors=retry_errors)
                 self._finish(surveys)
             except BaseException as error:
@@ -314,12 +331,45 @@ class PartsRun:
         return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * workers))))
 
     def tasks(self, surveys: Sequence[Survey], *, again: bool = False) -> list[Task]:
-        """List the blocks with their parts, in the order of the input."""
+        """List the blocks with their parts, in order."""
+        if self.manifest.settings.gather_by is not None and all(self._is_bucket(one) for one in surveys):
+            return [Task(one.file.place.name, one.file, block, again) for one in surveys for block in one.blocks]
         return [
             Task(part_name(number, place), one.file, block, again)
             for number, one in enumerate(surveys)
             for place, block in enumerate(one.blocks)
         ]
+
+    def _gathered(self, surveys: Sequence[Survey], *, retry_errors: bool) -> list[Survey]:
+        """Bring the rows of a document into one block, unless that is done already; list these blocks."""
+        settings, directory = self.manifest.settings, self.directory
+        there, known = set(part_names(directory.place)), directory.gathered(self.manifest)
+        if known and all(
+            (task.part in there and not retry_errors) or task.file.place.entry() is not None
+            for task in self.tasks(known)
+        ):
+            return known
+        self._connect()
+        self.events.on_load(None)
+        directory.make_buckets()
+        tasks = self.tasks(surveys)
+        job = replace(self._job(self.manifest.judges[0], self.metrics), output=directory.buckets.address)
+        assert settings.gather_by is not None
+        found = []
+        with closing(gather_blocks(tasks, job, settings.gather_by, len(tasks))) as buckets:
+            for one in buckets:
+                found.append(one)
+                self._stop_if_asked()
+        found.sort(key=lambda one: one.file.place.name)
+        if _rows(found) != _rows(surveys):
+            raise OutputError(
+                f"gathering kept {_rows(found)} of {_rows(surveys)} rows", hint="This is a defect: please report it."
+            )
+        directory.write_gathered(found, self.manifest)
+        return found
+
+    def _is_bucket(self, survey: Survey) -> bool:
+        return survey.file.address.startswith(self.directory.buckets.address)
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
@@ -377,6 +427,7 @@ class PartsRun:
             columns=settings.columns,
             window=settings.window,
             group_by=settings.group_by,
+            gathered=settings.gather_by is not None,
             several=self._several,
             calibrations=self.calibrations,
         )
@@ -498,8 +549,9 @@ class PartsRun:
             record.name, file.name, file.sha256, totals.rows, earlier | scored, fields=manifest.settings.fields
         )
         self.directory.write(PARTS_MANIFEST, manifest_text(description).encode(), manifest)
-        # What workers that were killed have left half-written.
+        # What workers that were killed have left half-written, and the buckets, which every part now holds.
         remove_parts(self.directory.place, manifest.run, set(part_names(self.directory.place)))
+        self.directory.remove_buckets(manifest.run)
 
     def _earlier(self) -> dict[str, ScoredMetric]:
         """Read what an input that was scored before says of its scores, which parts keep."""

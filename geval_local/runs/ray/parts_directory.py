@@ -21,10 +21,13 @@ from geval_local.runs.directory import clean_directory, look_at, make, remove_ru
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, Manifest, manifest_text, parse_manifest
 from geval_local.runs.own_files import hold
 
-__all__ = ["BLOCKS_NAME", "PartsDirectory"]
+__all__ = ["BLOCKS_NAME", "BUCKETS_NAME", "PartsDirectory"]
 
 #: The files and blocks of the input. Readers of data sets pass over names that begin so.
 BLOCKS_NAME = "_blocks.jsonl"
+#: Gathered rows until they are scored, and the list of these files.
+BUCKETS_NAME = "_gathered"
+_GATHERED_LIST = "_gathered.jsonl"
 _ROOM = "Make room there, or choose a place that you may write to; the parts that are there are kept."
 
 
@@ -147,6 +150,50 @@ class PartsDirectory:
             )
         return [Survey.from_record(orjson.loads(line)) for line in content.splitlines()]
 
+    @property
+    def buckets(self) -> Place:
+        """Where gathered rows wait to be scored."""
+        return self.place.child(BUCKETS_NAME)
+
+    def make_buckets(self) -> None:
+        """Make the directory of gathered rows, where directories exist.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be made.
+        """
+        local = self.buckets.local
+        try:
+            if local is not None:
+                local.mkdir(mode=0o700, exist_ok=True)
+                return
+            with suppress(NotImplementedError):  # object stores have no directories
+                self.place.system.create_dir(self.buckets.path)
+        except OSError as error:
+            raise OutputError(f"cannot make {self.buckets}: {error.strerror or error}", hint=_ROOM) from error
+
+    def write_gathered(self, surveys: Sequence[Survey], manifest: Manifest) -> None:
+        """Write down the files of gathered rows, and of which input they are."""
+        lines = [{"input": manifest.input.sha256}, *(survey.to_record() for survey in surveys)]
+        self.write(_GATHERED_LIST, b"".join(orjson.dumps(line) + b"\n" for line in lines), manifest)
+
+    def gathered(self, manifest: Manifest) -> list[Survey]:
+        """Read the files of gathered rows; none if those of this input have not been written."""
+        place = self.place.child(_GATHERED_LIST)
+        content = b"" if place.entry() is None else place.read()
+        if _sha256(content) not in manifest.made.get(_GATHERED_LIST, []):
+            return []
+        head, *lines = map(orjson.loads, content.splitlines())
+        return [Survey.from_record(line) for line in lines] if head["input"] == manifest.input.sha256 else []
+
+    def remove_buckets(self, run: str) -> None:
+        """Remove the gathered rows of a run."""
+        remove_parts(self.buckets, run)
+        with suppress(OSError):
+            if not self.buckets.entries():
+                self.place.system.delete_dir(self.buckets.path)
+
     def is_empty(self) -> bool:
         """Whether no part is there."""
         return not part_names(self.place)
@@ -155,11 +202,13 @@ class PartsDirectory:
         """Remove a run: what it made, and nothing else."""
         local = self.place.local
         if local is not None:
+            self.remove_buckets(manifest.run)
             remove_run(local, manifest)
             return
         judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in manifest.judges]
         self.save(manifest.model_copy(update={"judges": judges}))  # it has not begun, should this process die now
         remove_parts(self.place, manifest.run)
+        self.remove_buckets(manifest.run)
         for name, digests in manifest.made.items():
             place = self.place.child(name)
             if place.entry() is not None and _sha256(place.read()) in digests:

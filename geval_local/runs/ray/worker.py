@@ -44,7 +44,20 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.tokens.requests import Prepared
 
-__all__ = ["ATTEMPTS", "BlockScorer", "Job", "PartReport", "Task", "error_of", "is_whole", "pack", "told", "unpack"]
+__all__ = [
+    "ATTEMPTS",
+    "BlockScorer",
+    "Job",
+    "PartReport",
+    "Task",
+    "error_of",
+    "gathered_samples",
+    "is_whole",
+    "pack",
+    "samples_of_block",
+    "told",
+    "unpack",
+]
 
 
 #: A worker may die for reasons of its own; a block that loses so many is the reason, or is beside it.
@@ -120,6 +133,8 @@ class Job:
         Rows that are planned together.
     group_by : str or None
         See `Documents`.
+    gathered : bool
+        Whether blocks are buckets of gathered rows, see `geval_local.runs.ray.gather`.
     several : bool
         Whether the input has several files, so that rows are named with theirs.
     calibrations : dict of str to Calibrator
@@ -140,6 +155,7 @@ class Job:
     columns: list[str] | None = None
     window: int = 4096
     group_by: str | None = None
+    gathered: bool = False
     several: bool = False
     calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
     alone: bool = False
@@ -199,7 +215,7 @@ class PartReport:
         return cls(
             int(record["rows"]),
             [Sums.from_record(one) for one in record["sums"]],
-            DocumentCounts(**record["documents"]),
+            DocumentCounts(**{**record["documents"], "smallest": tuple(record["documents"]["smallest"])}),
             [[int(count) for count in pair] for pair in record["tokens"]],
             int(record["failed"]),
             dict(record["columns"]),
@@ -369,9 +385,7 @@ class BlockScorer:
     def _windows(self, task: Task, judge: Judge) -> Iterator[_Scored]:
         """Score a block window by window."""
         job = self._job
-        columns = self._columns(task)
-        rows = block_rows(task.file, task.block, columns)
-        samples = samples_of(rows, task.file.place.name, job.fields, dict(task.block.repeated))
+        samples = gathered_samples(task.file, job.fields) if job.gathered else samples_of_block(task, job)
         groups = sharing(self._metrics)
         count = 0
         while True:
@@ -415,20 +429,50 @@ class BlockScorer:
         scored = [(sample, [own[row] for own in columns]) for row, sample in enumerate(window)]
         return _Scored(scored, tokens, failed)
 
-    def _columns(self, task: Task) -> list[str] | None:
-        """Columns that are read of a Parquet file: those that are kept, and those that the metrics read."""
-        kept = self._job.columns
-        if kept is None or not task.file.address.lower().endswith(".parquet"):
-            return None
-        import pyarrow.parquet as pq
 
-        with task.file.place.open() as source:
-            there = tuple(pq.read_schema(source).names)
-        mapped = {path.partition(".")[0] for path in self._job.fields.values()} | set(self._job.fields.values())
-        wanted = tuple(name for metric in self._metrics for name in metric.fields if name not in self._job.fields)
-        free = tuple(name for name in there if name not in self._job.fields.values())
-        group = {(self._job.group_by or "").partition(".")[0]}
-        return [*dict.fromkeys([*kept, "id", *mapped, *group, *resolve(wanted, free).values()])]
+def samples_of_block(task: Task, job: Job) -> Iterator[Sample]:
+    """Read the rows of a block of the input."""
+    rows = block_rows(task.file, task.block, _columns(task, job))
+    return samples_of(rows, task.file.place.name, job.fields, dict(task.block.repeated))
+
+
+def gathered_samples(file: SourceFile, mapping: Mapping[str, str]) -> Iterator[Sample]:
+    """Read the rows of a bucket as `geval_local.runs.ray.gather.write_bucket` wrote them.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.place.open() as source, pq.ParquetFile(source) as table:
+            for batch in table.iter_batches(columns=["row"]):
+                for value in batch.column(0):
+                    origin, row, error, fields = json.loads(value.as_py())
+                    yield Sample(fields, row, origin, error, mapping)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"cannot read {file.address}: {error}", hint="Resume the run: it gathers the rows again."
+        ) from error
+
+
+def _columns(task: Task, job: Job) -> list[str] | None:
+    """Choose the columns to read of a Parquet file: those that are kept, and those that the run needs."""
+    if job.columns is None or not task.file.address.lower().endswith(".parquet"):
+        return None
+    import pyarrow.parquet as pq
+
+    with task.file.place.open() as source:
+        there = tuple(pq.read_schema(source).names)
+    mapped = {path.partition(".")[0] for path in job.fields.values()} | set(job.fields.values())
+    needed = {name for metric in job.metrics for name in Metric.model_validate(metric).fields}
+    wanted = tuple(name for name in needed if name not in job.fields)
+    free = tuple(name for name in there if name not in job.fields.values())
+    group = {(job.group_by or "").partition(".")[0]}
+    return [*dict.fromkeys([*job.columns, "id", *mapped, *group, *resolve(wanted, free).values()])]
 
 
 class _Part:
