@@ -172,6 +172,11 @@ def score_file(
     )
     maps = dict(calibrations.values()) if calibrations else {}
     if distributed is not None:
+        if pairs is not None:
+            raise ConfigurationError(
+                "pairs are judged on one machine: the two rows of a pair may lie in different blocks",
+                hint="Leave --distributed out.",
+            )
         target = find_parts_target(output, formats)
         if loaded:
             raise ConfigurationError(
