@@ -1,8 +1,8 @@
-"""Blocks: an input of many files, cut into stretches that one worker reads, scores and writes.
+"""Blocks: an input of many files, cut into blocks of rows that one worker reads, scores and writes.
 
-A file is surveyed once, by a worker: its content is hashed, its rows are counted, ids that are there twice are found,
-and it is cut. From then on a block is read by itself: lines by their bytes, Parquet by its row groups; what cannot be
-entered in the middle (CSV, JSON, compressed files) from its beginning, which bounds the number of its blocks.
+A worker surveys each file once: it hashes the content, counts the rows, finds repeated ids, and cuts the file. Blocks
+are then read independently: JSONL by byte ranges, Parquet by row groups. CSV, JSON and compressed files can be read
+only from their beginning, which bounds the number of their blocks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from geval_local.io.samples import id_hash
 
 __all__ = ["Block", "Cut", "SourceFile", "Survey", "block_rows", "find_files", "first_rows", "survey"]
 
-#: A file that has to be read from its beginning, and a row group, are read at most so many times.
+#: Most blocks of a file that is read from its beginning, or of one row group: it is read as many times.
 MOST_PIECES = 16
-#: Repeated ids of one file that are told row by row; more are the file's fault as a whole.
+#: Most repeated ids of a file that are reported row by row; more reject the file.
 MOST_REPEATED = 10_000
-#: What a directory holds beside its parts, if it is one that this tool wrote.
+#: Files beside the parts in a directory that this tool wrote.
 _NO_INPUT = (".meta.json", "manifest.json")
 _HEAD_BYTES = 4096
 _BLOCK = 1 << 20
@@ -46,9 +46,9 @@ class SourceFile:
     address : str
         Its path or address.
     bytes, changed : int
-        Size, and time of the last change in nanoseconds: they tell at no cost that it was written to.
+        Size, and time of the last change in nanoseconds: a cheap check for changes.
     sha256 : str
-        Hash of its content; empty until it has been surveyed.
+        Hash of its content; empty before the survey.
     """
 
     address: str
@@ -64,7 +64,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Cut:
-    """How large a block may be: so many rows, or so many bytes of them, whichever comes first."""
+    """Largest size of a block: rows or bytes, whichever is reached first."""
 
     rows: int
     bytes: int
@@ -77,13 +77,13 @@ class Block:
     Attributes
     ----------
     first, rows : int
-        How many rows of the file are before it, and how many are in it.
+        Number of rows of the file before the block, and in it.
     line : int
-        Number of its first row, as messages have it: the line for JSONL, else the row, from 1.
+        Number of its first row in messages: the line for JSONL, else the row, from 1.
     start, stop : int
-        Its bytes, where it is read by them; else 0.
+        Its byte range if it is read by bytes, else 0.
     repeated : tuple of (int, int)
-        Numbers of its rows whose id an earlier row of the file has, with the number of that row.
+        Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
     """
 
     first: int
@@ -96,40 +96,40 @@ class Block:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look through a file has found.
+    """Result of surveying a file.
 
     Attributes
     ----------
     file : SourceFile
-        With its hash.
+        The file, with its hash.
     blocks : list of Block
-        In order.
+        Its blocks, in order.
     """
 
     file: SourceFile
     blocks: list[Block] = field(default_factory=list)
 
     def to_record(self) -> dict[str, Any]:
-        """Write it as plain values."""
+        """Return plain values."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Survey:
-        """Read it back."""
+        """Restore it from plain values."""
         blocks = [Block(**{**one, "repeated": tuple(map(tuple, one["repeated"]))}) for one in record["blocks"]]
         return cls(SourceFile(**record["file"]), blocks)
 
 
 def find_files(given: Sequence[str]) -> list[SourceFile]:
-    """List the files of an input: files, directories and patterns, each in the order of its paths.
+    """List the files of an input, which may be given as files, directories and patterns; sorted within each.
 
-    Of a directory the files with a known extension are taken, at any depth; not those whose name, or a directory's,
-    begins with ``.`` or ``_``.
+    From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
+    directory above them, begins with ``.`` or ``_``.
 
     Raises
     ------
     DataError
-        If there is no such file, a directory or a pattern holds none, or a file is named twice.
+        If a file does not exist, a directory or a pattern has no files, or a file is listed twice.
     """
     found: list[Entry] = []
     for one in given:
@@ -185,12 +185,12 @@ def _is_input(path: str) -> bool:
 
 
 def survey(file: SourceFile, cut: Cut) -> Survey:
-    """Look through a file: hash it, count its rows, find ids that are there twice, and cut it.
+    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks.
 
     Raises
     ------
     DataError
-        If it cannot be read, holds no rows, or repeats more ids than can be told.
+        If it cannot be read, has no rows, or repeats more than `MOST_REPEATED` ids.
     """
     with _readable(file.address):
         _check_unchanged(file)
@@ -205,7 +205,7 @@ def survey(file: SourceFile, cut: Cut) -> Survey:
 
 
 class _Ids:
-    """The ids of a file, 16 bytes a row."""
+    """Ids of a file, 16 bytes per row."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -219,7 +219,7 @@ class _Ids:
             self._numbers.append(number)
 
     def repeated(self) -> list[tuple[int, int]]:
-        """Numbers of rows whose id an earlier row has, with that row's number; ascending."""
+        """Return rows with a repeated id, each with the first row that has it; ascending."""
         hashes, numbers = np.frombuffer(self._hashes, np.uint64), np.frombuffer(self._numbers, np.int64)
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         again = np.flatnonzero(first[inverse.reshape(-1)] != np.arange(len(hashes)))
@@ -248,7 +248,7 @@ def _with_repeated(blocks: Iterable[Block], repeated: list[tuple[int, int]]) -> 
 
 
 def _kind(file: SourceFile) -> str:
-    """How a file can be entered: by lines, by row groups, or from its beginning only."""
+    """Determine how blocks are read: by lines, by row groups, or from the beginning of the file."""
     place = file.place
     suffix = format_of(place.name)
     if suffix == ".parquet":
@@ -285,14 +285,14 @@ def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Bloc
 
 
 def _is_blank(raw: bytes) -> bool:
-    # Text knows more white space than bytes do.
+    # Text has more white-space characters than bytes.
     return not raw.strip() or (len(raw) < 64 and not raw.decode("utf-8-sig", "surrogateescape").strip())
 
 
 def _id_of_line(raw: bytes, number: int) -> Any:
     try:
         value = orjson.loads(raw)
-    except ValueError:  # what it refuses may be JSON to Python: NaN, half surrogate pairs
+    except ValueError:  # Python accepts more: NaN, lone surrogates
         row = next(line_rows([raw.decode("utf-8-sig", "surrogateescape")], number), None)
         value = None if row is None else row.fields
     return value.get("id") if isinstance(value, dict) else None
@@ -339,12 +339,12 @@ def _survey_stream(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Blo
 
 
 def _rows_in(cut: Cut, rows: int, size: int) -> int:
-    """How many rows of a mean size a block has."""
+    """Return the number of rows per block, assuming rows of equal size."""
     return max(1, min(cut.rows, cut.bytes * rows // max(size, 1)))
 
 
 def _pieces(rows: int, most: int) -> list[int]:
-    """Divide rows that are read from their beginning each time."""
+    """Divide rows into pieces of equal size, at most `MOST_PIECES`."""
     if not rows:
         return []
     count = min(MOST_PIECES, -(-rows // most))
@@ -368,16 +368,16 @@ def block_rows(file: SourceFile, block: Block, columns: Sequence[str] | None = N
     Parameters
     ----------
     file : SourceFile
-        As it was surveyed.
+        The surveyed file.
     block : Block
-        Which of its rows.
+        The block.
     columns : sequence of str, optional
-        The columns that are read of a Parquet file.
+        Columns to read from a Parquet file.
 
     Raises
     ------
     DataError
-        If the file was changed since, or cannot be read.
+        If the file has changed since the survey, or cannot be read.
     """
     with _readable(file.address):
         _check_unchanged(file)
@@ -403,7 +403,7 @@ def block_rows(file: SourceFile, block: Block, columns: Sequence[str] | None = N
 
 
 def first_rows(file: SourceFile, count: int) -> list[RawRow]:
-    """Read the first rows of a file that was not surveyed yet.
+    """Read the first rows of a file before it is surveyed.
 
     Raises
     ------
@@ -427,7 +427,7 @@ def first_rows(file: SourceFile, count: int) -> list[RawRow]:
 
 @contextmanager
 def _readable(address: str) -> Iterator[None]:
-    """Put what a file system or Arrow says of a file into words."""
+    """Turn errors of file systems and Arrow into a `DataError` that names the file."""
     import pyarrow as pa
 
     try:

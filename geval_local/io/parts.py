@@ -1,7 +1,7 @@
-"""Parts: results as a directory of Parquet files, one per block of the input, read in a stream.
+"""Parts: results as a directory of Parquet files, one per block of the input, read as a stream.
 
-A part says of itself, in its footer, whose it is and what is in it. Its name is that of its block, so a block that is
-done twice is one part, and parts sort as the input does.
+The footer of a part names its run and block and holds the sums over its rows. Its name follows from its block, so a
+block that is scored twice is one part, and parts sort like the input.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _NAME = re.compile(r"part-\d{6,}-\d{6,}\.parquet")
 
 
 def part_name(file: int, block: int) -> str:
-    """Name the part of a block: by the number of its file in the input, and its own in the file, from 0."""
+    """Return the name of a block's part, given the numbers of file and block, from 0."""
     return f"part-{file:06d}-{block:06d}.parquet"
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a file may be a part, by its name."""
+    """Whether a file name is that of a part."""
     return _NAME.fullmatch(name) is not None
 
 
 def part_names(directory: Place) -> list[str]:
-    """List the files of a directory that may be parts, in order."""
+    """List the names of a directory that are names of parts, in order."""
     names = (entry.place.name for entry in directory.entries() if entry.is_file)
-    # Names grow by a digit where there are more than a million files or blocks.
+    # From a million files or blocks on, names have a digit more.
     return sorted(filter(is_part_name, names), key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
 
 def about_part(place: Place) -> dict[str, Any] | None:
-    """Read what a part says of itself; None if there is no file of that name.
+    """Read the record in a part's footer; None if there is no such file.
 
     Raises
     ------
     OutputError
-        If the file is damaged, or no part.
+        If the file is damaged, or not a part.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -70,7 +70,7 @@ def about_part(place: Place) -> dict[str, Any] | None:
 
 
 def part_rows(place: Place, before: int = 0) -> Iterator[Row]:
-    """Read the rows of a part, numbered on from `before`.
+    """Read the rows of a part; numbers continue after `before`.
 
     Raises
     ------
@@ -89,11 +89,11 @@ def part_rows(place: Place, before: int = 0) -> Iterator[Row]:
                 row.number = before + raw.number
                 yield row
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot read {place}: {error}", hint="Resume the run: what is damaged is told.") from error
+        raise DataError(f"cannot read {place}: {error}", hint="Resume the run: it names what is damaged.") from error
 
 
 class PartRows(Sequence[Row]):
-    """The rows of a directory of parts, read part by part as they are asked for; memory holds one part.
+    """Rows of a directory of parts, read part by part on access; memory holds one part.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class PartRows(Sequence[Row]):
     Raises
     ------
     DataError
-        If it holds no part.
+        If it has no parts.
     """
 
     def __init__(self, directory: Place | Path) -> None:
@@ -147,7 +147,7 @@ class PartRows(Sequence[Row]):
 
 
 def remove_parts(directory: Place, run: str, keep: Collection[str] = ()) -> None:
-    """Remove the parts of a run but for those named, and what was left half-written of them; other files stay."""
+    """Remove the parts of a run except `keep`, and its half-written files; other files stay."""
     for entry in directory.entries():
         name = entry.place.name
         if not entry.is_file or name in keep or (entry.place.local or Path()).is_symlink():

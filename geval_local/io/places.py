@@ -1,8 +1,7 @@
 """Places: files and directories by address, on this machine or on any file system that pyarrow or fsspec reaches.
 
-An address is a path, or ``SCHEME://...``: what pyarrow knows (file, s3, gs, hdfs) it opens itself, everything else goes
-through fsspec, whose plugins are packages of their own. Places are pickled as their addresses, so that a worker on
-another machine opens them anew.
+An address is a path or ``SCHEME://...``. pyarrow opens file, s3, gs and hdfs; other schemes go through fsspec, whose
+plugins are separate packages. A place is pickled as its address, so that a worker on another machine opens it there.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from geval_local.files import replacing
 
 __all__ = ["Entry", "Place", "is_address", "is_pattern"]
 
-#: File systems on which an object appears whole when it is closed, and on which nothing can be renamed at no cost.
+#: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _BLOCK = 1 << 20
 _MAGIC = "*?["
 
 
 class Entry(NamedTuple):
-    """What a directory holds.
+    """An entry of a directory.
 
     Attributes
     ----------
@@ -43,7 +42,7 @@ class Entry(NamedTuple):
     bytes : int
         Its size.
     changed : int
-        Time of its last change, nanoseconds; 0 where the file system does not tell.
+        Time of its last change in nanoseconds; 0 if unknown.
     """
 
     place: Place
@@ -53,24 +52,24 @@ class Entry(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an address with a scheme, rather than a path."""
+    """Whether a text is an address with a scheme, not a path."""
     scheme, found, _ = text.partition("://")
     return bool(found) and scheme.replace("+", "").isalnum()
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a path or address is a pattern of several."""
+    """Whether a path or address is a pattern."""
     return any(char in text.partition("?")[0] if is_address(text) else char in text for char in _MAGIC)
 
 
 @lru_cache(maxsize=64)
 def _opened(address: str) -> tuple[Any, str]:
-    """Find the file system of an address, and the path on it.
+    """Return the file system of an address, and the path on it.
 
     Raises
     ------
     ConfigurationError
-        If nothing here knows the scheme, or the address is malformed.
+        If the scheme is unknown, or the address is malformed.
     """
     try:
         from pyarrow import fs
@@ -114,37 +113,37 @@ class Place:
 
     @property
     def system(self) -> Any:
-        """Its pyarrow file system.
+        """The pyarrow file system.
 
         Raises
         ------
         ConfigurationError
-            If there is none for such addresses.
+            If there is none for the address.
         """
         return _opened(self.address)[0]
 
     @property
     def path(self) -> str:
-        """Its path on that file system."""
+        """The path on the file system."""
         return _opened(self.address)[1]
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The last component of the path."""
         return self.address.partition("?")[0].rstrip("/").rpartition("/")[2] or self.address
 
     @property
     def local(self) -> Path | None:
-        """Its path on this machine; None where it is elsewhere."""
+        """The path on this machine; None if it is elsewhere."""
         return Path(self.path) if self.system.type_name == "local" else None
 
     def child(self, name: str) -> Place:
-        """Name a file below it."""
+        """Return a place in this directory."""
         head, mark, query = self.address.partition("?") if is_address(self.address) else (self.address, "", "")
         return Place(f"{head.rstrip('/')}/{name}{mark}{query}" if head.strip("/") else f"/{name}")
 
     def entry(self) -> Entry | None:
-        """Look at it; None if there is nothing."""
+        """Return the entry; None if it does not exist."""
         from pyarrow import fs
 
         info = self.system.get_file_info(self.path)
@@ -153,7 +152,7 @@ class Place:
         return Entry(self, info.type == fs.FileType.File, int(info.size or 0), _changed(info))
 
     def entries(self, *, recursive: bool = False) -> list[Entry]:
-        """List what is below it, in the order of the paths; empty if there is no such directory."""
+        """List the entries of the directory, sorted by path; empty if it does not exist."""
         from pyarrow import fs
 
         base = self.path.rstrip("/")
@@ -169,9 +168,9 @@ class Place:
         ]
 
     def matches(self) -> list[Entry]:
-        """List the files that a pattern names; ``*`` does not cross a directory, ``**`` does.
+        """List the files that match a pattern; ``*`` stays within a directory, ``**`` does not.
 
-        Names that begin with ``.`` or ``_`` are passed over where no directory before the pattern bears them.
+        Names that begin with ``.`` or ``_`` match only if they are part of the address before the pattern.
         """
         head, _, _ = self.address.partition("?") if is_address(self.address) else (self.address, "", "")
         first = min(head.index(char) for char in _MAGIC if char in head)
@@ -190,26 +189,26 @@ class Place:
         ]
 
     def open(self) -> Any:
-        """Open it for reading at any place: a binary file."""
+        """Open the file for random access, binary."""
         local = self.local
         return self.system.open_input_file(self.path) if local is None else local.open("rb", buffering=_BLOCK)
 
     def lines_file(self) -> BinaryIO:
-        """Open it for reading from its beginning: a buffered binary file."""
+        """Open the file for sequential reading, binary and buffered."""
         local = self.local
         if local is not None:
             return local.open("rb", buffering=_BLOCK)
         return io.BufferedReader(self.system.open_input_stream(self.path, compression=None), _BLOCK)
 
     def read(self, start: int = 0, stop: int | None = None) -> bytes:
-        """Read it, or its bytes from `start` up to `stop`."""
+        """Read the file, or its bytes from `start` up to `stop`."""
         with self.open() as file:
             file.seek(start)
             return bytes(file.read() if stop is None else file.read(stop - start))
 
     @contextmanager
     def as_local(self) -> Iterator[Path]:
-        """Give a path on this machine: its own, or that of a copy, which goes again."""
+        """Provide a path on this machine: the file itself, or a temporary copy."""
         local = self.local
         if local is not None:
             yield local
@@ -221,16 +220,16 @@ class Place:
             yield copy
 
     def write(self, content: bytes | memoryview, *, mark: str, replace: bool = True) -> bool:
-        """Write a file, whole or not at all; return whether it was written.
+        """Write a file atomically; return whether it was written.
 
         Parameters
         ----------
         content : bytes
-            What is to be in it.
+            Its content.
         mark : str
             Part of the name of the unfinished file.
         replace : bool
-            Whether a file of that name is replaced; else it stays as it is.
+            Whether an existing file is replaced; otherwise it stays.
 
         Raises
         ------
@@ -241,7 +240,7 @@ class Place:
         if not replace and self.entry() is not None:
             return False
         if local is not None:
-            # The mark is the run's, and two workers may write the same part: each has a file of its own.
+            # The mark identifies the run; two workers that write the same part need different names.
             with replacing(local, private=True, mark=f"{secrets.token_hex(4)}.{mark}") as file:
                 file.write(content)
             return True
@@ -260,7 +259,7 @@ class Place:
             except OSError:
                 if self.entry() is None:
                     raise
-                # HDFS renames over nothing that is there.
+                # HDFS does not rename over an existing file.
                 if replace:
                     system.delete_file(path)
                     system.move(partial, path)
@@ -270,7 +269,7 @@ class Place:
         return True
 
     def delete(self) -> None:
-        """Remove the file, if it is there."""
+        """Remove the file, if it exists."""
         with suppress(FileNotFoundError):
             self.system.delete_file(self.path)
 

@@ -1,8 +1,8 @@
-"""Ray: a cluster shared out among workers, and blocks through an actor pool of Ray Data.
+"""Ray: resources of a cluster divided among workers, and blocks scored by an actor pool of Ray Data.
 
-What goes through the driver is where a block is and how many rows came of it. Ray Data gives the blocks to the actors,
-restarts actors that die, and gives their blocks out again; reports come in the order in which they are finished. How a
-cluster is begun, and what it may contact, is in `own_cluster`.
+The driver sends the location of a block and receives its report. Ray Data assigns blocks to actors, restarts dead
+actors, and reassigns their blocks; reports arrive in the order of completion. `own_cluster` starts clusters and limits
+what they contact.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 _GONE = (
-    "A worker that is killed is often one that ran out of memory: fewer --workers, or smaller --batch-tokens, may "
-    "help. If the cluster itself is gone, begin it anew."
+    "A killed worker has often run out of memory: fewer --workers, or smaller --batch-tokens, may help. If the cluster "
+    "itself is gone, start it again."
 )
 
 
 class WorkerShare(NamedTuple):
-    """What each of so many workers gets of a cluster."""
+    """Number of workers, and the resources of each."""
 
     workers: int
     cpus: int
@@ -49,22 +49,21 @@ class WorkerShare(NamedTuple):
 
 
 def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice: Mapping[str, Any]) -> WorkerShare:
-    """Share a cluster out among workers.
+    """Divide a cluster among workers.
 
     Parameters
     ----------
     nodes : sequence of mapping
         Per machine, its ``CPU`` and ``GPU``.
     workers : int or None
-        How many there are to be. Absent: one per GPU, or one per machine where there are none.
+        Number of workers. Absent: one per GPU, or one per machine without GPUs.
     choice : mapping
-        How the judge is loaded: ``device: cpu`` leaves GPUs alone; with a ``device_map`` the GPUs of the cluster are
-        shared out, several to a worker where there are that many.
+        Loading options of the judge: ``device: cpu`` uses no GPU; with a ``device_map`` a worker may get several GPUs.
 
     Raises
     ------
     ConfigurationError
-        If there is not enough for so many workers, or the judge is to be on a certain GPU.
+        If there are too few resources, or the judge is assigned to a certain GPU.
     """
     device = str(choice.get("device", ""))
     if device.startswith("cuda:"):
@@ -90,7 +89,7 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice:
 
 
 def _largest_share(counts: Sequence[int], workers: int) -> int:
-    """Say how many units each of so many workers can have if none is spread over two machines; 0 if not even one."""
+    """Return the largest number of units per worker with no worker on two machines; 0 if there are too few."""
     shares = range(max(counts, default=0), 0, -1)
     return next((share for share in shares if sum(count // share for count in counts) >= workers), 0)
 
@@ -103,14 +102,14 @@ def _too_many(workers: int, there: str) -> ConfigurationError:
 
 
 def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
-    """Share out the cluster that is connected; see `share_out`."""
+    """Divide the connected cluster; see `share_out`."""
     import ray
 
     return share_out([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, record.choice)
 
 
 def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, None, None]:
-    """Have files surveyed on the cluster that is connected, in any order; see `geval_local.io.blocks.survey`.
+    """Survey files on the connected cluster, in any order; see `geval_local.io.blocks.survey`.
 
     Raises
     ------
@@ -149,7 +148,7 @@ def score_blocks(
     *,
     alone: bool = False,
 ) -> Generator[dict[str, Any], None, None]:
-    """Score blocks on the cluster that is connected, in any order.
+    """Score blocks on the connected cluster, in any order.
 
     Parameters
     ----------
@@ -160,12 +159,12 @@ def score_blocks(
     workers : int or None
         See `share_out`.
     alone : bool
-        Whether a worker has one block at a time, so that a block is told apart from its neighbours if workers die.
+        Whether a worker scores one block at a time, so that the block over which it dies is known.
 
     Yields
     ------
     report : dict
-        What `BlockScorer` returns.
+        The record that `BlockScorer` returns.
 
     Raises
     ------
@@ -182,7 +181,7 @@ def score_blocks(
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
-            # The next block is read, and the last one written, while the model is at work.
+            # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
         reports = ray.data.from_arrow_refs(references).map_batches(
             BlockScorer,
@@ -204,7 +203,7 @@ def _records(data: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Leave Ray Data's bars and words out for a while."""
+    """Suppress Ray Data's progress bars and log messages."""
     from ray.data import DataContext
 
     context, logger = DataContext.get_current(), logging.getLogger("ray.data")

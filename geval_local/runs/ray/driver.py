@@ -1,8 +1,8 @@
-"""The driver of a distributed run: it lists files and parts, gives blocks out, and adds up what came of them.
+"""The driver of a distributed run: it lists files and parts, assigns blocks, and adds up their reports.
 
-No row passes it. Workers read blocks of the input, score them, and write one part each; a report of a few hundred bytes
-a block comes back. What is done is told by the parts that are there, so a run that is resumed, or a block that is done
-twice, adds nothing and loses nothing.
+No row passes through it. Workers read blocks of the input, score them, and write one part each; the driver receives a
+report of a few kilobytes per block. The existing parts are the record of finished blocks, so resuming a run or scoring
+a block twice neither loses nor repeats a row.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 
 __all__ = ["PartsRun", "Totals", "input_of", "wanted_parts"]
 
-#: Estimated prompt tokens of a block: minutes of a GPU's work, which a worker that dies loses at most.
+#: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
 BLOCK_TOKENS = 1 << 21
-#: A block fills the model's memory at least so many times, so that texts are shared and the next pack is ready.
+#: Least number of packs in a block, so that texts are shared and the next pack is ready in time.
 LEAST_PACKS = 8
 PACK_TOKENS = 8192
-#: Blocks a worker has at least, where there are rows enough: else slow workers hold the end back.
+#: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
 BLOCKS_EACH = 4
-#: Bytes of a row that are about one token.
+#: Estimated bytes per token.
 BYTES_PER_TOKEN = 4
-#: Most rows of a block.
+#: Largest number of rows in a block.
 MOST_ROWS = 1 << 16
-#: Footers of parts that are read at the same time.
+#: Number of footers of parts read in parallel.
 _READERS = 16
-#: Blocks that are named when some could not be done.
+#: Number of failed blocks that are named.
 _NAMED = 5
 
 
 def input_of(given: Sequence[str], files: Sequence[SourceFile], rows: int | None = None) -> InputFile:
-    """Describe an input of many files as one: by the hash of their hashes, or, before the survey, of their sizes."""
+    """Describe many input files as one, by the hash of their hashes; before the survey, by their sizes."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.sha256 or file.address} {file.bytes}\n".encode())
@@ -88,7 +88,7 @@ def wanted_parts(
     judges: Sequence[JudgeRecord],
     metrics: Sequence[Metric],
 ) -> Manifest:
-    """Ask for a distributed run, once the first rows of its input fit; before a judge is loaded.
+    """Return the manifest of a requested run, after checking the first rows; before a judge is loaded.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def wanted_parts(
 
 
 class Totals:
-    """What came of the parts so far: sums, whose size does not depend on the rows."""
+    """Sums over the parts so far; their size does not depend on the number of rows."""
 
     def __init__(self, metrics: Sequence[str], group_by: str | None, gather_by: str | None = None) -> None:
         self.gather_by = gather_by
@@ -140,7 +140,7 @@ class Totals:
         self.failed = 0
 
     def add(self, report: PartReport) -> None:
-        """Take in a part."""
+        """Add a part."""
         self.rows += report.rows
         for own, more in zip(self.sums, report.sums, strict=True):
             own.add(more)
@@ -149,12 +149,12 @@ class Totals:
         ]
         self.documents += report.documents
         for name, kind in report.columns.items():
-            # Parts may disagree: a column that is empty in one of them, or holds whole numbers only.
+            # Types differ where a column is empty in one part, or has only integers.
             self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
         self.failed += report.failed
 
     def summaries(self) -> list[Summary]:
-        """Sum them up, per metric."""
+        """Return the summaries, one per metric."""
         documents = self.documents
         told, pieces, count = documents.told, documents.distinct, documents.documents
         if documents.field is not None and documents.field != self.gather_by and pieces > count:
@@ -167,22 +167,22 @@ class Totals:
 
 
 class PartsRun:
-    """One distributed run, followed to its end.
+    """A distributed run.
 
     Parameters
     ----------
     wanted : Manifest
-        What is asked for; its settings name the input.
+        The requested configuration, including the input.
     output : str
         Address of the directory of parts.
     load : callable
         Loads the judge on a worker; must be picklable.
     calibrations : mapping of str to Calibrator
-        Metric -> the map that is laid over its scores.
+        Metric -> map of its scores.
     events : RunEvents
-        Is told what the run is doing.
+        Receives the progress of the run, and may stop it.
     cut_rows : int, optional
-        Rows of a block; absent, by their size.
+        Rows of a block; chosen by size when absent.
     """
 
     def __init__(
@@ -210,12 +210,12 @@ class PartsRun:
         self._cluster = ExitStack()
 
     def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
-        """Bring every block to its part.
+        """Score every block that has no part.
 
         Raises
         ------
         GevalError
-            If the input, the output or the judge cannot be used, or a block could not be done; the others then are.
+            If the input, the output or the judge cannot be used; or if a block could not be scored, after all others.
         Interrupted
             If the run was stopped.
         """
@@ -238,7 +238,7 @@ class PartsRun:
         return self.totals.summaries()
 
     def _is_own(self) -> bool:
-        """Whether what is in the directory is this run."""
+        """Whether the directory contains this run."""
         try:
             found = self.directory.read()
         except OutputError:
@@ -246,14 +246,14 @@ class PartsRun:
         return found is not None and found.run == self.manifest.run
 
     def _connect(self) -> None:
-        """Be connected to the cluster from now on."""
+        """Connect to the cluster until the run ends."""
         self._cluster.enter_context(connected(self.manifest.settings.address, self.manifest.settings.workers))
         self._connect = lambda: None  # type: ignore[method-assign]
 
-    # --- what there is to do ------------------------------------------------------------------------------------------
+    # --- the blocks of the input --------------------------------------------------------------------------------------
 
     def _open(self, *, overwrite: bool) -> list[Survey]:
-        """Begin the run, or go on with the one that is there, if nothing has changed; list the blocks."""
+        """Start the run, or continue the existing one if nothing has changed; return the surveys."""
         directory, wanted = self.directory, self.manifest
         files = find_files(wanted.settings.inputs)
         on_record = directory.read()
@@ -287,7 +287,7 @@ class PartsRun:
     def _refused(self, differences: Sequence[str], remedy: str) -> OutputError:
         return OutputError(
             f"{self.directory.place} holds a run of another configuration: {'; '.join(differences)}",
-            hint=f"Go back to what it was, score into another directory, or add --overwrite, which {remedy}.",
+            hint=f"Restore that configuration, score into another directory, or add --overwrite, which {remedy}.",
         )
 
     def _describe(self, surveys: Sequence[Survey]) -> None:
@@ -296,7 +296,7 @@ class PartsRun:
         self.manifest.input = input_of(self.manifest.settings.inputs, files, _rows(surveys))
 
     def _surveyed(self, files: Sequence[SourceFile], known: Mapping[str, Survey]) -> list[Survey]:
-        """Survey the files that are new, or may have been written to, on the workers."""
+        """Have workers survey the files that are new or may have changed."""
         found: dict[str, Survey] = {}
         for file in files:
             before = known.get(file.address)
@@ -307,7 +307,7 @@ class PartsRun:
         if new:
             self._connect()
             cut = self._cut(sum(file.bytes for file in files))
-            # With --limit no file is read that no row is taken of.
+            # With --limit, files beyond the limit are not read.
             step = len(new) if limit is None else 1
             for first in range(0, len(new), step):
                 if limit is not None and _rows(found.values()) >= limit:
@@ -319,7 +319,7 @@ class PartsRun:
         return surveys if limit is None else _limited(surveys, limit)
 
     def _cut(self, size: int) -> Cut:
-        """Say how large blocks are: as --window says, else minutes of work; but a few for every worker."""
+        """Choose the size of blocks: by --window, else a few minutes of work with several blocks per worker."""
         if self.cut_rows is not None:
             return Cut(self.cut_rows, 1 << 62)
         settings, judge = self.manifest.settings, self.manifest.judges[0]
@@ -374,7 +374,7 @@ class PartsRun:
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def _score(self, surveys: Sequence[Survey], *, retry_errors: bool) -> None:
-        """Have every block scored whose part is not there."""
+        """Have workers score the blocks without a part."""
         record = self.manifest.judges[0]
         tasks = self.tasks(surveys, again=retry_errors)
         results, rows = len(self.metrics), sum(task.block.rows for task in tasks)
@@ -389,7 +389,7 @@ class PartsRun:
         self.events.on_load(None)
         metrics = self._with_steps(record)
         failures: list[tuple[Task, str]] = []
-        for alone in (False, True):  # the second time only what workers died over
+        for alone in (False, True):  # the second pass has only blocks over which workers died
             failures += self._pass(missing, record, metrics, (there, rows), alone=alone)
             if not missing:
                 break
@@ -399,9 +399,9 @@ class PartsRun:
             raise JudgeError(f"the cluster lost {len(missing)} blocks", hint="Resume the run: it scores them.")
 
     def _missing(self, tasks: Sequence[Task], record: JudgeRecord) -> dict[str, Task]:
-        """Look at the parts that are there; give the blocks that have none."""
+        """Read the reports of existing parts; return the tasks without one."""
         if record.fingerprint is None:
-            # Nobody has said yet what the judge is, so no part can be told to be whole.
+            # Without the judge's identity no part can be checked.
             return {task.part: task for task in tasks}
         job, there = self._job(record, self.metrics), set(part_names(self.directory.place))
         waiting = [task for task in tasks if task.part in there]
@@ -441,7 +441,7 @@ class PartsRun:
         *,
         alone: bool,
     ) -> list[tuple[Task, str]]:
-        """Give out all that is missing once; take out of it what is done, or has failed by itself."""
+        """Assign all missing blocks once; remove those that are finished or have failed."""
         failures: list[tuple[Task, str]] = []
         results, (there, rows), is_met = len(metrics), known, False
         job = replace(self._job(record, metrics), alone=alone)
@@ -451,9 +451,9 @@ class PartsRun:
             for told in reports:
                 task = missing.get(told["part"])
                 if task is None:
-                    continue  # done twice, which is one part
+                    continue  # scored twice, which is one part
                 if told.get("killed") and not alone:
-                    continue  # it, or the block that the worker had beside it
+                    continue  # over this block, or the one that the worker scored beside it
                 if "message" in told:
                     error = error_of(told)
                     if isinstance(error, GevalError) and not isinstance(error, DataError):
@@ -477,7 +477,7 @@ class PartsRun:
             raise Interrupted
 
     def _meet(self, record: JudgeRecord, report: PartReport, metrics: Sequence[Metric]) -> None:
-        """Make sure that all workers have the same judge; write down what it is when the first one tells."""
+        """Check that all workers have the same judge; record its identity from the first report."""
         assert report.judge is not None
         is_new = record.fingerprint is None
         meet(record, report.judge)
@@ -495,7 +495,7 @@ class PartsRun:
                 self.directory.write(names[record.name, metric.name], metric.to_yaml().encode(), self.manifest)
 
     def _with_steps(self, record: JudgeRecord) -> list[Metric]:
-        """Give metrics the steps that this run began with, or their first ones."""
+        """Return the metrics with the steps that this run started with, or new ones."""
         if record.definitions:
             return [
                 metric.with_steps(used.steps, used.steps_provenance) if metric.needs_steps else metric
@@ -509,7 +509,7 @@ class PartsRun:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self, surveys: Sequence[Survey]) -> None:
-        """Write down that every block has its part, and what the parts hold."""
+        """Record that every block has its part, and the counts."""
         self.events.on_write()
         record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
         expected = _rows(surveys)
@@ -554,7 +554,7 @@ class PartsRun:
         self.directory.remove_buckets(manifest.run)
 
     def _earlier(self) -> dict[str, ScoredMetric]:
-        """Read what an input that was scored before says of its scores, which parts keep."""
+        """Return the metrics of an input that was scored before; parts keep these scores."""
         (given, *more) = self.manifest.settings.inputs
         local = SourceFile(given, 0, 0).place.local
         found = None if more or local is None or not local.exists() else read_manifest(Path(local))
@@ -566,7 +566,7 @@ def _rows(surveys: Any) -> int:
 
 
 def _as_before(found: Survey, known: Mapping[str, Survey]) -> Survey:
-    """Keep the cut of a file that was touched, and has the content that it had."""
+    """Keep the blocks of a file whose time changed but not its content."""
     before = known.get(found.file.address)
     if before is None or before.file.sha256 != found.file.sha256:
         return found
@@ -574,7 +574,7 @@ def _as_before(found: Survey, known: Mapping[str, Survey]) -> Survey:
 
 
 def _limited(surveys: Sequence[Survey], limit: int) -> list[Survey]:
-    """Take the first rows only."""
+    """Keep the first rows only."""
     taken: list[Survey] = []
     for one in surveys:
         blocks: list[Block] = []
@@ -590,7 +590,7 @@ def _limited(surveys: Sequence[Survey], limit: int) -> list[Survey]:
 
 
 def _changed_files(before: Sequence[Survey], after: Sequence[Survey]) -> list[str]:
-    """Say which files of the input have another content, are gone, or are new."""
+    """List the input files that have changed, are missing, or are new."""
     old, new = ({one.file.address: one.file.sha256 for one in surveys} for surveys in (before, after))
     kinds = {
         "the input has another content:": [name for name in new if name in old and new[name] != old[name]],
@@ -605,12 +605,12 @@ def _changed_files(before: Sequence[Survey], after: Sequence[Survey]) -> list[st
 
 
 def _undone(failures: Sequence[tuple[Task, str]], count: int) -> GevalError:
-    """Say which blocks could not be done, and why."""
+    """Describe the blocks that could not be scored."""
     lines = [f"{task.where}: {reason}" for task, reason in failures[:_NAMED]]
     if len(failures) > _NAMED:
         lines.append(f"and {len(failures) - _NAMED} more")
     return JudgeError(
         f"{len(failures)} of {count} blocks could not be scored; the others are done\n  " + "\n  ".join(lines),
-        hint="Mend or take out what is wrong there. A worker that is killed is often one that ran out of memory: "
+        hint="Correct or remove these rows. A killed worker has often run out of memory: "
         "smaller --batch-tokens, or fewer --workers, may help.",
     )

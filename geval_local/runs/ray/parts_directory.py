@@ -1,8 +1,8 @@
-"""The directory of a distributed run: its manifest, the list of its blocks, its parts; on this machine or elsewhere.
+"""The directory of a distributed run: manifest, list of blocks, and parts; on this machine or elsewhere.
 
-The rules are those of every run directory: it holds this run and nothing else of this tool, what the manifest names and
-the parts of this run may be replaced and removed, and every other file is the user's. Where a file system has no locks
-(object stores), nothing keeps a second driver out; the two then write the same parts.
+As in every run directory, only files named by the manifest and parts of this run may be replaced or removed; every
+other file is the user's. File systems without locks (object stores) do not keep a second driver out; both then write
+the same parts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from geval_local.runs.own_files import hold
 
 __all__ = ["BLOCKS_NAME", "BUCKETS_NAME", "PartsDirectory"]
 
-#: The files and blocks of the input. Readers of data sets pass over names that begin so.
+#: The files and blocks of the input. Readers of data sets skip names with a leading underscore.
 BLOCKS_NAME = "_blocks.jsonl"
 #: Gathered rows until they are scored, and the list of these files.
 BUCKETS_NAME = "_gathered"
 _GATHERED_LIST = "_gathered.jsonl"
-_ROOM = "Make room there, or choose a place that you may write to; the parts that are there are kept."
+_ROOM = "Free some space, or choose a place that you may write to; existing parts are kept."
 
 
 class PartsDirectory:
@@ -37,7 +37,7 @@ class PartsDirectory:
     Parameters
     ----------
     address : str
-        Its path or address.
+        Path or address.
     """
 
     def __init__(self, address: str) -> None:
@@ -45,7 +45,7 @@ class PartsDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make sure that it is there, hold it for this process where that can be done, and leave no empty one."""
+        """Create and lock the directory, where it can be locked; remove it afterwards if it stayed empty."""
         local = self.place.local
         with ExitStack() as stack:
             if local is None:
@@ -63,12 +63,12 @@ class PartsDirectory:
         return self.place.child(MANIFEST_NAME).entry() is not None
 
     def read(self) -> Manifest | None:
-        """Read the run that is in it; None if there is room for one.
+        """Read the manifest of the run in it; None if a new run may start there.
 
         Raises
         ------
         OutputError
-            If it holds something else, or a manifest that cannot be trusted.
+            If it contains something else, or a manifest that cannot be trusted.
         """
         local = self.place.local
         if local is not None:
@@ -100,20 +100,20 @@ class PartsDirectory:
         self._write(MANIFEST_NAME, manifest_text(manifest).encode(), manifest)
 
     def write(self, name: str, content: bytes, manifest: Manifest) -> None:
-        """Write a file of the run's, which its manifest names before it is there.
+        """Write a file of the run, after the manifest names it.
 
         Raises
         ------
         OutputError
-            If it cannot be written, or there is a file of that name that this run did not make.
+            If it cannot be written, or a file of that name exists that this run did not write.
         """
         place, known = self.place.child(name), manifest.made.get(name, [])
         local = place.local
         if local is not None and local.is_symlink():
-            raise OutputError(f"{place} is a link, and no run makes links", hint="Move it to another place.")
+            raise OutputError(f"{place} is a link, which no run creates", hint="Move it to another place.")
         if place.entry() is not None and _sha256(place.read()) not in known:
             raise OutputError(
-                f"{place} is there, and is not as this run made it",
+                f"{place} exists, and is not as this run wrote it",
                 hint="Move it to another place, then try again; nothing was changed.",
             )
         made = list(dict.fromkeys([*known, _sha256(content)]))
@@ -129,39 +129,39 @@ class PartsDirectory:
             raise OutputError(f"cannot write {place}: {error.strerror or error}", hint=_ROOM) from error
 
     def write_surveys(self, surveys: Sequence[Survey], manifest: Manifest) -> None:
-        """Write down the files and blocks of the input."""
+        """Write the list of files and blocks of the input."""
         lines = b"".join(orjson.dumps(survey.to_record()) + b"\n" for survey in surveys)
         self.write(BLOCKS_NAME, lines, manifest)
 
     def surveys(self, manifest: Manifest) -> list[Survey]:
-        """Read the files and blocks of the input.
+        """Read the list of files and blocks of the input.
 
         Raises
         ------
         OutputError
-            If the list is gone, or is not as it was written.
+            If the list is missing, or was changed.
         """
         place = self.place.child(BLOCKS_NAME)
         content = b"" if place.entry() is None else place.read()
         if _sha256(content) not in manifest.made.get(BLOCKS_NAME, []):
             raise OutputError(
-                f"{place} is {'damaged, or was edited' if content else 'gone'}",
+                f"{place} is {'damaged, or was edited' if content else 'missing'}",
                 hint="Restore it from a backup, or score into another directory.",
             )
         return [Survey.from_record(orjson.loads(line)) for line in content.splitlines()]
 
     @property
     def buckets(self) -> Place:
-        """Where gathered rows wait to be scored."""
+        """Directory of gathered rows."""
         return self.place.child(BUCKETS_NAME)
 
     def make_buckets(self) -> None:
-        """Make the directory of gathered rows, where directories exist.
+        """Create the directory of gathered rows, if the file system has directories.
 
         Raises
         ------
         OutputError
-            If it cannot be made.
+            If it cannot be created.
         """
         local = self.buckets.local
         try:
@@ -174,12 +174,12 @@ class PartsDirectory:
             raise OutputError(f"cannot make {self.buckets}: {error.strerror or error}", hint=_ROOM) from error
 
     def write_gathered(self, surveys: Sequence[Survey], manifest: Manifest) -> None:
-        """Write down the files of gathered rows, and of which input they are."""
+        """Write the list of files of gathered rows, with the hash of their input."""
         lines = [{"input": manifest.input.sha256}, *(survey.to_record() for survey in surveys)]
         self.write(_GATHERED_LIST, b"".join(orjson.dumps(line) + b"\n" for line in lines), manifest)
 
     def gathered(self, manifest: Manifest) -> list[Survey]:
-        """Read the files of gathered rows; none if those of this input have not been written."""
+        """Read the list of files of gathered rows; empty if there is none for this input."""
         place = self.place.child(_GATHERED_LIST)
         content = b"" if place.entry() is None else place.read()
         if _sha256(content) not in manifest.made.get(_GATHERED_LIST, []):
@@ -195,18 +195,20 @@ class PartsDirectory:
                 self.place.system.delete_dir(self.buckets.path)
 
     def is_empty(self) -> bool:
-        """Whether no part is there."""
+        """Whether there are no parts."""
         return not part_names(self.place)
 
     def remove(self, manifest: Manifest) -> None:
-        """Remove a run: what it made, and nothing else."""
+        """Remove a run: only the files that it wrote."""
         local = self.place.local
         if local is not None:
             self.remove_buckets(manifest.run)
             remove_run(local, manifest)
             return
         judges = [JudgeRecord(name=judge.name, choice=judge.choice) for judge in manifest.judges]
-        self.save(manifest.model_copy(update={"judges": judges}))  # it has not begun, should this process die now
+        self.save(
+            manifest.model_copy(update={"judges": judges})
+        )  # if this process dies now, the run counts as not started
         remove_parts(self.place, manifest.run)
         self.remove_buckets(manifest.run)
         for name, digests in manifest.made.items():

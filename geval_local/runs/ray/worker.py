@@ -1,7 +1,7 @@
-"""What a worker of a distributed run does: load the judge once, then read, score and write one block after the other.
+"""A worker of a distributed run: it loads the judge once, then reads, scores and writes one block after the other.
 
-It knows nothing of Ray: a table of one task in, a table of one report out. No row leaves it but into a part. What the
-package raises goes back as a value, so that the user is told what is wrong, and not that a worker failed.
+This module does not depend on Ray: a table with one task in, a table with one report out. Rows leave the worker only as
+parts. Errors of the package are returned as values, so that the user sees their messages.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ __all__ = [
 ]
 
 
-#: A worker may die for reasons of its own; a block that loses so many is the reason, or is beside it.
+#: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
 ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
 class Task:
-    """One block, and where its part goes.
+    """A block to be scored, and the name of its part.
 
     Attributes
     ----------
     part : str
         Name of the part.
     file : SourceFile
-        Whose rows.
+        The file.
     block : Block
-        Which.
+        The block.
     again : bool
-        Whether a whole part that has rows without a score is to be replaced.
+        Whether an existing part with failed scores is replaced.
     """
 
     part: str
@@ -87,29 +87,29 @@ class Task:
 
     @property
     def where(self) -> str:
-        """The rows, as messages name them."""
+        """The rows' location, for messages."""
         first = self.block.line
         return f"{self.file.address}, rows {first} to {first + self.block.rows - 1}"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells the part of this block from one of other rows."""
+        """Identity of the block, which its part contains."""
         return {"file": self.file.sha256, "first": self.block.first, "rows": self.block.rows}
 
     def to_record(self) -> dict[str, Any]:
-        """Write it as plain values."""
+        """Return plain values."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Task:
-        """Read it back."""
+        """Restore it from plain values."""
         block = Block(**{**record["block"], "repeated": tuple(map(tuple, record["block"]["repeated"]))})
         return cls(record["part"], SourceFile(**record["file"]), block, record["again"])
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker of a run has to know: plain values, as the versions of two machines may differ.
+    """Settings of a run for its workers, as plain values, since the versions of two machines may differ.
 
     Attributes
     ----------
@@ -118,17 +118,17 @@ class Job:
     output : str
         Address of the directory of parts.
     judge : dict
-        The judge's record in the manifest; its token budget and signatures hold, where there are any.
+        The judge's record in the manifest, with its token budget and signatures if they are known.
     metrics : list of dict
         Definitions, with their final evaluation steps.
     estimator : dict
         Fields of `Estimator`.
     threshold : float or None
-        Overrides the metrics' own.
+        Overrides the thresholds of the metrics.
     fields : dict of str to str
         See `Sample.mapping`.
     columns : list of str or None
-        Input columns that parts keep; None for all of them.
+        Input columns to keep in parts; None for all.
     window : int
         Rows that are planned together.
     group_by : str or None
@@ -136,13 +136,13 @@ class Job:
     gathered : bool
         Whether blocks are buckets of gathered rows, see `geval_local.runs.ray.gather`.
     several : bool
-        Whether the input has several files, so that rows are named with theirs.
+        Whether the input has several files, so that messages name the file of a row.
     calibrations : dict of str to Calibrator
-        Metric -> the map that is laid over its scores.
+        Metric -> map of its scores.
     alone : bool
-        Whether a worker has one block at a time, so that the block is to blame if the worker dies.
+        Whether a worker scores one block at a time, so that its block is the cause if it dies.
     version : str
-        Of the driver.
+        Version of the driver.
     """
 
     run: str
@@ -162,30 +162,30 @@ class Job:
     version: str = __version__
 
     def part(self, name: str) -> Place:
-        """Where a part is."""
+        """Return the place of a part."""
         return Place(self.output).child(name)
 
 
 @dataclass
 class PartReport:
-    """What a part holds: all that the driver is told of its rows.
+    """Sums over the rows of a part, which is all that the driver learns about them.
 
     Attributes
     ----------
     rows : int
-        Rows.
+        Number of rows.
     sums : list of Sums
-        Per metric.
+        Figures per metric.
     documents : DocumentCounts
-        How the rows fall into documents.
+        Counts of documents.
     tokens : list of [int, int]
-        Per metric, tokens of the prompts, and tokens that went through the model.
+        Per metric, tokens of the prompts and tokens that went through the model.
     failed : int
-        Scores that are missing for a reason that is not the row's own.
+        Missing scores whose cause is not the row.
     columns : dict of str to str
-        Input columns, with their Arrow types.
+        Input columns -> Arrow types.
     judge : Identity or None
-        Who scored it; None for a part that was there.
+        Identity of the judge; None for an existing part.
     """
 
     rows: int
@@ -197,7 +197,7 @@ class PartReport:
     judge: Identity | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """Write it as plain JSON values."""
+        """Return plain JSON values."""
         return {
             "rows": self.rows,
             "sums": [one.to_record() for one in self.sums],
@@ -210,7 +210,7 @@ class PartReport:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> PartReport:
-        """Read it back."""
+        """Restore it from plain values."""
         judge = record["judge"]
         return cls(
             int(record["rows"]),
@@ -224,12 +224,12 @@ class PartReport:
 
 
 def is_whole(job: Job, task: Task) -> PartReport | None:
-    """Read what the part of a block says of itself; None if the block is still to be scored.
+    """Read the report in a block's part; None if the block has to be scored.
 
     Raises
     ------
     OutputError
-        If there is a file of that name that is no part of this run.
+        If a file of that name is not a part of this run.
     """
     place = job.part(task.part)
     about = about_part(place)
@@ -241,26 +241,26 @@ def is_whole(job: Job, task: Task) -> PartReport | None:
             hint="Put back the files that belong here, or score into another directory.",
         )
     if about.get("block") != task.identity or about.get("signatures") != job.judge["signatures"]:
-        return None  # of this run, but of a file or a judge that is no longer the run's
+        return None  # of this run, but of an earlier state of the file or the judge
     try:
         report = PartReport.from_record(about["report"])
     except (KeyError, TypeError, ValueError) as error:
         raise OutputError(
-            f"{place} is damaged: what it says of itself does not hold together",
+            f"{place} is damaged: its footer is inconsistent",
             hint="Delete it and resume; its rows are scored again.",
         ) from error
     return None if task.again and report.failed else report
 
 
 class _KilledError(Exception):
-    """Too many workers died over a block."""
+    """Too many workers died while they scored a block."""
 
 
 @contextmanager
 def _attempt(job: Job, task: Task) -> Iterator[None]:
-    """Leave a mark beside the parts while a block is worked on, which only the death of the process leaves there.
+    """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
 
-    Ray gives the block of a dead worker out again without end, so whoever takes it up counts the marks.
+    Ray reassigns the block of a dead worker without limit, so the next worker counts the markers.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def _attempt(job: Job, task: Task) -> Iterator[None]:
 
 
 class _Scored(NamedTuple):
-    """Rows of a window with their scores, tokens per metric, and how many scores failed for no reason of the row's."""
+    """Rows of a window with their scores, tokens per metric, and the number of failures whose cause is not the row."""
 
     rows: list[tuple[Sample, list[Score]]]
     tokens: list[list[int]]
@@ -290,14 +290,14 @@ class _Scored(NamedTuple):
 
 
 class BlockScorer:
-    """Reads, scores and writes blocks.
+    """Scorer of blocks.
 
     Parameters
     ----------
     load : callable
-        Loads the judge, when there is a block for it.
+        Loads the judge, once there is a block to score.
     job : Job
-        What is done.
+        Settings of the run.
     """
 
     def __init__(self, load: Callable[[JudgeRecord], Judge], job: Job) -> None:
@@ -308,12 +308,12 @@ class BlockScorer:
         self._judge: Judge | None = None
         self._failure: GevalError | None = None
         self._loading = threading.Lock()
-        # The next block is read and tokenized while the model is at work, as in one process.
+        # The next block is read and tokenized while the model computes, as in one process.
         self._reading = threading.Lock()
         self._scoring = threading.Lock()
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Do one task: a table by `pack` in, a table for `unpack` out."""
+        """Score one task: a table from `pack` in, a table for `unpack` out."""
         (record,) = unpack(table)
         try:
             return pack([self.score(Task.from_record(record)).to_record() | {"part": record["part"]}])
@@ -323,12 +323,12 @@ class BlockScorer:
             return pack([told(error) | {"part": record["part"]}])
 
     def score(self, task: Task) -> PartReport:
-        """Bring a block to its part, if it is not there yet.
+        """Score a block and write its part, unless the part exists.
 
         Raises
         ------
         GevalError
-            If the judge could not be loaded, the block cannot be read, or the part not be written.
+            If the judge cannot be loaded, the block cannot be read, or the part cannot be written.
         """
         if self._job.version != __version__:
             raise ConfigurationError(
@@ -349,12 +349,12 @@ class BlockScorer:
         except OSError as error:
             raise OutputError(
                 f"cannot write {self._job.part(task.part)}: {error.strerror or error}",
-                hint="Can every worker write there, and is the disk full? The parts that are there are kept.",
+                hint="Can every worker write there, and is the disk full? Existing parts are kept.",
             ) from error
         return report
 
     def _ready(self) -> tuple[Judge, Identity]:
-        """Load the judge, once, and make sure that it is the one that the run began with."""
+        """Load the judge once, and check that it is the one that the run started with."""
         with self._loading:
             if self._failure is not None:
                 raise self._failure
@@ -383,7 +383,7 @@ class BlockScorer:
         self._judge = judge
 
     def _windows(self, task: Task, judge: Judge) -> Iterator[_Scored]:
-        """Score a block window by window."""
+        """Score a block, window by window."""
         job = self._job
         samples = gathered_samples(task.file, job.fields) if job.gathered else samples_of_block(task, job)
         groups = sharing(self._metrics)
@@ -398,8 +398,8 @@ class BlockScorer:
             yield self._scored(window, list(zip(groups, prepared, strict=True)), judge)
         if count != task.block.rows:
             raise DataError(
-                f"{task.where}: {count} rows were read, and {task.block.rows} were there before",
-                hint="Was the file changed? Put the former content back.",
+                f"{task.where}: {count} rows were read instead of {task.block.rows}",
+                hint="Has the file changed? Restore its former content.",
             )
 
     def _scored(
@@ -476,7 +476,7 @@ def _columns(task: Task, job: Job) -> list[str] | None:
 
 
 class _Part:
-    """The part of a block in the making."""
+    """A part that is being written."""
 
     def __init__(self, job: Job, metrics: Sequence[Metric], spool: Path) -> None:
         from geval_local.io.parquet import ParquetSink
@@ -493,7 +493,7 @@ class _Part:
         self._rows = self._failed = 0
 
     def add(self, window: Sequence[tuple[Sample, list[Score]]], tokens: list[list[int]], failed: int) -> None:
-        """Take in the rows of a window."""
+        """Add the rows of a window."""
         kept = self._job.columns
         for sample, scores in window:
             document = self._documents.add(sample.fields) if sample.error is None else None
@@ -510,7 +510,7 @@ class _Part:
         self._failed += failed
 
     def finish(self, task: Task, identity: Identity) -> tuple[memoryview, PartReport]:
-        """Write the part; give its bytes, and what it says of itself."""
+        """Return the part's bytes and its report."""
         report = PartReport(
             self._rows,
             [tally.sums() for tally in self._tallies],
@@ -533,30 +533,30 @@ class _Part:
         return self._buffer.getbuffer(), report
 
 
-# --- what goes over the wire ------------------------------------------------------------------------------------------
+# --- messages between driver and workers ------------------------------------------------------------------------------
 
 
 def pack(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Write records of plain values as a table with one row each."""
+    """Pack records of plain values into a table, one row each."""
     import pyarrow as pa
 
     return pa.table({"record": pa.array([json.dumps(record) for record in records], type=pa.large_string())})
 
 
 def unpack(table: pa.Table) -> list[dict[str, Any]]:
-    """Read the records of a table back."""
+    """Unpack the records of a table."""
     return [json.loads(text) for text in table.column("record").to_pylist()]
 
 
 def told(error: Exception) -> dict[str, Any]:
-    """Write an error as plain values; one that the package did not raise is a failure of this block alone."""
+    """Return an error as plain values; an error from outside the package concerns this block only."""
     if isinstance(error, GevalError):
         return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
     return {"error": None, "message": f"{type(error).__name__}: {error}".strip()[:500], "hint": None}
 
 
 def error_of(report: Mapping[str, Any]) -> GevalError | None:
-    """Make the error again that a report tells of; None if it tells of none of the package's."""
+    """Restore the error in a report; None if it is not one of the package."""
     kind = getattr(errors, str(report.get("error")), None)
     if not (isinstance(kind, type) and issubclass(kind, GevalError)):
         return None
