@@ -25,7 +25,7 @@ from geval_local.analysis.pair_tables import consistency_table, pair_agreement_t
 from geval_local.analysis.statistics.correlation import correlate
 from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import compare
-from geval_local.analysis.studies.pairs import agreement, consistency, rank
+from geval_local.analysis.studies.pairs import study_pairs
 from geval_local.analysis.tables import Table, correlation_table, interval, p_value
 from geval_local.cli.output.tables import as_record
 from geval_local.cli.preferences import Asked, sources_of
@@ -107,11 +107,12 @@ def main() -> None:
         )
     human = f"scores.{options.dimension}"
     sources = sources_of([directory / "alone", directory / compared], Asked(human=human))
+    studies = {source.name: study_pairs(source.found) for source in sources}
+    agreements = {name: study.agreement for name, study in studies.items() if study.agreement is not None}
     for source in sources:
-        ranks, warning = rank(source.found)
-        show(console, rank_table(ranks, warning, source.human), f"{source.name}: the systems")
-    show(console, consistency_table({one.name: consistency(one.found) for one in sources}), "consistency")
-    show(console, pair_agreement_table({one.name: agreement(one.found) for one in sources}), "pairs against people's")
+        show(console, rank_table(studies[source.name], source.human), f"{source.name}: the systems")
+    show(console, consistency_table({name: study.consistency for name, study in studies.items()}), "consistency")
+    show(console, pair_agreement_table(agreements), "pairs against people's")
     levels = {f"{level}: {one.name}": correlate(one.items, level) for level in LEVELS for one in sources}
     show(console, correlation_table(levels), "outputs and systems against people's ratings")
     for level in LEVELS:
@@ -124,10 +125,10 @@ def main() -> None:
         records.append(
             {
                 "source": source.name,
-                "systems": as_record(rank(source.found)[0]),
+                "systems": as_record(studies[source.name].ranks),
                 "human": source.human,
-                "consistency": as_record(consistency(source.found)),
-                "agreement": as_record(agreement(source.found)),
+                "consistency": as_record(studies[source.name].consistency),
+                "agreement": as_record(agreements.get(source.name)),
                 "summary": as_record(correlate(source.items, "summary")),
                 "system": as_record(correlate(source.items, "system")),
             }

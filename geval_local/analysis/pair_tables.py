@@ -5,39 +5,55 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from geval_local.analysis.studies.pairs import Consistency, PairAgreement, SystemPair, SystemRank
-from geval_local.analysis.text_table import Table, interval, interval_warnings, number
+from geval_local.analysis.studies.pairs import Consistency, PairAgreement, PairStudy, SystemPair
+from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
 
 __all__ = ["consistency_table", "pair_agreement_table", "rank_table", "system_pair_table"]
 
 
-def rank_table(ranks: Sequence[SystemRank], warning: str, human: Mapping[str, float]) -> Table:
-    """Systems by strength; with people's mean ratings where they are known."""
-    rated = any(one.system in human for one in ranks)
+def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
+    """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
+    rated = any(one.system in human for one in study.ranks)
     rows = tuple(
         (
             one.system,
             interval(one.preference),
             interval(one.strength),
+            *([study.letters(one.system)] if study.groups else []),
             *([number(human.get(one.system, math.nan))] if rated else []),
             str(one.n),
         )
-        for one in ranks
+        for one in study.ranks
     )
-    headers = ("system", "preferred", "Bradley-Terry", *(["people's mean"] if rated else []), "comparisons")
-    notes = ["preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0"]
-    if warning:
-        notes.append(f"no Bradley-Terry strengths: {warning}")
-    return Table(headers, rows, (*notes, *interval_warnings({one.system: one.preference for one in ranks})))
+    headers = ("system", "preferred", "Bradley-Terry", *(["group"] if study.groups else []))
+    notes = [study.told] if study.told else []
+    notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
+    if study.groups:
+        notes.append("systems that share a letter cannot be told apart")
+    if study.warning:
+        notes.append(f"no Bradley-Terry strengths: {study.warning}")
+    notes += interval_warnings({one.system: one.preference for one in study.ranks})
+    return Table((*headers, *(["people's mean"] if rated else []), "comparisons"), rows, tuple(notes))
 
 
 def system_pair_table(pairs: Sequence[SystemPair]) -> Table:
     """Every two systems that were compared."""
     rows = tuple(
-        (f"{one.first} / {one.second}", interval(one.preference), number(one.tie), str(one.n), str(one.unscored))
+        (
+            f"{one.first} / {one.second}",
+            interval(one.preference),
+            number(one.tie),
+            p_value(one.p),
+            p_value(one.p_holm),
+            str(one.n),
+            str(one.unscored),
+        )
         for one in pairs
     )
-    return Table(("first / second", "first preferred", "p(tie)", "n", "unscored"), rows)
+    headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
+    notes = [f"p: of no preference, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
+    notes += interval_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
+    return Table(headers, rows, tuple(notes))
 
 
 def consistency_table(figures: Mapping[str, Consistency]) -> Table:

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.bradley_terry import fit_bradley_terry
-from geval_local.analysis.studies.pairs import agreement, consistency, rank, system_pairs
+from geval_local.analysis.studies.pairs import agreement, consistency, rank, study_pairs, system_pairs
 from geval_local.errors import DataError
 from geval_local.interval import mean_interval, t_interval
 from geval_local.scale import Scale
@@ -170,3 +170,35 @@ def test_outputs_are_scored_by_their_mean_preference():
     assert (items["a"].human, items["a"].group) == (4.0, "d")
     rated = with_people(found, {("d", "a"): 4.0, ("d", "b"): 4.0, ("d", "c"): 5.0})
     assert [own.human for own in rated] == [0.5, 0.0, 0.0]
+
+
+def test_systems_are_told_apart_by_flipping_signs_of_documents():
+    rng = np.random.default_rng(3)
+    found = [
+        one(f"d{document}", first, second, float(np.clip(0.5 + shift + rng.normal(0, 0.05), 0.01, 0.99)))
+        for document in range(8)
+        for first, second, shift in (("a", "b", 0.02), ("a", "c", 0.3), ("b", "c", 0.28))
+    ]
+    study = study_pairs(found)
+    for pair in study.pairs:
+        own = np.array([p.value - 0.5 for p in found if (p.first, p.second) == (pair.first, pair.second)])
+        flipped = [abs(np.dot(signs, own)) for signs in itertools.product((-1, 1), repeat=len(own))]
+        assert pair.p == pytest.approx(np.mean([value >= abs(own.sum()) - 1e-9 for value in flipped]))
+    p = {(pair.first, pair.second): pair.p_holm for pair in study.pairs}
+    assert max(p["a", "c"], p["b", "c"]) < 0.05 < p["a", "b"]
+    assert [study.letters(system) for system in "abc"] == ["a", "a", "b"]
+    assert "2 of 3 pairs of systems are told apart" in study.told
+    # Groups would call systems alike that were never compared.
+    assert study_pairs([p for p in found if (p.first, p.second) != ("a", "b")]).groups == ()
+    few = study_pairs([one("d", "a", "b", 0.9)])
+    assert math.isnan(few.pairs[0].p)
+    assert "cannot tell a and b apart" in few.told
+    assert study_pairs([one("d", "", "", 0.9)]).told == ""
+
+
+def test_without_choix_all_but_the_strengths_is_told(monkeypatch):
+    monkeypatch.setattr("geval_local.analysis.statistics.bradley_terry.find_spec", lambda name: None)
+    study = study_pairs(drawn(systems=3))
+    assert "geval-local[pairs]" in study.warning
+    assert math.isnan(study.ranks[0].strength.value)
+    assert study.ranks[0].preference.value > 0.5

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.errors import DataError
 from geval_local.interval import Interval, jackknife_error, t_interval
 
 __all__ = ["BradleyTerry", "fit_bradley_terry"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-INSTALL_CHOIX = "Install it with `pip install 'geval-local[pairs]'`."
+NO_CHOIX = "they need choix; install it with `pip install 'geval-local[pairs]'`"
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,6 @@ def fit_bradley_terry(
 
     Raises
     ------
-    ConfigurationError
-        If choix is not installed.
     DataError
         If a preference is not between 0 and 1.
     """
@@ -71,6 +70,8 @@ def fit_bradley_terry(
     missing = _unconnected(wins)
     if missing:
         return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), missing)
+    if find_spec("choix") is None:
+        return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), NO_CHOIX)
     strengths = _fit(wins)
     units = int(codes.max()) + 1 if codes.size else 0
     without = np.full((units, systems), np.nan)
@@ -109,9 +110,7 @@ def _unconnected(wins: Floats) -> str:
 
 
 def _fit(wins: Floats) -> Floats:
-    try:
-        import choix
-    except ImportError:
-        raise ConfigurationError("Bradley-Terry strengths need choix, the `pairs` extra", hint=INSTALL_CHOIX) from None
+    import choix
+
     found = np.asarray(choix.ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
     return np.asarray(found - found.mean())

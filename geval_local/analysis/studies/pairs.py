@@ -17,17 +17,22 @@ from geval_local.analysis.preferences import Preference
 from geval_local.analysis.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
 from geval_local.analysis.statistics.coefficients import tie_threshold
 from geval_local.analysis.statistics.correlation import within
+from geval_local.analysis.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.analysis.statistics.significance import corrected
+from geval_local.analysis.studies.systems import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
 from geval_local.errors import DataError
-from geval_local.interval import Interval, mean_interval
+from geval_local.interval import Interval, mean_interval, t_test
 
 __all__ = [
     "Consistency",
     "PairAgreement",
+    "PairStudy",
     "SystemPair",
     "SystemRank",
     "agreement",
     "consistency",
     "rank",
+    "study_pairs",
     "system_pairs",
     "systems_of",
 ]
@@ -49,6 +54,11 @@ class SystemPair:
         Mean preference for the first: 1 always better, 0 never, half of every tie included.
     tie : float
         Mean probability of a tie.
+    p : float
+        Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped
+        at random, or Student's t where they are fewer than six. NaN with fewer than two documents.
+    p_holm : float
+        The same, corrected for all pairs of systems.
     """
 
     first: str
@@ -57,6 +67,13 @@ class SystemPair:
     unscored: int
     preference: Interval
     tie: float
+    p: float
+    p_holm: float = math.nan
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether one of the two is preferred beyond chance, after the correction."""
+        return self.p_holm < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,58 @@ class SystemRank:
 
 
 @dataclass(frozen=True)
+class PairStudy:
+    """All that a set of comparisons says; command and page show these figures.
+
+    Attributes
+    ----------
+    ranks : list of SystemRank
+        The systems, the strongest first; see `rank`.
+    warning : str
+        Why there are no Bradley-Terry strengths; empty otherwise.
+    groups : tuple of tuple of str
+        Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not
+        every two systems were compared.
+    pairs : list of SystemPair
+        Every two systems that were compared.
+    consistency : Consistency
+        How far the judge agrees with itself.
+    agreement : PairAgreement or None
+        How far it agrees with people, where their preferences are known.
+    """
+
+    ranks: list[SystemRank]
+    warning: str
+    groups: tuple[tuple[str, ...], ...]
+    pairs: list[SystemPair]
+    consistency: Consistency
+    agreement: PairAgreement | None
+
+    def letters(self, system: str) -> str:
+        """Name the groups that a system belongs to: ``a``, ``ab``."""
+        return letters_of(self.groups, system)
+
+    @property
+    def told(self) -> str:
+        """What came out for the systems, in a sentence; empty where no two systems were judged."""
+        judged = [pair for pair in self.pairs if pair.n]
+        if not judged:
+            return ""
+        apart = sum(pair.is_told_apart for pair in judged)
+        if len(judged) == 1:
+            (pair,) = judged
+            value = pair.preference.value
+            ahead, behind = (pair.first, pair.second) if value >= 0.5 else (pair.second, pair.first)
+            by = f"by {max(value, 1 - value):.3f}, where one half is no preference"
+            if apart:
+                return f"This judge prefers {ahead} to {behind} {by}."
+            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}."
+        first, systems = self.ranks[0].system, len(self.ranks)
+        told = f"{apart} of {len(judged)} pairs of systems are told apart (Holm, p < {SIGNIFICANT:g})"
+        return f"This judge ranks {first} first of {systems} systems; {told}."
+
+
+@dataclass(frozen=True)
 class PairAgreement:
     """How far comparisons agree with people's.
 
@@ -162,28 +231,69 @@ def systems_of(found: Sequence[Preference]) -> list[str]:
     return list(dict.fromkeys(system for one in found for system in (one.first, one.second) if system))
 
 
-def system_pairs(found: Sequence[Preference]) -> list[SystemPair]:
-    """Compare every two systems that were held against each other."""
+def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
+    """Gather the comparisons of every two systems, all turned to the side of the one that appears first."""
     place = {system: number for number, system in enumerate(systems_of(found))}
     groups: dict[tuple[str, str], list[Preference]] = {}
     for one in found:
         if one.first and one.second:
             own = one if place[one.first] < place[one.second] else one.turned()
             groups.setdefault((own.first, own.second), []).append(own)
-    pairs = []
-    for (first, second), members in sorted(groups.items(), key=lambda pair: (place[pair[0][0]], place[pair[0][1]])):
+    return dict(sorted(groups.items(), key=lambda pair: (place[pair[0][0]], place[pair[0][1]])))
+
+
+def system_pairs(found: Sequence[Preference]) -> list[SystemPair]:
+    """Compare every two systems that were held against each other, with tests that are corrected for their number."""
+    groups = _by_pair(found)
+    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(groups))
+    pairs = {}
+    for (first, second), members in groups.items():
         judged = _judged(members)
-        pairs.append(
-            SystemPair(
-                first,
-                second,
-                len(judged),
-                len(members) - len(judged),
-                _mean([one.value for one in judged], [one.document for one in judged]),
-                float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
-            )
+        preference = _mean([one.value for one in judged], [one.document for one in judged])
+        pairs[f"{first}\x1f{second}"] = SystemPair(
+            first,
+            second,
+            len(judged),
+            len(members) - len(judged),
+            preference,
+            float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
+            _p_of(judged, preference, permutations),
         )
-    return pairs
+    return list(corrected(pairs).values())
+
+
+def _p_of(judged: Sequence[Preference], preference: Interval, permutations: int) -> float:
+    """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
+    beyond: dict[str, float] = {}
+    for one in judged:
+        beyond[one.document] = beyond.get(one.document, 0.0) + one.value - 0.5
+    if len(beyond) >= SIGN_FLIP_GROUPS:
+        return sign_flip(np.array(list(beyond.values())), permutations=permutations)
+    return t_test(preference.value - 0.5, preference.error, preference.units)
+
+
+def study_pairs(found: Sequence[Preference]) -> PairStudy:
+    """Find all that a set of comparisons says.
+
+    Parameters
+    ----------
+    found : sequence of Preference
+        Of any pairs, judged or not.
+    """
+    ranks, warning = rank(found)
+    pairs = system_pairs(found)
+    ranked = [one.system for one in ranks]
+    apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
+    is_complete = sum(bool(pair.n) for pair in pairs) == len(ranked) * (len(ranked) - 1) // 2
+    rated = any(math.isfinite(one.human) for one in _judged(found))
+    return PairStudy(
+        ranks,
+        warning,
+        letter_groups(ranked, apart) if ranked and is_complete else (),
+        pairs,
+        consistency(found),
+        agreement(found) if rated else None,
+    )
 
 
 def rank(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
@@ -229,7 +339,7 @@ def consistency(found: Sequence[Preference]) -> Consistency:
             float(np.mean([np.mean(one.masses[::2]) for one in ordered])),
             float(np.mean([np.mean(one.masses[1::2]) for one in ordered])),
         )
-    means = {(pair.first, pair.second): pair.preference.value for pair in system_pairs(judged)}
+    means = {pair: float(np.mean([one.value for one in own])) for pair, own in _by_pair(judged).items()}
     by_document: dict[str, list[Preference]] = {}
     for one in judged:
         by_document.setdefault(one.document, []).append(one)

@@ -20,12 +20,20 @@ from geval_local.analysis.statistics.significance import corrected
 from geval_local.analysis.studies.sides import Gap, SideMean, gap, shared_documents, side_means
 from geval_local.errors import ConfigurationError, DataError
 
-__all__ = ["SIGNIFICANT", "Ranking", "SystemPair", "letter_groups", "rank_systems"]
+__all__ = [
+    "PERMUTATIONS_PER_TEST",
+    "SIGNIFICANT",
+    "Ranking",
+    "SystemPair",
+    "letter_groups",
+    "letters_of",
+    "rank_systems",
+]
 
 #: Two systems are told apart where the corrected p is below this.
 SIGNIFICANT = 0.05
-# So that Holm's correction can reject: the smallest p of a permutation test is two in the number of arrangements.
-_PERMUTATIONS_PER_TEST = 100
+#: So that Holm's correction can reject: the smallest p of a permutation test is two in the number of arrangements.
+PERMUTATIONS_PER_TEST = 100
 # Means of equal scores, summed in another order, differ by less.
 _EQUAL = 1e-9
 
@@ -90,11 +98,8 @@ class Ranking:
     told: str
 
     def letters(self, system: str) -> str:
-        """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
-        own = [index for index, members in enumerate(self.groups) if system in members]
-        if len(self.groups) > 26:
-            return ",".join(str(index + 1) for index in own)
-        return "".join(chr(ord("a") + index) for index in own)
+        """Name the groups that a system belongs to, see `letters_of`."""
+        return letters_of(self.groups, system)
 
 
 def rank_systems(
@@ -137,7 +142,7 @@ def rank_systems(
             f"there is no system {baseline!r} with a score", hint=f"The systems are: {', '.join(ranked)}."
         )
     chosen = [(one, other) for one, other in combinations(ranked, 2) if baseline in (None, one, other)]
-    permutations = max(PERMUTATIONS, _PERMUTATIONS_PER_TEST * len(chosen))
+    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(chosen))
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
     tests = corrected(
         {
@@ -183,6 +188,14 @@ def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tu
     place = {name: index for index, name in enumerate(ranked)}
     ordered = [tuple(sorted(own, key=place.__getitem__)) for own in sets]
     return tuple(sorted(ordered, key=lambda own: [place[name] for name in own]))
+
+
+def letters_of(groups: Sequence[Sequence[str]], system: str) -> str:
+    """Name the groups that a system belongs to: ``a``, ``ab``; by numbers where there are more than 26 groups."""
+    own = [index for index, members in enumerate(groups) if system in members]
+    if len(groups) > 26:
+        return ",".join(str(index + 1) for index in own)
+    return "".join(chr(ord("a") + index) for index in own)
 
 
 def _pair(

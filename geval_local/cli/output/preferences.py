@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from geval_local.analysis.statistics.coefficients import Coefficient
 from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.statistics.jackknife import Target
 from geval_local.analysis.statistics.significance import Comparison, compare, corrected
-from geval_local.analysis.studies.pairs import agreement, consistency, rank, system_pairs
+from geval_local.analysis.studies.pairs import PairStudy, study_pairs
 from geval_local.analysis.tables import comparison_table, correlation_table
 from geval_local.cli.output.tables import as_record, show_table
 from geval_local.cli.preferences import Source
@@ -30,25 +30,21 @@ def preference_record(path: Path, metric: str) -> dict[str, Any]:
 
 def show_preferences(path: Path, metric: str) -> None:
     """Print the systems and the consistency of a run of pairs."""
-    found = read_preferences(path, metric)
-    _show_ranks(metric, found, {})
-    show_table(consistency_table({metric: consistency(found)}), "how far the judge agrees with itself")
-    _show_agreement([Source(metric, found)])
+    study = study_pairs(read_preferences(path, metric))
+    _show_ranks(metric, study, {})
+    _show_studies({metric: study})
 
 
 def show_sources(
     sources: Sequence[Source], coefficient: Coefficient, target: Target | None, *, every_pair: bool
 ) -> None:
     """Print several ways to compare side by side."""
+    studies = {source.name: study_pairs(source.found) for source in sources}
     for source in sources:
-        _show_ranks(source.name, source.found, source.human)
+        _show_ranks(source.name, studies[source.name], source.human)
         if every_pair:
-            show_table(system_pair_table(system_pairs(source.found)), f"{source.name}: every pair of systems")
-    show_table(
-        consistency_table({source.name: consistency(source.found) for source in sources}),
-        "how far the judge agrees with itself",
-    )
-    _show_agreement(sources)
+            show_table(system_pair_table(studies[source.name].pairs), f"{source.name}: every pair of systems")
+    _show_studies(studies)
     correlations, tests = _against_people(sources, coefficient, target)
     if correlations:
         title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
@@ -66,28 +62,29 @@ def source_records(sources: Sequence[Source], coefficient: Coefficient, target: 
 
 
 def _record(found: Sequence[Preference]) -> dict[str, Any]:
-    ranks, warning = rank(found)
-    record: dict[str, Any] = {"systems": as_record(ranks), "warning": warning or None}
-    record |= {"pairs": as_record(system_pairs(found)), "consistency": as_record(consistency(found))}
-    people = any(math.isfinite(one.human) and math.isfinite(one.value) for one in found)
-    return record | {"agreement": as_record(agreement(found)) if people else None}
+    study = study_pairs(found)
+    return {
+        "systems": as_record(study.ranks),
+        "warning": study.warning or None,
+        "groups": as_record(study.groups),
+        "told": study.told,
+        "pairs": as_record(study.pairs),
+        "consistency": as_record(study.consistency),
+        "agreement": None if study.agreement is None else as_record(study.agreement),
+    }
 
 
-def _show_ranks(name: str, found: Sequence[Preference], human: dict[str, float]) -> None:
-    ranks, warning = rank(found)
-    if ranks:
-        show_table(rank_table(ranks, warning, human), f"{name}: the systems")
+def _show_ranks(name: str, study: PairStudy, human: dict[str, float]) -> None:
+    if study.ranks:
+        show_table(rank_table(study, human), f"{name}: the systems")
 
 
-def _show_agreement(sources: Sequence[Source]) -> None:
-    figures = {}
-    for source in sources:
-        try:
-            figures[source.name] = agreement(source.found)
-        except DataError:
-            continue  # nobody's preference is known
-    if figures:
-        show_table(pair_agreement_table(figures), "comparisons against people's")
+def _show_studies(studies: Mapping[str, PairStudy]) -> None:
+    figures = {name: study.consistency for name, study in studies.items()}
+    show_table(consistency_table(figures), "how far the judge agrees with itself")
+    agreements = {name: study.agreement for name, study in studies.items() if study.agreement is not None}
+    if agreements:
+        show_table(pair_agreement_table(agreements), "comparisons against people's")
 
 
 def _against_people(
