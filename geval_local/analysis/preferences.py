@@ -26,6 +26,7 @@ __all__ = [
     "Preference",
     "holds_pairs",
     "outputs_of",
+    "preference_of",
     "preferences_from_scores",
     "read_preferences",
     "with_people",
@@ -111,12 +112,19 @@ def read_preferences(path: str | Path, metric: str) -> list[Preference]:
     rows = read_rows(path)
     figures = figures_of(rows, metric, path)
     return [
-        _preference(row, own, f"{path}, row {number}")
+        preference_of(row, own, f"{path}, row {number}")
         for (number, row), own in zip(numbered(rows), figures, strict=True)
     ]
 
 
-def _preference(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
+def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
+    """Read one comparison from a row of results and its figures; `where` begins what an error says.
+
+    Raises
+    ------
+    DataError
+        If they hold no pair.
+    """
     people = decoded(row.get("human"))
     found = Preference(
         str(row.get("document", where)),

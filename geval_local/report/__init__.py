@@ -6,6 +6,7 @@
 - `described`: what the manifest beside the results tells
 - `human_ratings`: scores beside human ratings
 - `system_section`, `interval_chart`: which system is better, as tables and as a picture
+- `pair_section`: which system is preferred, pair by pair; `written_reasons`: reasons beside their rows
 - `site`: many runs as one folder, with an overview
 - `pairing`, `signatures`: which rows of two runs belong together, and what the runs do not share
 - `page`: the skeleton, its script and style, and the policy that keeps sample text inert

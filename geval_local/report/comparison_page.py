@@ -191,7 +191,7 @@ def _data(
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
             )
-            | {"groups": []}
+            | {"groups": [], "reasons": []}
         )
     return {
         "mode": "compare",

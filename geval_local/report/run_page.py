@@ -32,9 +32,11 @@ from geval_local.report.overview import (
     summaries,
 )
 from geval_local.report.page import check_target, render, write_page
+from geval_local.report.pair_section import pair_section
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.signatures import SignatureInput, signatures_by_metric
 from geval_local.report.system_section import system_section
+from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
@@ -91,6 +93,7 @@ def write_report(
     baseline: str | None = None,
     tie: float = 0.0,
     seed: int = 0,
+    reasons: Sequence[WrittenReason] = (),
     up: str = "",
 ) -> Path:
     """Write a run as one self-contained HTML page.
@@ -125,6 +128,8 @@ def write_report(
         are compared.
     baseline, tie, seed
         As in `geval_local.analysis.studies.systems.rank_systems`.
+    reasons : sequence of WrittenReason
+        Shown beside their rows; see `geval_local.report.written_reasons.read_reasons`.
     up : str
         Relative address of the page that leads to this one, where there is one.
 
@@ -136,13 +141,14 @@ def write_report(
     Raises
     ------
     DataError
-        If the results or the ratings cannot be used, with the row.
+        If the results or the ratings cannot be used, with the row, or reasons belong to another run, with the line.
     ConfigurationError
         If a note or signature belongs to no metric, a scale cannot be read, or (`OutputError`) the page cannot be
         written.
     """
     target = check_target(path, results)
     run = load_results(results, fields)
+    check_reasons(reasons, run)
     notes, manifest = metrics or {}, manifest or {}
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)
@@ -152,6 +158,7 @@ def write_report(
         for metric in run.metrics
     }
     people = _people(run, items, human, grouped=documents is not None)
+    pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]
     compared = [
         system_section(metric, own, named=system is not None, baseline=baseline, tie=tie, seed=seed)
         for metric, own in items.items()
@@ -159,7 +166,7 @@ def write_report(
     overall = summaries(run, low_mass=low_mass, group_by=group_by)
     page = render(
         "report.html.j2",
-        _data(run, notes, people, documents, low_mass),
+        _data(run, notes, people, documents, low_mass, reasons),
         title=title or run.name,
         file=run.name,
         count=len(run.records),
@@ -168,6 +175,8 @@ def write_report(
         summaries=overall,
         people=people,
         systems=[one for one in compared if one is not None],
+        pairs=pairs,
+        reasons=reason_notes(reasons),
         up=up,
         ablation=() if ablation is None else (ablation,) if isinstance(ablation, Table) else tuple(ablation),
         texts=texts,
@@ -212,6 +221,7 @@ def _data(
     people: Sequence[People],
     group_by: str | None,
     low_mass: float,
+    reasons: Sequence[WrittenReason],
 ) -> dict[str, Any]:
     texts = TextColumns()
     names = list(dict.fromkeys(name for record in run.records for name in record.columns))
@@ -221,13 +231,19 @@ def _data(
     if groups is not None and group_by not in names:  # a dotted path
         texts.add(str(group_by), groups)
         names.append(str(group_by))
+    found = named_columns(names)
+    if {"system_a", "system_b"} <= set(names) and found["system"] < 0:  # a run of pairs
+        sides = [[record.columns.get(name) for name in ("system_a", "system_b")] for record in run.records]
+        found["system"] = len(names)
+        texts.add("pair", [None if None in both else " / ".join(map(as_text, both)) for both in sides])
     by_metric = {one.metric: one for one in people}
+    place = {record.number: index for index, record in enumerate(run.records)}
     return {
         "mode": "report",
         "runs": [as_text(run.name)],
         "texts": texts.texts,
         "columns": texts.columns,
-        **named_columns(names),
+        **found,
         "group": -1 if group_by is None else names.index(group_by),
         "keys": [as_text(key) for key in run.row_keys()],
         "rows": [record.number for record in run.records],
@@ -239,7 +255,10 @@ def _data(
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
             )
-            | {"groups": _spearman(by_metric.get(metric))}
+            | {
+                "groups": _spearman(by_metric.get(metric)),
+                "reasons": [[place[one.row], one.payload()] for one in reasons if one.metric == metric],
+            }
             for metric in run.metrics
         ],
     }

@@ -6,6 +6,9 @@ import json
 
 import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
+from html_page import Page
+
+from geval_local.analysis.text_table import p_value
 
 
 @pytest.fixture
@@ -102,6 +105,47 @@ def test_given_pairs_are_held_against_their_own_verdicts(place):
     own = json.loads(done.stdout)["preferences"]["helpful/pairs"]
     assert (own["agreement"]["n"], own["consistency"]["n"], own["consistency"]["unscored"]) == (4, 4, 1)
     assert own["systems"] == []
+
+
+def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
+    judge = judge_directory()
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    own = json.loads(done.stdout)["preferences"]["clarity/pairs"]
+    written = call("report", "pairs.jsonl", "-o", "pairs.html")
+    assert written.exit_code == 0, written.stderr
+    page = Page((place / "pairs.html").read_text(encoding="utf-8"))
+
+    def told(interval):
+        if interval["low"] is None:
+            return f"{interval['value']:.3f}"
+        return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+
+    assert len(own["systems"]) == 3
+    assert own["told"] in page.text
+    letters = {name: "".join("abc"[at] for at, names in enumerate(own["groups"]) if name in names) for name in "abc"}
+    for one in own["systems"]:
+        row = f" {one['system']} {told(one['preference'])} {told(one['strength'])} {letters[one['system']]} {one['n']} "
+        assert row in page.text
+    for one in own["pairs"]:
+        row = f" {one['first']} / {one['second']} {told(one['preference'])} {one['tie']:.3f} "
+        row += f"{p_value(one['p'])} {p_value(one['p_holm'])} {one['n']} {one['unscored']} "
+        assert row in page.text
+        titles = [value for _, name, value in page.attributes if name == "title"]
+        assert f"{one['first']} / {one['second']}: first preferred {told(one['preference'])}, n {one['n']}" in titles
+    held = own["consistency"]
+    row = f" {told(held['position_shift'])} {told(held['flip_rate'])} {held['tie']:.3f} "
+    row += f"{held['masses'][0]:.3f} / {held['masses'][1]:.3f} {held['cyclic']}/{held['triads']} "
+    assert row + f"{held['document_cyclic']}/{held['document_triads']} {held['n']} {held['unscored']} " in page.text
+    matrix = page.text[
+        page.text.index(" preferred over ") : page.text.index(" Mean preference for the system of the row")
+    ]
+    order = [one["system"] for one in own["systems"]]
+    means = {(one["first"], one["second"]): one["preference"]["value"] for one in own["pairs"]}
+    means |= {(second, first): 1 - value for (first, second), value in means.items()}
+    cells = [f"{name} " + " ".join(f"{means[name, other]:.3f}" for other in order if other != name) for name in order]
+    assert f" preferred over {' '.join(order)} {' '.join(cells)}" in matrix
+    assert page.data["columns"][page.data["system"]]["name"] == "pair"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from chromium import browser, console, missing, requests, set_view
-from report_data import HOSTILE, many, rescored, rows
+from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows
 
 from geval_local.analysis.statistics.significance import corrected
 from geval_local.analysis.studies.ablation import against_exact
@@ -16,6 +16,7 @@ from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
 from geval_local.report.human_ratings import scored_items
 from geval_local.report.run_page import write_report
+from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
 
 if reason := missing():
@@ -444,6 +445,54 @@ def test_no_table_is_cut_and_the_picture_of_systems_fits(driver, wide, width, sc
     seen, poor = driver.execute_script(CONTRAST)
     assert seen > 100
     assert poor == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light"), (390, "dark")])
+def test_pairs_are_readable_and_their_tables_fit(driver, tmp_path, width, scheme):
+    names = ("a", "Ünïcode systém", "<b>bold</b>", "a very long name of a system " * 3)
+    load(driver, write_report(pair_rows(names, documents=8), tmp_path / "pairs.html"))
+    set_view(driver, width, 900, scheme=scheme)
+    driver.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    shades = driver.execute_script(
+        "return [...document.querySelectorAll('.matrix td')].map((one) => getComputedStyle(one).backgroundColor)"
+    )
+    assert len(shades) == len(names) ** 2
+    assert len(set(shades)) >= 4
+    seen, poor = driver.execute_script(CONTRAST)
+    assert seen > 100
+    assert poor == []
+    assert column(driver, "system")[0] == "a / Ünïcode systém"
+    assert console(driver) == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (800, "dark"), (390, "light")])
+def test_reasons_stand_beside_their_rows_and_stay_text(driver, made, tmp_path, width, scheme):
+    texts = {1: "It quotes a needle.", 2: HOSTILE[2], 5: None}
+    path = reason_lines(tmp_path / "reasons.jsonl", made, "coherence", texts)
+    load(driver, write_report(made, tmp_path / "r.html", reasons=read_reasons(path)))
+    set_view(driver, width, 900, scheme=scheme)
+    choose(driver, "#only", "explained")
+    assert column(driver, "why") == [texts[1], texts[2]]
+    choose(driver, "#only", "all")
+    choose(driver, "#words", "quotes a needle")
+    status(driver, expected="Items 1 to 1 of 1 (120 in all)")
+    for item, shown in ((0, texts[1]), (1, texts[2]), (4, "No reason: the judge wrote nothing")):
+        choose(driver, "#words", "")
+        status(driver, expected="Items 1 to 25 of 120")
+        click(driver, f"[data-item='{item}']")
+        written = find(driver, "#item .written")
+        label = made[item]["geval"]["coherence"]["mode"]
+        assert written.text.splitlines()[:2] == [f"Why {label}?", shown]
+        assert (
+            driver.execute_script("const d = document.querySelector('#item'); return d.scrollWidth - d.clientWidth")
+            <= 0
+        )
+        assert driver.execute_script(CONTRAST)[1] == []
+        click(driver, "[data-step='close']")
+    assert "ab" * 32 in find(driver, "#item .written").get_attribute("textContent")
+    assert driver.execute_script("return [window.hit ?? null, document.querySelectorAll('img').length]") == [None, 0]
+    assert console(driver) == []
 
 
 def test_the_number_of_a_row_stands_once(driver, tmp_path):

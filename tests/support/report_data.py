@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from geval_local.questions.pair import PAIR_SCALE
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
 
@@ -93,6 +96,43 @@ def rows(
             row["scores"][metric] = round(rating * 3) / 3
         made.append(row)
     return made
+
+
+def pair_rows(systems: Sequence[str], *, documents: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows as ``geval-local pairs`` writes them: the first systems are preferred, the first shown gains a little."""
+    rng, made = np.random.default_rng(seed), []
+    for document in range(documents):
+        for one, other in itertools.combinations(range(len(systems)), 2):
+            looks = []
+            for order in (0.05, -0.05):
+                a = float(np.clip(0.5 + order + 0.15 * (other - one) + rng.normal(0, 0.03), 0.02, 0.93))
+                looks.append(Distribution(PAIR_SCALE, np.log(0.9 * np.array([a, 0.95 - a, 0.05]))))
+            both = Distribution(PAIR_SCALE, np.log(0.9 * np.mean([look.p for look in looks], axis=0)))
+            score = Score.from_distribution("coherence/pairs", both, estimator=Estimator(), looks=looks)
+            made.append(
+                {
+                    "id": f"{document}/{one}/{other}",
+                    "document": f"doc-{document}",
+                    "system_a": systems[one],
+                    "system_b": systems[other],
+                    "row_a": 1,
+                    "row_b": 2,
+                    "geval": {"coherence/pairs": score.to_dict()},
+                }
+            )
+    return made
+
+
+def reason_lines(path: Path, made: Sequence[dict[str, Any]], metric: str, texts: Mapping[int, str | None]) -> Path:
+    """Write reasons of rows, by number, as ``geval-local reasons`` does."""
+    lines = []
+    for row, text in texts.items():
+        figures = made[row - 1]["geval"][metric]
+        line = {"row": row, "metric": metric, "score": figures["score"], "label": figures["mode"], "reason": text}
+        line |= {"is_complete": True, "cites_text": False, "error": None if text else "the judge wrote nothing"}
+        lines.append(line | {"prompt_sha256": "ab" * 32, "signature": "judge:models/wise@12ab"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
 
 
 def many(count: int, *, metrics: Sequence[str]) -> list[dict[str, Any]]:

@@ -49,6 +49,10 @@ def report(
         ),
     ] = None,
     estimator: options.Estimators = None,
+    reasons: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
+    ] = None,
     field: options.Fields = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
     overwrite: options.Overwrite = False,
@@ -59,14 +63,20 @@ def report(
     from geval_local.files import check_replaceable
     from geval_local.report.page import check_target, is_own_page
     from geval_local.report.run_page import write_report
+    from geval_local.report.written_reasons import read_reasons
 
     mapping = read_mapping(field or [])
+    written = [reason for path in reasons or [] for reason in read_reasons(path)]
     estimators = options.read_estimators(estimator, others=True)
     if len(runs) > 1 and output.suffix.lower() in (".html", ".htm"):
         raise ConfigurationError(
             f"{len(runs)} runs are a folder of pages, and {output} is the name of one page", hint="Write -o site/."
         )
     if len(runs) > 1 or str(output).endswith("/") or output.is_dir():
+        if written:
+            raise ConfigurationError(
+                "--reasons belong to one run, and this is a folder of pages", hint="Write -o PAGE.html."
+            )
         _write_site(runs, output, mapping, human or [], group_by, system, estimators, title, overwrite=overwrite)
         return
     scored = ScoredRun(runs[0], mapping)
@@ -76,6 +86,7 @@ def report(
         scored.path,
         output,
         **_told(scored, human or [], group_by, system, estimators),
+        reasons=written,
         title=title or scored.name if scored.path != runs[0] else title,
     )
     note(f"wrote {page}; open it in any browser")

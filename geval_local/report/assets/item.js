@@ -47,7 +47,21 @@ function figuresOf(metric, run, which, item) {
       ? el("p", { class: "low" }, `Label mass below ${metric.lowMass}: the judge wants to write something other than a label.`) : null,
     others.length ? el("p", { class: "quiet" }, "likeliest other tokens") : null,
     others.length ? el("ul", { class: "tokens" }, ...others) : null,
-    probabilityList(metric, run, item, which ? "second" : ""));
+    probabilityList(metric, run, item, which ? "second" : ""),
+    ...(which ? [] : whyOf(metric, item)).map(writtenReason));
+}
+
+// A reason, in the judge's words: about the label that was the likeliest, and never the cause of the score.
+function writtenReason(reason) {
+  const doubts = [];
+  if (reason.text && !reason.cites) doubts.push("cites nothing of the text, and may fit any text");
+  if (reason.text && !reason.complete) doubts.push("did not come to an end");
+  const origin = [["written by", reason.judge], ["prompt sha256", reason.prompt]].filter(([, value]) => value);
+  return el("section", { class: "written" }, el("h4", null, `Why ${snippet(reason.label, 40)}?`),
+    el("p", { class: reason.text ? "why" : "unscored" }, reason.text || `No reason: ${snippet(reason.error, 2000)}`),
+    doubts.length ? el("p", { class: "low" }, `This reason ${doubts.join("; it ")}.`) : null,
+    origin.length ? el("dl", { class: "entries quiet" },
+      ...origin.flatMap(([name, value]) => [el("dt", null, name), el("dd", null, value)])) : null);
 }
 
 function step(by) {

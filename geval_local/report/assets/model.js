@@ -33,6 +33,16 @@ for (const metric of DATA.metrics) {
   for (const run of metric.runs) run.absent = new Set(run.absent);
 }
 
+// Item -> the reasons that were written for its score on a metric; several where several files were given.
+for (const metric of DATA.metrics) {
+  metric.why = new Map();
+  for (const [item, reason] of metric.reasons) metric.why.set(item, [...(metric.why.get(item) || []), reason]);
+}
+
+const whyOf = (metric, item) => metric.why.get(item) || [];
+const explained = (metric, item) => whyOf(metric, item).some(({ text }) => text);
+const whyText = (metric, item) => whyOf(metric, item).map(({ text }) => text).filter(Boolean).join(" · ");
+
 function reasonOf(run, item) {
   return run.absent.has(item) ? "not in this run" : run.error[item] || "unscored";
 }
@@ -43,7 +53,8 @@ function itemsWith(words) {
   const holds = DATA.texts.map((text) => text.toLowerCase().includes(wanted));
   return (item) => DATA.keys[item].toLowerCase().includes(wanted)
     || DATA.columns.some((column) => column.v[item] >= 0 && holds[column.v[item]])
-    || DATA.metrics.some((metric) => metric.runs.some((run) => item in run.error && run.error[item].toLowerCase().includes(wanted)));
+    || DATA.metrics.some((metric) => metric.runs.some((run) => item in run.error && run.error[item].toLowerCase().includes(wanted)))
+    || DATA.metrics.some((metric) => whyText(metric, item).toLowerCase().includes(wanted));
 }
 
 // The means of the label probabilities over the scored items, one list per run.

@@ -31,9 +31,9 @@ function columns() {
   const plain = (name, heading, value, kind, digits = 2) =>
     add(name, heading, value, (item) => number(value(item), digits), kind);
   if (!NUMBERED) add("place", "#", (item) => item, (item) => String(DATA.rows[item]), "number wide");
-  add("item", NUMBERED ? "row" : "item", (item) => DATA.keys[item], itemCell, "named");
+  add("item", NUMBERED ? "row" : "item", (item) => DATA.keys[item], itemCell, DATA.output < 0 ? "named short" : "named");
   if (DATA.system >= 0) {
-    add("system", "system", (item) => textAt(DATA.system, item), (item) => snippet(textAt(DATA.system, item) || "–", 24), "wide");
+    add("system", DATA.columns[DATA.system].name === "pair" ? "pair" : "system", (item) => textAt(DATA.system, item), (item) => snippet(textAt(DATA.system, item) || "–", DATA.columns[DATA.system].name === "pair" ? 60 : 24), "wide");
   }
   metric.runs.forEach((run, which) => {
     const of = COMPARING ? ` ${"AB"[which]}` : "";
@@ -51,6 +51,10 @@ function columns() {
     plain("human", "human", (item) => humanOf(metric, item), "number wide");
     if (!COMPARING) plain("difference", "score − h", (item) => difference(metric, item), "number wide");
   }
+  if (metric.why.size) {
+    add("why", "reason", (item) => whyText(metric, item) || null,
+      (item) => el("span", { class: "clamp" }, snippet(whyText(metric, item), 140)), "why wide");
+  }
   if (!COMPARING) {
     DATA.metrics.forEach((other, index) => {
       if (other !== metric) {
@@ -67,6 +71,7 @@ const KINDS = [
   ["unscored", "unscored", unscored],
   ["low", "low label mass", lowMass],
   ["failed", "below the threshold", failed],
+  ["explained", "with a reason", explained],
 ];
 
 function selectItems() {
@@ -148,7 +153,9 @@ function drawFilters() {
   const field = (name, text, control) => el("label", { class: `field ${name}` }, el("span", null, text), control);
   const options = (pairs) => pairs.map(([value, text]) => el("option", { value }, text));
   const words = el("input", { type: "search", id: "words", autocomplete: "off", spellcheck: "false" });
-  const only = el("select", { id: "only" }, ...options(KINDS.filter(([name]) => name !== "failed" || DATA.metrics.some((metric) => metric.threshold !== null))));
+  const only = el("select", { id: "only" }, ...options(KINDS.filter(([name]) =>
+    (name !== "failed" || DATA.metrics.some((metric) => metric.threshold !== null))
+    && (name !== "explained" || DATA.metrics.some((metric) => metric.why.size)))));
   const low = el("input", { type: "number", id: "from", step: "any" }), high = el("input", { type: "number", id: "to", step: "any" });
   const size = el("select", { id: "size" }, ...options([[25, "25"], [50, "50"], [100, "100"], [250, "250"]]));
   const metric = el("select", { id: "metric" }, ...options(DATA.metrics.map(({ name }, index) => [index, name])));
