@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from geval_local.audit import example_samples
 from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.tokens.requests import Ids
 
-__all__ = ["Reason", "cited", "write_reasons"]
+__all__ = ["Reason", "WritingCheck", "check_writing", "cited", "write_reasons"]
 
 #: Most tokens of a reason.
 REASON_TOKENS = 160
+#: Most tokens of the reason by which `check_writing` judges; enough for a sentence with a citation.
+CHECK_TOKENS = 48
 #: Reasons that are written together.
 ROWS_AT_ONCE = 8
 #: A passage of this many words that stands in the text counts as cited, in quotation marks or not.
@@ -48,11 +51,13 @@ class Reason:
     prompt_sha256 : str
         Hash of the prompt's text, 64 hex digits; empty if there was no prompt.
     is_complete : bool
-        Whether the judge ended it, rather than the limit of tokens.
+        Whether the judge ended it, rather than the limit of tokens or a repetition.
     cites : bool
         Whether it holds words of the text, see `cited`. A reason that cites nothing would fit any text.
     error : str or None
         Why there is none.
+    repeats : bool
+        Whether the judge began to repeat itself; `text` ends before that.
     """
 
     text: str
@@ -61,6 +66,35 @@ class Reason:
     is_complete: bool = False
     cites: bool = False
     error: str | None = None
+    repeats: bool = False
+
+    @property
+    def fault(self) -> str | None:
+        """Why this reason is of no use; None if it is."""
+        if self.error is not None:
+            return self.error
+        if self.repeats:
+            return "it repeats itself"
+        return None if self.cites else "it cites nothing of the text"
+
+
+@dataclass(frozen=True)
+class WritingCheck:
+    """Whether a judge can write reasons, by one that it wrote about a built-in sample.
+
+    Attributes
+    ----------
+    can_write : bool
+        Whether the reason is of use.
+    because : str
+        Why, or why not.
+    reason : str
+        What it wrote; empty if it wrote nothing.
+    """
+
+    can_write: bool
+    because: str
+    reason: str
 
 
 def cited(reason: str, texts: Sequence[str]) -> bool:
@@ -145,7 +179,27 @@ def write_reasons(
             at_once = len(batch) // 2
             continue
         del waiting[: len(batch)]
-        for (place, prompt, _, held), (text, is_complete) in zip(batch, written, strict=True):
+        for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()
-            problem = None if text else "the judge wrote nothing"
-            yield place, Reason(text, labels[place], digest, is_complete, cited(text, held), problem)
+            problem = None if own.text else "the judge wrote nothing"
+            cites = cited(own.text, held)
+            yield place, Reason(own.text, labels[place], digest, own.is_ended, cites, problem, own.repeats)
+
+
+def check_writing(judge: Judge, metric: Metric, label: str) -> WritingCheck:
+    """Let a judge write one short reason about a built-in sample, and say whether it is of use.
+
+    Parameters
+    ----------
+    judge : Judge
+        Who writes.
+    metric : Metric
+        What is explained.
+    label : str
+        The label that the judge gave the sample, the first of `geval_local.audit.example_samples`.
+    """
+    ((_, reason),) = write_reasons(judge, metric, example_samples(metric)[:1], [label], max_new_tokens=CHECK_TOKENS)
+    if reason.fault is not None:
+        return WritingCheck(False, reason.fault, reason.text)
+    ended = "" if reason.is_complete else f", in the first {CHECK_TOKENS} tokens"
+    return WritingCheck(True, f"it cites the text of the example{ended}", reason.text)

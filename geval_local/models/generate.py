@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from geval_local.models.head import input_device
 
-__all__ = ["BEAMS", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
+__all__ = ["BEAMS", "Paragraph", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
 
 #: Number of beams for a plain language model.
 BEAMS = 4
@@ -108,6 +108,24 @@ def without_repetition(text: str) -> str:
     return text if start is None else _OPEN_ITEM.sub("", text[:start])
 
 
+class Paragraph(NamedTuple):
+    """What a model wrote.
+
+    Attributes
+    ----------
+    text : str
+        Without special tokens, and without what repeats itself.
+    is_ended : bool
+        Whether it came to an end of its own, rather than by the limit or a repetition.
+    repeats : bool
+        Whether it began to repeat itself.
+    """
+
+    text: str
+    is_ended: bool
+    repeats: bool = False
+
+
 class _Counter(StoppingCriteria):
     """Stopping criterion that only reports the number of tokens; the callback may raise to end the generation."""
 
@@ -178,7 +196,7 @@ def generate_paragraphs(
     prompts: Sequence[NDArray[np.int32]],
     *,
     max_new_tokens: int,
-) -> list[tuple[str, bool]]:
+) -> list[Paragraph]:
     """Continue several prompts greedily, in one batch, each by one paragraph.
 
     Parameters
@@ -195,9 +213,8 @@ def generate_paragraphs(
 
     Returns
     -------
-    list of (str, bool)
-        Per prompt: the paragraph, without special tokens and without what repeats itself, and whether it came to an
-        end of its own. What the limit has cut off is returned as it is.
+    list of Paragraph
+        One per prompt. What the limit has cut off is returned as it is.
     """
     if getattr(model, "_is_stateful", False) and len(prompts) > 1:
         alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
@@ -221,8 +238,9 @@ def generate_paragraphs(
     for new in output[:, width:]:
         text = str(tokenizer.decode(new, skip_special_tokens=True))
         is_ended = over.is_over(text) or not ends.isdisjoint(new.tolist())
-        paragraph = without_repetition(text.lstrip()).split("\n\n")[0].strip()
-        written.append((paragraph, is_ended))
+        first = text.lstrip().split("\n\n")[0]
+        repeats = repetition_start(first) is not None
+        written.append(Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats))
     return written
 
 

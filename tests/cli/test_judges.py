@@ -74,6 +74,8 @@ def test_check_prints_the_audit(tmp_path):
     for part in (judge.fingerprint, "float32", "trie", "- Clarity:", "1 opens 10", "label mass", "one by one"):
         assert part in done.stdout
     assert f"{judge.loaded.memory_bytes / 1e6:.1f} MB" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("reasons ")]
+    assert " no, because it " in line
 
 
 def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
@@ -85,6 +87,13 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     assert record["parameters"] == Judge.load(judge_directory()).loaded.parameters
     assert 0 <= record["batch_difference"] < 1e-4
     assert record["batches"] < len(record["batch_lengths"])
+    # A random model writes nothing of use, which is told and fails nothing.
+    assert record["reasons"]["can_write"] is False
+    assert record["reasons"]["because"] in (
+        "it repeats itself",
+        "it cites nothing of the text",
+        "the judge wrote nothing",
+    )
 
 
 def test_check_without_steps_says_so(tmp_path):

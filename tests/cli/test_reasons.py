@@ -8,6 +8,7 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
 from geval_local.judging import reasons
+from geval_local.models.generate import Paragraph
 
 ROWS = 12
 
@@ -32,7 +33,7 @@ def written(monkeypatch):
 
     def write(model, tokenizer, prompts, **_):
         batches.append(len(prompts))
-        return [(f'It says "it ends at", batch {len(batches)}.', True) for _ in prompts]
+        return [Paragraph(f'It says "it ends at", batch {len(batches)}.', True) for _ in prompts]
 
     monkeypatch.setattr(reasons, "generate_paragraphs", write)
     return batches
@@ -131,7 +132,7 @@ def test_what_cannot_be_done_is_said_before_a_judge_is_loaded(here, written, arg
 
 def test_a_reason_without_a_citation_is_told(here, monkeypatch):
     monkeypatch.setattr(
-        reasons, "generate_paragraphs", lambda model, tokenizer, prompts, **_: [("It is fine.", True)] * len(prompts)
+        reasons, "generate_paragraphs", lambda *given, **_: [Paragraph("It is fine.", True)] * len(given[2])
     )
     done = give(here, "--lowest", 2, "-o", "r.jsonl", "--json")
     assert "2 of 2 reasons cite nothing" not in done.stderr  # the object has it

@@ -10,9 +10,9 @@ from tiny import byte_tokenizer, tiny_model
 from geval_local.io.samples import Sample
 from geval_local.judge import Judge
 from geval_local.judging import reasons
-from geval_local.judging.reasons import cited, write_reasons
+from geval_local.judging.reasons import check_writing, cited, write_reasons
 from geval_local.metric import Metric
-from geval_local.models.generate import generate_paragraphs
+from geval_local.models.generate import Paragraph, generate_paragraphs
 from geval_local.prompt import render_form, render_reason_prompt
 from geval_local.tokens.encoder import PromptEncoder
 
@@ -68,7 +68,7 @@ def test_a_batch_writes_what_each_prompt_alone_writes(kind):
 
 
 def test_every_sample_gets_a_reason_or_an_error(judge, monkeypatch):
-    answers = iter([('It says "brave new". It is', False), ("", True)])
+    answers = iter([Paragraph('It says "brave new". It is', False), Paragraph("", True)])
     monkeypatch.setattr(
         reasons, "generate_paragraphs", lambda model, tokenizer, prompts, **_: [next(answers) for _ in prompts]
     )
@@ -98,9 +98,53 @@ def test_batches_are_halved_when_memory_runs_out(judge, monkeypatch):
         sizes.append(len(prompts))
         if len(prompts) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return [("a reason", True)] * len(prompts)
+        return [Paragraph("a reason", True)] * len(prompts)
 
     monkeypatch.setattr(reasons, "generate_paragraphs", scarce)
     samples = [Sample({"output": f"text {number}"}) for number in range(5)]
     assert len(list(write_reasons(judge, METRIC, samples, ["1"] * 5))) == 5
     assert sizes == [5, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "can_write", "because"),
+    [
+        (Paragraph('It says "after eight months of repairs".', True), True, "it cites the text of the example"),
+        (Paragraph('It says "a new roof" and then', False), True, "in the first 48 tokens"),
+        (Paragraph('It says "a new roof".', False, repeats=True), False, "it repeats itself"),
+        (Paragraph("It is very good and quite clear to everyone.", True), False, "it cites nothing of the text"),
+        (Paragraph("", True), False, "the judge wrote nothing"),
+    ],
+)
+def test_whether_a_judge_can_write_follows_from_one_reason(judge, monkeypatch, written, can_write, because):
+    asked = []
+
+    def write(model, tokenizer, prompts, *, max_new_tokens):
+        asked.append((len(prompts), max_new_tokens))
+        return [written]
+
+    monkeypatch.setattr(reasons, "generate_paragraphs", write)
+    found = check_writing(judge, METRIC, "4")
+    assert (found.can_write, found.reason) == (can_write, written.text)
+    assert because in found.because
+    assert asked == [(1, 48)]
+
+
+def test_a_model_that_repeats_itself_did_not_come_to_an_end(monkeypatch):
+    """A random model falls into a loop sooner or later; what it wrote before is kept."""
+    tokenizer = byte_tokenizer(chat=False)
+    model = tiny_model("llama", len(tokenizer), dtype=torch.float64)
+    ids = PromptEncoder(tokenizer).encode([render_reason_prompt(METRIC, {"output": "w"}, "2")])[0]
+    loop = tokenizer.encode("The cat sat there. ", add_special_tokens=False)
+
+    def generate(prompt, *, stopping_criteria, **_):
+        whole = prompt
+        for token in loop * 5:
+            whole = torch.cat([whole, torch.tensor([[token]])], dim=1)
+            if bool(stopping_criteria[0](whole, None)[0]):
+                break
+        return whole
+
+    monkeypatch.setattr(model, "generate", generate)
+    (found,) = generate_paragraphs(model, tokenizer, [ids], max_new_tokens=200)
+    assert found == Paragraph("The cat sat there.", is_ended=False, repeats=True)

@@ -133,15 +133,17 @@ def check(
 ) -> None:
     """Audit a judge on one metric, and check whether it computes on this device what it should.
 
-    Labels as tokens, the prompt's end, an example's score, batch invariance, size; then the device: attention, packs
-    against one prompt at a time, memory that runs out, speed. Exit code 1 if a check fails.
+    Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write a
+    reason (which is no failure); then the device: attention, packs against one prompt at a time, memory that runs out,
+    speed. Exit code 1 if a check fails.
     """
     from geval_local.audit import audit_judge
     from geval_local.cli.gates import EXIT_GATE
-    from geval_local.cli.output.audits import self_check_record, show_self_check
+    from geval_local.cli.output.audits import self_check_record, show_self_check, show_writing
     from geval_local.cli.progress import load_shown, show_progress
     from geval_local.engine.batched import PaddedEngine
     from geval_local.engine.self_check import check_engine
+    from geval_local.judging.reasons import check_writing
     from geval_local.metric import Metric
     from geval_local.models.head import Head
     from geval_local.steps import with_pinned_steps
@@ -158,12 +160,18 @@ def check(
     engine_text = judge.engine_report.text
     if not as_json:
         _show(audit, judge.name, chosen, judge.encoder.style, engine_text)
+    writing = check_writing(judge, chosen, audit.example.mode)
+    if not as_json:
+        show_writing(writing)
     note("checking the device ...", "dim")
     with show_progress("checking the device", unit=""):
         checked = check_engine(model, judge.engine, judge.engine_report)
     if as_json:
         record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **_record(audit)}
-        print_json(record | {"engine_report": engine_text, "self_check": self_check_record(checked)})
+        print_json(
+            record
+            | {"reasons": asdict(writing), "engine_report": engine_text, "self_check": self_check_record(checked)}
+        )
     else:
         show_self_check(checked)
     if checked.failed:

@@ -11,11 +11,14 @@ from geval_local.cli.output.console import print_table, result_console
 if TYPE_CHECKING:
     from geval_local.audit import PromptAudit
     from geval_local.engine.self_check import SelfCheck
+    from geval_local.judging.reasons import WritingCheck
 
-__all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens"]
+__all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens", "show_writing"]
 
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
+#: Characters of a reason that are shown.
+TEXT_SHOWN = 160
 #: Lines of a table of labels, beyond which the middle is left out.
 FORMS_SHOWN = 60
 
@@ -71,6 +74,14 @@ def show_labels(audit: PromptAudit) -> None:
     console.print("dropped surface forms:" + ("" if audit.dropped else " none"), markup=False)
     for form in audit.dropped:
         console.print(f"  {form.label!r} as {form.text!r}: {form.reason}", markup=False, soft_wrap=True)
+
+
+def show_writing(check: WritingCheck) -> None:
+    """Print whether a judge can write reasons, in a line."""
+    told = f"{'yes' if check.can_write else 'no'}, because {check.because}"
+    shown = " ".join(check.reason.split())[:TEXT_SHOWN]
+    wrote = f"; it wrote: {shown!r}" if shown else ""
+    result_console().print(f"{'reasons':<24} {told}{wrote}", markup=False, soft_wrap=True)
 
 
 def label_record(audit: PromptAudit) -> dict[str, Any]:

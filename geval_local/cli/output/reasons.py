@@ -35,6 +35,6 @@ def show_reasons(records: Sequence[Mapping[str, Any]], metric: str) -> None:
     if len(written) < len(records):
         note(f"{len(records) - len(written)} of {len(records)} rows have no reason; the file says why", "yellow")
     if cut:
-        note(f"{cut} of {len(written)} reasons were cut off by the limit of tokens (--tokens)", "yellow")
+        note(f"{cut} of {len(written)} reasons did not come to an end within --tokens, or repeat themselves", "yellow")
     if uncited:
         note(f"{uncited} of {len(written)} reasons cite nothing of the text: they may fit any text", "yellow")
