@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from geval_local.analysis.studies.pairs import Consistency, PairAgreement, PairStudy, SystemPair
-from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
+from geval_local.analysis.text_table import Table, interval, mean_warnings, number, p_value
 
 __all__ = ["consistency_table", "pair_agreement_table", "rank_table", "system_pair_table"]
 
@@ -32,7 +32,7 @@ def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
         notes.append("systems that share a letter cannot be told apart")
     if study.warning:
         notes.append(f"no Bradley-Terry strengths: {study.warning}")
-    notes += interval_warnings({one.system: one.preference for one in study.ranks})
+    notes += mean_warnings({one.system: one.preference for one in study.ranks})
     return Table((*headers, *(["people's mean"] if rated else []), "comparisons"), rows, tuple(notes))
 
 
@@ -52,7 +52,7 @@ def system_pair_table(pairs: Sequence[SystemPair]) -> Table:
     )
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
     notes = [f"p: of no preference, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
-    notes += interval_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
+    notes += mean_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
     return Table(headers, rows, tuple(notes))
 
 
@@ -77,7 +77,8 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
         "flips: comparisons of which each order names another winner; circles: A over B over C over A",
     )
-    return Table(headers, rows, notes)
+    shifts = {name: one.position_shift for name, one in figures.items()}
+    return Table(headers, rows, (*notes, *mean_warnings(shifts)))
 
 
 def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:

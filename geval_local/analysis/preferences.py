@@ -131,12 +131,10 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
         str(row.get("system_a") or ""),
         str(row.get("system_b") or ""),
         (math.nan, math.nan, math.nan),
-        human=number_at(row, "human", where),
-        people=tuple(map(float, people)) if isinstance(people, list) else (),
+        error=str(figures["error"]) if figures.get("error") else None,
     )
-    error = figures.get("error")
-    if error:
-        return replace(found, error=str(error))
+    if found.error is not None:
+        return found  # what else is in the row may be what is wrong with it
     p = decoded(figures.get("probabilities"))
     if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
         raise DataError(
@@ -149,6 +147,8 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
         p=(float(p["A"]), float(p["B"]), float(p["tie"])),
         orders=tuple(map(float, orders)),
         masses=tuple(map(float, masses)),
+        human=number_at(row, "human", where),
+        people=tuple(map(float, people)) if isinstance(people, list) else (),
     )
 
 

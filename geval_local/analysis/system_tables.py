@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from geval_local.analysis.studies.systems import Ranking, SystemPair
-from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
+from geval_local.analysis.text_table import Table, interval, mean_warnings, number, p_value
 
 __all__ = ["pair_table", "ranking_table", "telling_pairs"]
 
@@ -33,7 +33,7 @@ def ranking_table(ranking: Ranking) -> Table:
     notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
-    notes += interval_warnings({side.side: side.mean for side in ranking.systems})
+    notes += mean_warnings({side.side: side.mean for side in ranking.systems})
     return Table((*headers, "n", "unscored"), rows, tuple(notes))
 
 
@@ -73,7 +73,7 @@ def pair_table(ranking: Ranking, pairs: Sequence[SystemPair] | None = None) -> T
         notes.insert(0, f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours")
     if any(pair.left_out for pair in shown):
         notes.append("left out: documents that one of the two did not answer")
-    notes += interval_warnings({f"{pair.first} - {pair.second}": pair.difference for pair in shown})
+    notes += mean_warnings({f"{pair.first} - {pair.second}": pair.difference for pair in shown})
     return Table(headers, rows, tuple(notes))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from geval_local.interval import Interval
 
-__all__ = ["Table", "folded", "interval", "interval_warnings", "number", "p_value"]
+__all__ = ["Table", "folded", "interval", "interval_warnings", "mean_warnings", "number", "p_value"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
         if one.warning:
             found.setdefault(one.warning, []).append(name)
     return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
+
+
+def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
+    """Say of means over documents which intervals are not to be relied upon, and which have none."""
+    without = [name for name, one in means.items() if math.isfinite(one.value) and not math.isfinite(one.low)]
+    told = [f"no interval, since one document allows none: {', '.join(without)}"] if without else []
+    return interval_warnings(means) + told
 
 
 def folded(table: Table, headers: Collection[str]) -> Table:

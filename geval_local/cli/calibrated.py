@@ -35,7 +35,7 @@ def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[
     found: dict[Path, tuple[str, ScoreCalibrator]] = {}
     names = [metric.name for metric in metrics]
     for path in paths:
-        calibration = _helpful(path)
+        calibration = load_calibration(path)
         if calibration.metric not in names:
             raise ConfigurationError(
                 f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
@@ -43,25 +43,24 @@ def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[
             )
         if calibration.metric in {metric for metric, _ in found.values()}:
             raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
-        found[path] = calibration.metric, ScoreCalibrator(calibration)
+        found[path] = calibration.metric, ScoreCalibrator(_helpful(calibration, path))
     return found
 
 
 def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
     """Read the calibration of a run that is resumed: its metric, and what applies it."""
-    calibration = _helpful(path)
+    calibration = _helpful(load_calibration(path), path)
     return calibration.metric, ScoreCalibrator(calibration)
 
 
-def _helpful(path: Path) -> Calibration:
-    """Read a calibration that brings scores nearer to the ratings of documents that it was not fitted on.
+def _helpful(calibration: Calibration, path: Path) -> Calibration:
+    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on.
 
     Raises
     ------
     ConfigurationError
         If it does not, by its own figures.
     """
-    calibration = load_calibration(path)
     held = calibration.held_out
     if not held.helps:
         gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from geval_local.analysis.preferences import holds_pairs
 from geval_local.analysis.reading import row_keys
 from geval_local.analysis.records import ScoredItem
 from geval_local.cli.scored_runs import ScoredRun
@@ -13,7 +14,10 @@ from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
 
-__all__ = ["SystemRows", "changed_outputs", "gather", "why_systems"]
+__all__ = ["SystemRows", "changed_outputs", "check_single_outputs", "gather", "unmatched", "why_systems"]
+
+#: Rows of one file alone that are named, and the characters of the longest name; a document may be a whole text.
+NAMED, LONGEST_NAME = 10, 40
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,42 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
         same = "id" if by_id else "place in their files"
         grouping = f"rows with the same {same} are taken for one document (a guess; --group-by FIELD changes it)"
     return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+
+
+def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
+    """Reject runs of pairs, whose rows are comparisons and belong to no system.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is given.
+    """
+    for run in runs:
+        if any(holds_pairs(run.rows[0], metric) for metric in metrics):
+            raise ConfigurationError(
+                f"{run.path} holds pairs, and no scores of single outputs",
+                hint=f"What they say of the systems: geval-local preferences {run.path}.",
+            )
+
+
+def unmatched(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[str]:
+    """Name what stands in one of two files alone, in words, a line for each.
+
+    Parameters
+    ----------
+    first, second : sequence of str
+        Keys of rows, or documents.
+    names : tuple of (str, str)
+        Of the files.
+    """
+    lines = []
+    for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
+        alone = [key for key in dict.fromkeys(own) if key not in others]
+        if alone:
+            more = ", ..." if len(alone) > NAMED else ""
+            told = [key if len(key) <= LONGEST_NAME else f"{key[: LONGEST_NAME - 1]}…" for key in alone[:NAMED]]
+            lines.append(f"only in {name}: {len(alone)} of {len(set(own))}: {', '.join(told)}{more}")
+    return lines
 
 
 def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:

@@ -7,6 +7,7 @@ what people preferred: 1 for the first output, 0 for the second, 0.5 for a tie, 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,7 +81,21 @@ def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
 
 def _plain(row: _Row) -> dict[str, Any]:
     """Rows of the one shape already; ``human`` may be one number or a list."""
+    human = decoded(row.get("human"))
+    for one in human if isinstance(human, list) else [] if human is None else [human]:
+        _preferred(one)
     return {"output_a": row["output_a"], "output_b": row["output_b"], **row}
+
+
+def _preferred(value: Any) -> float:
+    """Read a preference of people; from 0 to 1."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ValueError(f"human is {value!r}, and not 1 for A, 0 for B, 0.5 for a tie, or a list of these")
+    return number
 
 
 #: Format -> reader.

@@ -161,13 +161,21 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
             is_empty = False
             yield _pair(document, own[one], own[other], plan.compared)
     if is_empty:
-        why = f"rows with the same {group_by} are one document, and none has outputs of two systems"
-        why = str(lost[0].error) if lost and not documents else why
         raise DataError(
-            f"there is no pair to be judged: {why}",
+            f"there is no pair to be judged: {_why_none(documents, lost, group_by)}",
             hint="Name the column of the document by --group-by, and that of the system by --system.",
         )
     yield from lost
+
+
+def _why_none(documents: Mapping[str, list[tuple[str, Sample]]], lost: list[Sample], group_by: str | None) -> str:
+    """Say why no two outputs can be compared."""
+    if lost and not documents:
+        return str(lost[0].error)
+    systems = {system for own in documents.values() for system, _ in own}
+    if len(systems) == 1:
+        return f"all rows are of one system, {systems.pop()!r}"
+    return f"rows with the same {group_by} are one document, and none has outputs of two systems"
 
 
 def _place_of(sample: Sample, group_by: str | None, system: str | None) -> tuple[str, str]:

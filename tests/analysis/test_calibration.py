@@ -219,8 +219,10 @@ def test_a_file_that_is_not_a_calibration_is_refused(tmp_path):
         with pytest.raises(ConfigurationError, match=message):
             load_calibration(path)
     path.write_text("{")
-    with pytest.raises(ConfigurationError, match="cannot read"):
+    with pytest.raises(ConfigurationError, match="is not a calibration"):
         load_calibration(path)
+    with pytest.raises(ConfigurationError, match=r"cannot read the calibration .*none\.json: No such file"):
+        load_calibration(tmp_path / "none.json")
     with pytest.raises(OutputError, match="cannot write"):
         save_calibration(calibrate(judged(6), SCALE), tmp_path / "none" / "c.json")
 

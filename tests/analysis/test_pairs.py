@@ -202,3 +202,15 @@ def test_without_choix_all_but_the_strengths_is_told(monkeypatch):
     assert "geval-local[pairs]" in study.warning
     assert math.isnan(study.ranks[0].strength.value)
     assert study.ranks[0].preference.value > 0.5
+
+
+def test_several_outputs_of_a_system_for_a_document_count_together():
+    found = [
+        one("d", "a", "b", 0.9),
+        one("d", "b", "a", 0.7),  # another output of a, which loses
+        one("d", "b", "c", 0.8),
+        one("d", "c", "a", 0.8),
+    ]
+    own = consistency(found)
+    # On average a beats b, by (.9 + .3) / 2; the last comparison alone would make no circle.
+    assert (own.document_triads, own.document_cyclic, own.triads, own.cyclic) == (1, 1, 1, 1)

@@ -179,3 +179,35 @@ def test_an_estimator_is_applied_to_stored_distributions(here):
         "--page shows"
         in compare(here, "a.jsonl", "risk.jsonl", "--estimator", "mode", "--page", "p.html", code=2).stderr
     )
+
+
+def test_rows_of_one_file_alone_are_named(here):
+    made = rows(12, metrics=("coherence",), per_group=1)
+    for row in made:
+        del row["doc_id"], row["system_id"], row["source"]
+    write_rows(here / "a.jsonl", made[:8])
+    write_rows(here / "b.jsonl", [{**row, "output": f"Another {row['id']}."} for row in made[3:]])
+    shown = compare(here, "a.jsonl", "b.jsonl", "--across", "any").stdout
+    assert "two systems" in shown
+    assert "only in a.jsonl: 3 of 8: item-1, item-2, item-3" in shown
+    assert "only in b.jsonl: 4 of 9: item-9, item-10, item-11, item-12" in shown
+    texts = [{**row, "source": f"{row['id']} " * 20} for row in made]
+    write_rows(here / "t.jsonl", texts[:8])
+    write_rows(here / "u.jsonl", [{**row, "output": f"Another {row['id']}."} for row in texts[7:]])
+    shown = compare(here, "t.jsonl", "u.jsonl", "--across", "any").stdout
+    assert "only in t.jsonl: 7 of 8: item-1 item-1" in shown
+    assert max(map(len, shown.splitlines())) < 500
+    write_rows(here / "c.jsonl", made[3:])
+    record = json.loads(compare(here, "a.jsonl", "c.jsonl", "--across", "any", "--json").stdout)
+    assert record["unmatched"][0] == "only in a.jsonl: 3 of 8: item-1, item-2, item-3"
+    assert record["metrics"]["coherence"]["agreement"]["n"] == 5
+
+
+def test_one_document_has_no_interval_and_says_so(here):
+    write_rows(here / "one.jsonl", rows(3, metrics=("coherence",), per_group=3))
+    shown = " ".join(compare(here, "one.jsonl", "--group-by", "doc_id").stdout.split())
+    assert "no interval, since one document allows none: M" in shown
+    pair = rows(2, metrics=("coherence",), per_group=2)
+    write_rows(here / "pair.jsonl", pair)
+    shown = " ".join(compare(here, "pair.jsonl", "--group-by", "doc_id").stdout.split())
+    assert "on 1 shared document (too few for an interval or a test)" in shown

@@ -8,7 +8,10 @@ import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from html_page import Page
 
+from geval_local import score_file
 from geval_local.analysis.text_table import p_value
+from geval_local.errors import ConfigurationError
+from geval_local.io.pairs import PairPlan
 
 
 @pytest.fixture
@@ -173,3 +176,93 @@ def test_looks_are_an_option_of_score(place):
     done = call("score", "data.jsonl", "--prompt-file", "prompt.txt", "--scale", "1-5", "--looks", 3)
     assert done.exit_code == 2
     assert "has one look" in done.stderr
+
+
+def odd_rows():
+    """Numeric documents, names beyond ASCII, a system that some documents lack, and two rows that cannot be judged."""
+    rows = [
+        {"doc_id": document, "system": system, "source": f"A tale of {document}.", "output": f"{document} {system}"}
+        for document in range(8)
+        for system in ("ä", "β", "日本")
+        if document % 4 or system != "β"
+    ]
+    return [*rows, {"doc_id": 8, "source": "s", "output": "nobody's"}, {**rows[0], "doc_id": 1, "output": None}]
+
+
+def test_odd_rows_are_judged_or_told(place):
+    write_rows(place / "odd.jsonl", odd_rows())
+    done = call("pairs", "odd.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "odd_pairs.csv", "--json")
+    assert done.exit_code == 0, done.stderr
+    own = json.loads(done.stdout)["preferences"]["clarity/pairs"]
+    assert {one["system"]: one["n"] for one in own["systems"]} == {"ä": 14, "β": 12, "日本": 14}
+    assert own["consistency"]["n"] == 20
+    # The row without a text was to be compared with the two others, the one without a system with none.
+    assert own["consistency"]["unscored"] == 3
+    assert call("preferences", "odd_pairs.csv", "--json").exit_code == 0
+    assert call("report", "odd_pairs.csv", "-o", "odd.html").exit_code == 0
+    assert "a / b" not in (place / "odd.html").read_text(encoding="utf-8")
+    assert "ä / 日本" in (place / "odd.html").read_text(encoding="utf-8")
+
+
+def test_one_document_has_no_interval_and_says_so(place):
+    write_rows(place / "one.jsonl", [row for row in read_rows(place / "data.jsonl") if row["doc_id"] == "d1"])
+    done = call("pairs", "one.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "one_pairs.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert "no interval, since one document allows none" in done.stdout
+    assert call("report", "one_pairs.jsonl", "-o", "one.html").exit_code == 0
+    assert "no interval, since one document allows none" in (place / "one.html").read_text(encoding="utf-8")
+
+
+def test_one_system_makes_no_pair(place):
+    write_rows(place / "lone.jsonl", [row for row in read_rows(place / "data.jsonl") if row["system"] == "b"])
+    done = call("pairs", "lone.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", "-o", "x.jsonl")
+    assert done.exit_code == 2
+    assert "all rows are of one system, 'b'" in done.stderr
+
+
+def test_verdicts_that_are_none_cost_their_rows_alone(place):
+    verdicts = (1, 0.5, [1, 0], "maybe", 3, None)
+    rows = [{"source": "s", "output_a": "x", "output_b": "y", "human": human} for human in verdicts]
+    write_rows(place / "plain.jsonl", rows)
+    command = (
+        "pairs",
+        "plain.jsonl",
+        "-m",
+        "clarity.yaml",
+        "-j",
+        judge_directory(),
+        "--given",
+        "plain",
+        "-o",
+        "p.jsonl",
+    )
+    done = call(*command, "--json")
+    assert done.exit_code == 0, done.stderr
+    own = json.loads(done.stdout)["preferences"]["clarity/pairs"]
+    assert (own["consistency"]["n"], own["consistency"]["unscored"], own["agreement"]["n"]) == (4, 2, 3)
+    errors = [row["geval"]["clarity/pairs"].get("error") for row in read_rows(place / "p.jsonl")]
+    assert [error is not None for error in errors] == [False, False, False, True, True, False]
+    assert "human is 'maybe', and not 1 for A" in errors[3]
+    again = call("preferences", "p.jsonl")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_pairs_are_no_scores_of_single_outputs(place):
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "pairs.jsonl")
+    assert done.exit_code == 0, done.stderr
+    compared = call("compare", "pairs.jsonl", "--group-by", "document")
+    assert (compared.exit_code, "geval-local preferences pairs.jsonl" in compared.stderr) == (2, True)
+    explained = call("reasons", "pairs.jsonl", "--lowest", 1, "-o", "r.jsonl")
+    assert explained.exit_code == 2
+    assert "whose texts stay in their input" in explained.stderr
+    assert "loading the judge" not in explained.stderr
+
+
+@pytest.mark.parametrize("asked", [{"pairs": PairPlan()}, {}], ids=["pairs", "looks"])
+def test_several_machines_are_refused_before_a_judge_is_loaded(place, asked):
+    metric = METRIC if asked else METRIC + "looks: 2\n"
+    (place / "asked.yaml").write_text(metric, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="pairs and looks are judged on one machine") as caught:
+        score_file("data.jsonl", "asked.yaml", "no-such-judge", "cluster/", distributed="ray", **asked)
+    assert caught.value.hint == "Leave --distributed out, or ask for one look."
+    assert not (place / "cluster").exists()

@@ -388,8 +388,10 @@ def load_calibration(path: str | Path) -> Calibration:
     """
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigurationError(f"cannot read the calibration {path}: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the calibration {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError):
+        record = None  # no JSON, or cut off
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ConfigurationError(f"{path} is not a calibration", hint="Make one with `geval-local calibrate`.")
     if record.get("version") != VERSION:

@@ -179,7 +179,10 @@ class PairStudy:
             by = f"by {max(value, 1 - value):.3f}, where one half is no preference"
             if apart:
                 return f"This judge prefers {ahead} to {behind} {by}."
-            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}."
+            if abs(value - 0.5) < 5e-4:
+                return f"This judge cannot tell {ahead} and {behind} apart: it prefers neither."
+            few = "" if math.isfinite(pair.p) else ", and one document allows no test"
+            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}{few}."
         first, systems = self.ranks[0].system, len(self.ranks)
         told = f"{apart} of {len(judged)} pairs of systems are told apart (Holm, p < {SIGNIFICANT:g})"
         return f"This judge ranks {first} first of {systems} systems; {told}."
@@ -262,6 +265,11 @@ def system_pairs(found: Sequence[Preference]) -> list[SystemPair]:
     return list(corrected(pairs).values())
 
 
+def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
+    """Mean preference of every two systems; a system may have several outputs for a document."""
+    return {pair: float(np.mean([one.value for one in own])) for pair, own in _by_pair(judged).items()}
+
+
 def _p_of(judged: Sequence[Preference], preference: Interval, permutations: int) -> float:
     """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
     beyond: dict[str, float] = {}
@@ -339,12 +347,11 @@ def consistency(found: Sequence[Preference]) -> Consistency:
             float(np.mean([np.mean(one.masses[::2]) for one in ordered])),
             float(np.mean([np.mean(one.masses[1::2]) for one in ordered])),
         )
-    means = {pair: float(np.mean([one.value for one in own])) for pair, own in _by_pair(judged).items()}
     by_document: dict[str, list[Preference]] = {}
     for one in judged:
         by_document.setdefault(one.document, []).append(one)
-    triads, cyclic = _circles(means)
-    inner = [_circles({(one.first, one.second): one.value for one in own}) for own in by_document.values()]
+    triads, cyclic = _circles(_means(judged))
+    inner = [_circles(_means(own)) for own in by_document.values()]
     return Consistency(
         n=len(judged),
         unscored=len(found) - len(judged),

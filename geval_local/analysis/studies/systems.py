@@ -259,8 +259,9 @@ def _told_pair(pair: SystemPair) -> str:
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     low, high = (d.low, d.high) if d.value >= 0 else (-d.high, -d.low)
     size = f"{abs(d.value):.3f}" + (f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else "")
-    p = "no test is possible" if not math.isfinite(pair.p) else f"{pair.test} p {_told_p(pair.p)}"
-    on = f"on {pair.documents} {'shared ' if pair.wins is not None else ''}documents ({p})"
+    p = "too few for an interval or a test" if not math.isfinite(pair.p) else f"{pair.test} p {_told_p(pair.p)}"
+    noun = "document" if pair.documents == 1 else "documents"
+    on = f"on {pair.documents} {'shared ' if pair.wins is not None else ''}{noun} ({p})"
     counted = ""
     if pair.wins is not None and pair.losses is not None:
         won, lost = (pair.wins, pair.losses) if d.value >= 0 else (pair.losses, pair.wins)

@@ -85,7 +85,7 @@ def compare(
     Runs whose signatures differ in keys not named by --across are rejected.
     """
     from geval_local.analysis.studies.systems import rank_systems
-    from geval_local.cli.compared_systems import gather, why_systems
+    from geval_local.cli.compared_systems import check_single_outputs, gather, unmatched, why_systems
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.files import check_replaceable
@@ -114,11 +114,17 @@ def compare(
             "documents",
             hint="`geval-local meta-eval` correlates scores with ratings over systems.",
         )
+    check_single_outputs(scored, names)
     differ = _differing(scored, names, across or [])
     together = gather(scored, system, group_by)
     rankings = {
         name: rank_systems(together.items(name, human=human), baseline=baseline, tie=tie, seed=seed) for name in names
     }
+    alone: list[str] = []
+    if len(scored) == 2:
+        one, other = (run.items(names[0], group_by=together.document) for run in scored)
+        ends = (str(scored[0].path), str(scored[1].path))
+        alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     if page is not None:
         _write_systems(together, page, human, {"baseline": baseline, "tie": tie, "seed": seed})
     if as_json:
@@ -126,9 +132,9 @@ def compare(
         from geval_local.cli.output.tables import as_record
 
         record = {"files": [run.path for run in scored], "differ": differ, "grouping": together.grouping}
-        print_json(as_record(record | {"systems": rankings}))
+        print_json(as_record(record | {"unmatched": alone, "systems": rankings}))
         return
-    _show_systems(scored, differ, together.grouping, rankings, reason if len(scored) == 2 else None)
+    _show_systems(scored, differ, [together.grouping, *alone], rankings, reason if len(scored) == 2 else None)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
@@ -166,9 +172,11 @@ def _compare_runs(
     as_json: bool,
 ) -> None:
     """Put two runs over the same rows side by side."""
+    from geval_local.analysis.reading import row_keys
     from geval_local.analysis.statistics.significance import compare as test
     from geval_local.analysis.statistics.significance import corrected
     from geval_local.analysis.studies.comparison import differences
+    from geval_local.cli.compared_systems import unmatched
     from geval_local.cli.scored_runs import level_for
     from geval_local.grouping import documents_of
 
@@ -186,6 +194,7 @@ def _compare_runs(
         if human is not None:
             tests[name] = test(one, other, **chosen)
     tests = corrected(tests)
+    alone = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
     if page is not None:
         _write_page(first, second, page, human, group_by, asked)
     if as_json:
@@ -193,10 +202,10 @@ def _compare_runs(
         from geval_local.cli.output.tables import as_record
 
         record = {"a": first.path, "b": second.path, "differ": differ, "grouping": grouping}
-        record |= {"metrics": found, "against_human": tests}
+        record |= {"unmatched": alone, "metrics": found, "against_human": tests}
         print_json(as_record(record))
         return
-    _show(first, second, differ, grouping, found, tests)
+    _show(first, second, differ, [grouping, *alone], found, tests)
 
 
 def _write_page(
@@ -296,7 +305,7 @@ def _show(
     first: ScoredRun,
     second: ScoredRun,
     differ: Mapping[str, Mapping[str, tuple[str, str]]],
-    grouping: str,
+    told: Sequence[str],
     found: Mapping[str, Any],
     tests: Mapping[str, Any],
 ) -> None:
@@ -314,7 +323,8 @@ def _show(
     )
     for line in lines or ["no differences in the signatures"]:
         console.print(line, markup=False, soft_wrap=True)
-    console.print(grouping, markup=False, soft_wrap=True)
+    for line in told:
+        console.print(line, markup=False, soft_wrap=True)
     show_table(difference_table(found), "A and B on the rows that both scored", fold=("A / B alone",))
     if tests:
         show_table(
@@ -332,7 +342,7 @@ def _show(
 def _show_systems(
     runs: Sequence[ScoredRun],
     differ: Mapping[str, Mapping[str, Mapping[str, tuple[str, str]]]],
-    grouping: str,
+    told: Sequence[str],
     found: Mapping[str, Ranking],
     reason: str | None,
 ) -> None:
@@ -345,15 +355,14 @@ def _show_systems(
         judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
         console.print(f"{run.path}, {len(run.rows)} rows, {judge}", markup=False, soft_wrap=True)
     if reason is not None:
-        told = f"two systems: {reason}"
-        console.print(told, markup=False, soft_wrap=True)
+        console.print(f"two systems: {reason}", markup=False, soft_wrap=True)
     lines = [
         f"{path} differs in {key}: {one} | {other}"
         for path, metrics in differ.items()
         for own in metrics.values()
         for key, (one, other) in own.items()
     ]
-    for line in [*dict.fromkeys(lines), grouping]:
+    for line in [*dict.fromkeys(lines), *told]:
         console.print(line, markup=False, soft_wrap=True)
     for name, ranking in found.items():
         show_table(ranking_table(ranking), f"{name}: which system is better?")

@@ -136,7 +136,8 @@ def pairs(
         show_result(result, failed, as_json=False, command=str(context.find_root().obj))
         for key in keys:
             show_preferences(written, key)
-        note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
+        if given is None:  # verdicts are in the rows otherwise
+            note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
         raise typer.Exit(EXIT_GATE)
 

@@ -41,6 +41,7 @@ def reasons(
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
+    from geval_local.analysis.preferences import holds_pairs
     from geval_local.analysis.reading import figures_of
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.reasons import show_reasons
@@ -65,6 +66,11 @@ def reasons(
     check_replaceable(output, is_own=False, overwrite=overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
+    if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
+        raise ConfigurationError(
+            f"{scored.path} holds pairs, whose texts stay in their input: there is nothing to cite",
+            hint="Reasons explain the scores of single outputs: score the input, and give that run.",
+        )
     rows = [
         ScoredRow(Sample(row, row=number, origin=scored.path.name, mapping=scored.mapping), figures)
         for (number, row), figures in zip(
