@@ -1,6 +1,6 @@
 """What more than one look buys: agreement with people on SummEval's development half, by the number of looks.
 
-    python benchmarks/looks.py --judge nano --output benchmarks/results/2026-11-22-looks-nano
+    python benchmarks/looks.py --judge nano --output benchmarks/results/2026-11-22-looks-nano.json
 
 One run with all looks holds every smaller number of them: the score of k looks is the mean of the first k.
 """
@@ -25,6 +25,7 @@ from geval_local.analysis.tables import interval, p_value
 from geval_local.engine.window import plan_units
 from geval_local.io.samples import read_samples
 from geval_local.judging.scorer import WINDOW
+from geval_local.signature import judge_name
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 LOOKS = 6
@@ -51,18 +52,20 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
 
-    options.directory.mkdir(parents=True, exist_ok=True)
+    # Runs of different judges and data do not replace each other.
+    directory = options.directory / f"{judge_name(options.judge)}-{options.dimension}-{options.documents or 'all'}"
+    directory.mkdir(parents=True, exist_ok=True)
     published = json.loads(DATA.read_text(encoding="utf-8"))
     kept = list(dict.fromkeys(row["doc_id"] for row in published))[: options.documents]
-    rows = options.directory / "rows.jsonl"
+    rows = directory / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in published if row["doc_id"] in kept), encoding="utf-8")
     metric = Metric.load(f"summarization/{options.dimension}").with_steps(())
     judge = Judge.load(options.judge, style=options.style)
     every = metric.model_copy(update={"looks": LOOKS})
     tokens = planned(judge, every, rows)
-    result = score_file(rows, every, judge, options.directory / "run", use_cache=False)
+    result = score_file(rows, every, judge, directory / "run", use_cache=False)
 
-    scored = read_rows(options.directory / "run")
+    scored = read_rows(directory / "run")
     figures = [row["geval"][metric.name] for row in scored]
     items = rated_items(scored, figures, rows, human=f"scores.{options.dimension}", group_by="doc_id")
     looks = np.array([own.get("look_scores", [np.nan] * LOOKS) for own in figures])
@@ -72,7 +75,9 @@ def main() -> None:
         return [replace(item, predicted=float(value)) for item, value in zip(items, values, strict=True)]
 
     console = Console(record=True, width=150)
-    console.print(f"{options.judge}, {metric.name}, {len(kept)} documents, {len(items)} rows, {result.seconds:.0f} s")
+    console.print(
+        f"{judge_name(options.judge)}, {metric.name}, {len(kept)} documents, {len(items)} rows, {result.seconds:.0f} s"
+    )
     spread, deviation = float(np.nanmean(looks.std(axis=1, ddof=1))), float(np.nanstd(looks.mean(axis=1), ddof=1))
     console.print(
         f"spread of {LOOKS} looks at one text: {spread:.3f}; standard deviation of the scores: {deviation:.3f}"

@@ -1,6 +1,6 @@
 """Outputs compared in pairs against outputs rated alone, on SummEval's development half: agreement, tokens, time.
 
-    python benchmarks/pairs.py --judge nano --output benchmarks/results/2026-11-22-pairs-nano
+    python benchmarks/pairs.py --judge nano --output benchmarks/results/2026-11-22-pairs-nano.json
 
 All pairs of a document (or --budget of them) in both orders, and all outputs alone, without evaluation steps. Times
 are those of the runs as they were, with whatever else the machine did; tokens are exact. Runs are kept in --directory,
@@ -34,6 +34,7 @@ from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples
 from geval_local.judging.scorer import WINDOW
 from geval_local.questions.pair import pair_metric
+from geval_local.signature import judge_name
 
 LEVELS: tuple[Level, ...] = ("summary", "system")
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
@@ -75,7 +76,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
 
-    directory = options.directory
+    # Runs of different judges and data do not replace each other.
+    directory = options.directory / f"{judge_name(options.judge)}-{options.dimension}-{options.documents or 'all'}"
     directory.mkdir(parents=True, exist_ok=True)
     published = json.loads(DATA.read_text(encoding="utf-8"))
     kept = list(dict.fromkeys(row["doc_id"] for row in published))[: options.documents]
@@ -87,7 +89,7 @@ def main() -> None:
     judge = Judge.load(options.judge, style=options.style)
 
     console = Console(record=True, width=160)
-    console.print(f"{options.judge}, {metric.name}, {len(kept)} documents of SummEval's development half")
+    console.print(f"{judge_name(options.judge)}, {metric.name}, {len(kept)} documents of SummEval's development half")
     tokens = planned(judge, pair_metric(metric), rows, plan)
     pairs_told = "all pairs" if options.budget is None else f"{options.budget} pairs"
     for name, count in tokens.items():
