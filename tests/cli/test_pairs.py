@@ -8,10 +8,7 @@ import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from html_page import Page
 
-from geval_local import score_file
 from geval_local.analysis.text_table import p_value
-from geval_local.errors import ConfigurationError
-from geval_local.io.pairs import PairPlan
 
 
 @pytest.fixture
@@ -258,11 +255,8 @@ def test_pairs_are_no_scores_of_single_outputs(place):
     assert "loading the judge" not in explained.stderr
 
 
-@pytest.mark.parametrize("asked", [{"pairs": PairPlan()}, {}], ids=["pairs", "looks"])
-def test_several_machines_are_refused_before_a_judge_is_loaded(place, asked):
-    metric = METRIC if asked else METRIC + "looks: 2\n"
-    (place / "asked.yaml").write_text(metric, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="pairs and looks are judged on one machine") as caught:
-        score_file("data.jsonl", "asked.yaml", "no-such-judge", "cluster/", distributed="ray", **asked)
-    assert caught.value.hint == "Leave --distributed out, or ask for one look."
-    assert not (place / "cluster").exists()
+def test_pairs_are_not_judged_on_several_machines(place):
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", "no-such-judge", "-o", "x/", "--distributed", "ray")
+    assert done.exit_code == 2
+    assert "No such option: --distributed" in done.stderr
+    assert not (place / "x").exists()
