@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+# A command looks for its judge at several steps, and parsing the packaged file takes a tenth of a second each time.
+_parsed = lru_cache(maxsize=4)(load_yaml)
 #: Dtype for a GGUF file's plain numbers, by type; blocks are unpacked to bfloat16, which has their range.
 _GGUF_DTYPES: Mapping[int, Literal["float32", "float16", "bfloat16"]] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
@@ -216,7 +219,7 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
         If the file cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit; with lines.
     """
     try:
-        data, node = load_yaml(path.read_text(encoding="utf-8"))
+        data, node = _parsed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise JudgeError(f"cannot read the models file {path}: {error}") from error
     except YAMLError as error:
