@@ -49,8 +49,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "source": ("document", "article", "context", "input", "source_text", "text", "passage", *_CHATS, "prompt"),
     "output": _OUTPUTS,
     "reference": (
-        *("expected_output", "ground_truth", "target", "gold", "reference_answer", "expected_answer", "gold_answer"),
-        *("expected", "ideal", "label", "reference_summary"),
+        *("expected_output", "expected_response", "ground_truth", "target", "gold", "reference_answer"),
+        *("expected_answer", "gold_answer", "expected", "ideal", "label", "reference_summary"),
     ),
     "fact": ("knowledge", "context"),
     "question": ("query", "input", "user_input", "user_query", "user_question", "instruction", "prompt"),

@@ -92,8 +92,9 @@ def test_fields_may_be_mapped_into_the_parts_of_a_row():
     )
     assert feedback.name == "agrees"
     assert feedback.value == MockJudge().score(ANSWER, question="When?", reference="Six.", output="At six.").value
-    plain = geval(ANSWER, MockJudge())(inputs="When?", outputs="At six.", expectations={"reference": "Six."})
-    assert plain.value == feedback.value
+    for name in ("reference", "expected_response", "expected_output", "ground_truth"):
+        plain = geval(ANSWER, MockJudge())(inputs="When?", outputs="At six.", expectations={name: "Six."})
+        assert plain.value == feedback.value
 
 
 METRIC = """\

@@ -64,6 +64,7 @@ GOOD = {"source": "S", "output": "O"}
         ("article summary target", "source output reference", "article summary target"),
         ("source summary hypothesis candidate", "output", "hypothesis"),
         ("instruction generation ground_truth", "question output reference", "instruction generation ground_truth"),
+        ("query response expected_response", "question output reference", "query response expected_response"),
     ],
 )
 def test_aliases(columns: str, fields: str, expected: str) -> None:
