@@ -17,7 +17,12 @@ from geval_local.testing import MockJudge
 from geval_local.yaml_text import load_yaml
 
 ROOT = Path(geval_local.__file__).parents[1]
-BLOCKS = [block for block in blocks(ROOT / "examples" / "README.md") if block.language == "bash"]
+#: Those of other tools are run in tests/integrations, with the tools.
+BLOCKS = [
+    block
+    for block in blocks(ROOT / "examples" / "README.md")
+    if block.language == "bash" and not block.mark.startswith("tool: ")
+]
 RAG = ["rag/faithfulness", "rag/answer_relevance", "rag/context_relevance"]
 
 
