@@ -27,8 +27,18 @@ settings.load_profile("any-machine")
 CLUSTERS = ("test_ray_cluster.py", "test_network.py")
 
 
+# First: what `-m` leaves out is decided by other hooks of this name.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that begin clusters in one of several test processes."""
+    """Keep tests that begin clusters in one of several processes; of a sweep, let one case stand for the others."""
+    seen: set[str] = set()
     for item in items:
         if item.path.name in CLUSTERS:
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        sweep = item.get_closest_marker("sweep")
+        if sweep is None:
+            continue
+        test, _, case = item.nodeid.partition("[")
+        if case.removesuffix("]") not in sweep.args if sweep.args else test in seen:
+            item.add_marker(pytest.mark.slow)
+        seen.add(test)

@@ -61,6 +61,7 @@ def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
     assert unpaired.p > 0.05
 
 
+@pytest.mark.slow
 def test_the_tests_reject_as_often_as_they_say():
     paired, unpaired = 0, 0
     for seed in range(60):
@@ -179,6 +180,7 @@ def test_ratings_on_another_scale_are_brought_to_standard_deviations():
         against_people([replace(item, human=math.nan) for item in items])
 
 
+@pytest.mark.slow
 def test_unequal_spreads_do_not_pass_for_a_gap():
     rng = np.random.default_rng(4)
     rejected = 0

@@ -36,6 +36,7 @@ def test_leave_one_out_is_each_rater_with_the_mean_of_the_others():
     assert found.people.low < found.people.value < found.people.high
 
 
+@pytest.mark.slow
 def test_a_judge_as_noisy_as_a_person_is_not_below_the_ceiling():
     worse = human_ceiling(*(lambda r, i: (r, {"judge": i}))(*rated())).judges["judge"]
     assert worse.difference.high < 0

@@ -147,6 +147,7 @@ def test_a_mean_over_documents_has_the_textbook_interval():
     assert found.units == 12
 
 
+@pytest.mark.slow
 def test_intervals_need_no_seed_and_cover_the_truth():
     assert correlate(make(20, 4), "pooled") == correlate(make(20, 4), "pooled")
     rng = np.random.default_rng(0)
@@ -176,6 +177,7 @@ def new_systems(rng, documents, systems=16, judges=1):
     return found
 
 
+@pytest.mark.slow
 def test_new_systems_are_covered_only_where_the_interval_is_about_them():
     rng = np.random.default_rng(2)
     found = [new_systems(rng, 60)[0] for _ in range(80)]

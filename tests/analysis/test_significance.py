@@ -64,6 +64,7 @@ def test_t_and_williams_agree_where_both_apply():
     assert result.difference.value == pytest.approx(result.first - result.second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["pooled", "summary"])
 def test_equal_judges_are_told_apart_as_seldom_as_it_says(level):
     rejected = sum(compare(*judges(96, seed, per_group=8), level, "spearman").p < 0.05 for seed in range(80))
@@ -169,6 +170,7 @@ def test_forty_tests_can_still_reject_after_holm():
     assert tests["0"].p_holm < 0.05
 
 
+@pytest.mark.slow
 def test_average_of_dimensions_is_tested_on_the_same_documents():
     dimensions = [judges(160, seed, r=(0.6, 0.45), per_group=8) for seed in range(4)]
     average = compare_average([one for one, _ in dimensions], [other for _, other in dimensions])

@@ -63,6 +63,7 @@ def test_references_of_topical_chat_are_the_true_turns_and_do_not_rate_themselve
     assert all(r in (None, turns[row["source"]]) for r, row in zip(found, data.rows, strict=True))
 
 
+@pytest.mark.slow
 @needs_data
 def test_rouge_comes_near_the_published_figures():
     """SummEval here is half of its documents with one reference, so its figures are near, not equal, to the paper's."""

@@ -174,6 +174,7 @@ def test_they_stand_in_the_papers_table(directory, tmp_path, monkeypatch):
     assert found["BERTScore (bertscore, layer 3)"]["naturalness"]["left_out"] == {"no reference": 2}
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
 @pytest.mark.parametrize("kind", ["bertscore", "bartscore", "unieval"])
 def test_kept_scores_need_no_model_until_anything_changes(kind, directory, tmp_path, monkeypatch):

@@ -102,6 +102,7 @@ def test_no_in_sample_figure_is_shown(here):
     assert not (here / "x.json").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("arguments", "judge", "told"),
     [

@@ -35,6 +35,7 @@ def offered(tmp_path, words: str) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_verbs_metrics_and_judges_are_offered_without_a_model_library(tmp_path):
     assert offered(tmp_path, "geval-local ru") == ["run"]
     assert offered(tmp_path, "geval-local score x.jsonl -m rag/f") == ["rag/faithfulness"]

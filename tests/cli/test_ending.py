@@ -112,6 +112,7 @@ def test_an_output_whose_name_is_too_long_is_refused(here, output):
     assert "too long" in done.stderr
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf8_are_refused(here):
     shutil.copy(here / "data.jsonl", os.fsencode(here) + b"/d\xff.jsonl")
     for arguments in ([b"d\xff.jsonl"], ["data.jsonl", "-o", b"o\xff.jsonl"]):
@@ -142,6 +143,7 @@ def test_stdout_that_is_closed_is_refused_before_anything_is_done(here):
     assert "loading" not in messages
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("arguments", [["--help"], ["judges", "list"], ["metrics", "list", "--json"]])
 def test_stdout_that_is_full_is_told(here, arguments):
@@ -151,6 +153,7 @@ def test_stdout_that_is_full_is_told(here, arguments):
     assert "cannot write to stdout: No space left on device" in messages
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_is_told_and_the_file_is_kept(here):
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]
     reading, writing = os.pipe()
@@ -162,6 +165,7 @@ def test_a_reader_that_has_gone_is_told_and_the_file_is_kept(here):
     assert len((here / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_messages_that_nobody_reads_stop_nothing(here):
     reading, writing = os.pipe()
     os.close(reading)
@@ -173,6 +177,7 @@ def test_messages_that_nobody_reads_stop_nothing(here):
     assert (here / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_stdout_cannot_encode_is_written_by_number(here):
     write_rows(here / "data.jsonl", [{"id": "naïve 名", "source": "A.", "output": "B."}])
     environment = {"PYTHONIOENCODING": "ascii"}
@@ -207,6 +212,7 @@ def _heed_interruptions():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_while_the_judge_is_loaded_leaves_nothing(here):
     before = {path.name for path in here.iterdir()}
     command = ["score", "data.jsonl", "-m", "clarity.yaml", "-j", str(judge_directory()), "-o", "out.jsonl"]

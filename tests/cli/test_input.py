@@ -146,6 +146,7 @@ def test_rows_from_standard_input(here: Path) -> None:
     assert from_standard_input(here, "").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_pipe_and_a_text_of_fifty_megabytes_do_not_hang(here: Path) -> None:
     os.mkfifo(here / "pipe.jsonl")
     done = score(here, "pipe.jsonl")

@@ -117,6 +117,7 @@ def test_two_ways_that_are_one_are_refused():
         labels_of([loading.of("nano", None), loading.of("nano,engine=auto", None)])
 
 
+@pytest.mark.sweep("clarity.yaml-twinn-there is no judge 'twinn'")
 @pytest.mark.parametrize(
     ("judge", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from cli_run import METRIC, judge_directory, run
 
 from geval_local import Judge
@@ -133,6 +134,7 @@ def test_a_directory_has_nothing_to_fetch(tmp_path):
     assert "nothing to fetch" in done.stderr
 
 
+@pytest.mark.slow
 def test_check_checks_the_device_too(tmp_path, monkeypatch):
     monkeypatch.setattr("geval_local.engine.self_check.matmul_rate", lambda model, tokens, seconds: 1e9)
     command = ("judges", "check", judge_directory())

@@ -171,6 +171,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_ends_the_writing_of_steps(here, number):
     program = here / "slow.py"

@@ -60,6 +60,7 @@ def interrupted_by(here: Path, monkeypatch: pytest.MonkeyPatch, number: int, *ar
         return score(here, *arguments, "--batch-tokens", 600), len(calls)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_the_pack_and_prints_the_command(here, monkeypatch, number):
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]

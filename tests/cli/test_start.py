@@ -81,6 +81,7 @@ def _heed_interruptions():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_exits_with_3_and_leaves_nothing_behind(stop, tmp_path):
     write_rows(tmp_path / "data.jsonl", good_rows(20_000))

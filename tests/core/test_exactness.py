@@ -90,6 +90,7 @@ def test_every_architecture_equals_brute_force(kind, scale):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", ["gpt2", "pythia", "olmo2", "mistral", "qwen"])
 def test_every_real_tokenizer_equals_brute_force(name, scale):

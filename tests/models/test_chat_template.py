@@ -57,6 +57,7 @@ def test_there_are_21_published_endings():
     assert len(ENDINGS) == 21
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(ENDINGS))
 def test_a_published_template_ends_where_its_answers_start(name):
     template, marks = published(name)
@@ -145,6 +146,7 @@ OWN = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", OWN)
 def test_a_convention_is_understood_by_the_rule(name):
     template, tokens, expected = OWN[name]
@@ -186,6 +188,7 @@ def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
     PromptEncoder(tokenizer_with(template, *tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "endless",
     [
@@ -236,6 +239,7 @@ def test_a_directory_and_a_models_file_agree(tmp_path, monkeypatch):
     assert texts[0].endswith(f"<|assistant|><think></think>{CUE}")
 
 
+@pytest.mark.slow
 def test_a_prefilled_answer_stands_where_mistrals_history_puts_it():
     """With SentencePiece, "[/INST] - Coherence" and "[/INST]- Coherence" are different tokens."""
     template = (

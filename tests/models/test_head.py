@@ -21,6 +21,7 @@ def hidden_states(model, tokens=TOKENS):
         return trunk_of(model)(input_ids=tokens, use_cache=False)[0][0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logits_are_the_models_own(kind, dtype):

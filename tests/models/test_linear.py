@@ -74,6 +74,7 @@ def test_layers_of_another_kind_or_with_a_forward_of_their_own_are_left_alone():
     assert convertible(nn.Sequential(Quantized(4, 4), hooked, plain)) == (plain,)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt_oss", "deepseek_v3", "phi3"])
 def test_the_engine_says_the_same_by_it(kind, monkeypatch, convolutions):
     model = tiny_model(kind, VOCAB, torch.float32, initializer_range=0.1)

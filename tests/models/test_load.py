@@ -53,6 +53,7 @@ def edit_config(directory, **changes):
     file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_comes_back_as_it_was_saved(tmp_path, kind):
     model = tiny_model(kind, 263)
@@ -75,6 +76,7 @@ def test_options_reach_the_model(judge):
     assert mapped.parameters == loaded.parameters
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("engine", ["trie", "cache", "padded"])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, monkeypatch, kind, engine):

@@ -127,6 +127,7 @@ def wrapper(name):
         return AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_is_a_judge_of_text(tmp_path, caplog, name):
     model = wrapper(name)

@@ -101,6 +101,7 @@ def test_a_failure_in_the_middle_puts_the_weights_back():
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
 def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_path, monkeypatch):
     """The device is the CPU here; only its reported type is changed."""
