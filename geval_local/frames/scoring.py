@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Metrics", "ascore_frame", "score_frame"]
 
 _Frame = TypeVar("_Frame")
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 #: Metrics, or the names and files that `Metric.load` takes.
 Metrics: TypeAlias = "Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]"
@@ -105,37 +109,33 @@ def score_frame(
     return extended
 
 
-async def ascore_frame(
-    frame: _Frame,
-    metrics: Metrics,
-    judge: Judge | str | os.PathLike[str] | None = None,
-    *,
-    fields: Mapping[str, str] | None = None,
-    figures: Sequence[str] | Literal["all"] = ("score", "error"),
-    estimator: Estimator | None = None,
-    threshold: float | None = None,
-    progress: OnProgress = False,
-) -> _Frame:
-    """Score the rows of a data frame beside an event loop; parameters, result and errors as in `score_frame`.
+def _asynchronous(score: Callable[_P, _T]) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Make a function with the parameters ``judge`` and ``progress`` one that runs beside an event loop."""
+    signature = inspect.signature(score)
 
-    Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
-    """
+    @wraps(score)
+    async def beside_loop(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        judge, progress = given.arguments["judge"], given.arguments["progress"]
 
-    def work(told: OnProgress) -> _Frame:
-        return score_frame(
-            frame,
-            metrics,
-            judge,
-            fields=fields,
-            figures=figures,
-            estimator=estimator,
-            threshold=threshold,
-            progress=told,
-        )
+        def work(told: OnProgress) -> _T:
+            given.arguments["progress"] = told
+            return score(*given.args, **given.kwargs)
 
-    is_named = judge is None or isinstance(judge, str | os.PathLike)
-    turn: AbstractContextManager[object] = nullcontext() if is_named else judge.turn  # type: ignore[union-attr]
-    return await in_thread(work, progress, turn)
+        # A judge that is named is loaded for this call alone.
+        turn: AbstractContextManager[object] = getattr(judge, "turn", nullcontext())
+        return await in_thread(work, progress, turn)
+
+    return beside_loop
+
+
+ascore_frame = _asynchronous(score_frame)
+ascore_frame.__name__ = ascore_frame.__qualname__ = "ascore_frame"
+ascore_frame.__doc__ = """Score the rows of a data frame beside an event loop; all else as in `score_frame`.
+
+Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
+"""
 
 
 def _figures(given: Sequence[str] | str) -> tuple[str, ...] | None:
