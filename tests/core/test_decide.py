@@ -60,6 +60,7 @@ def test_answers_equal_brute_force(kind, rotations):
         assert answer.spread == (None if rotations == 1 else pytest.approx(spread, abs=1e-9))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["gpt2", "pythia", "olmo2", "mistral", "qwen"])
 def test_real_tokenizers_and_labels_of_several_tokens_equal_brute_force(name):
     tokenizer = shared_tokenizer(name)
@@ -72,6 +73,7 @@ def test_real_tokenizers_and_labels_of_several_tokens_equal_brute_force(name):
         assert answer.label_mass == pytest.approx(mass, rel=1e-7)
 
 
+@pytest.mark.slow
 def test_255_options_equal_brute_force():
     tokenizer = byte_tokenizer()
     model = tiny_model("llama", len(tokenizer), num_hidden_layers=1)
@@ -115,6 +117,7 @@ def test_chat_style_puts_the_evidence_first_too():
     assert all(text.startswith(shared) and text.endswith("[/][assistant]Answer:") for text in texts)
 
 
+@pytest.mark.slow
 def test_control_tokens_in_any_text_stay_text():
     tokenizer = shared_tokenizer("qwen")
     judge = MockJudge(tokenizer=tokenizer)

@@ -77,6 +77,7 @@ def oracle(model, tokenizer, metric):
     return [brute_force_labels(model, tokenizer, render_form(metric, fields).text, spellings) for fields in SAMPLES]
 
 
+@pytest.mark.sweep("llama-1-5", "gemma2-words", "bloom-0-10")
 @pytest.mark.parametrize(("kind", "scale"), CASES)
 def test_every_architecture_equals_brute_force(kind, scale):
     tokenizer = byte_tokenizer()

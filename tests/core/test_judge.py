@@ -121,6 +121,7 @@ def test_batches_equal_one_by_one_and_keep_the_order(judge, one_by_one):
     assert all(same(*pair) for pair in zip(scores, one_by_one, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=15),
@@ -325,6 +326,7 @@ def test_steps_are_written_once_for_a_metric_without_them(directory, monkeypatch
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_a_judge_that_writes_no_steps_says_so(judge):
     with pytest.raises(JudgeError, match="wrote no two different evaluation steps"):
         judge.score(METRIC.model_copy(update={"steps": None}), output="A text.")

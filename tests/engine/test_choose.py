@@ -28,6 +28,7 @@ def choose(model, choice="auto", **options):
     return choose_engine(model, Head(model), choice, **options)
 
 
+@pytest.mark.sweep("llama-dtype0", "gemma3-dtype1")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", SERVED)
 def test_exact_architectures_are_served_by_the_trie(kind, dtype):
@@ -38,6 +39,7 @@ def test_exact_architectures_are_served_by_the_trie(kind, dtype):
     assert "nats" in report.text
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", sorted(MUST_FALL_BACK))
 def test_the_others_step_down_with_a_reason(kind):
     model = tiny_model(kind, VOCAB)
@@ -49,6 +51,7 @@ def test_the_others_step_down_with_a_reason(kind):
         choose(model, "trie")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", sorted(MUST_FALL_BACK))
 def test_the_probe_alone_finds_them_too(kind, dtype, monkeypatch):
@@ -56,6 +59,7 @@ def test_the_probe_alone_finds_them_too(kind, dtype, monkeypatch):
     assert choose(tiny_model(kind, VOCAB, dtype))[1].engine != "trie"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("sieve", [True, False])
 @pytest.mark.parametrize("kind", STRANGE)
 def test_linear_and_recurrent_layers_step_down(kind, sieve, monkeypatch):

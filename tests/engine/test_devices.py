@@ -117,6 +117,7 @@ class Largest(TorchDispatchMode):
         return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "phi", "opt", "gpt_neox"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_narrow_head_is_read_in_float32_without_a_copy(kind, dtype, monkeypatch):

@@ -109,6 +109,7 @@ def test_shapes_are_few():
 # --- exactness --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", SERVED)
 def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     model = tiny_model(kind, VOCAB)
@@ -122,6 +123,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
 
 
+@pytest.mark.sweep("gemma3")
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
@@ -311,6 +313,7 @@ def launches(kind, layers, candidates, kernel):
 
 
 #: The six norms of a Gemma layer alone are 42 operations, as transformers writes them.
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "most"), [("llama", 60), ("gemma3", 90)])
 def test_a_layer_is_at_most_60_launches_whatever_the_number_of_strands(kind, most):
     few, more = (launches(kind, layers, 2, Counted(compiled=False)) for layers in (2, 4))

@@ -73,6 +73,7 @@ def test_without_looking_ahead_every_pack_is_given_out_before_the_next_is_comput
             assert calls[number + 1] == "given out"
 
 
+@pytest.mark.sweep("20-llama")
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "gpt_oss"])
 @pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
 def test_running_ahead_changes_no_bit_and_computes_nothing_twice(kind, batch_tokens):
@@ -141,6 +142,7 @@ class Looks(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma3", "mistral", "gpt2"])
 def test_a_launch_looks_at_no_figure_and_copies_once(kind, monkeypatch):
     trie = engines(tiny_model(kind, VOCAB, torch.float32))[1]

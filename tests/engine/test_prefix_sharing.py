@@ -41,6 +41,7 @@ def engines(model, batch_tokens, **options):
     return alone, PrefixSharingEngine(model, head, batch_tokens=batch_tokens, padded=alone, **options)
 
 
+@pytest.mark.sweep("llama", "gemma3")
 @pytest.mark.parametrize("kind", SERVED)
 def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     model = tiny_model(kind, VOCAB)
@@ -52,6 +53,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
         assert trie.computed_tokens == distinct_tokens(requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(FLOAT64_TOLERANCE))
 def test_float64_does_not_depend_on_the_packs_where_the_model_itself_is_less_exact(kind):
     model = tiny_model(kind, VOCAB)
@@ -63,6 +65,7 @@ def test_float64_does_not_depend_on_the_packs_where_the_model_itself_is_less_exa
     assert largest_difference(results[1], results[2]) < tolerance
 
 
+@pytest.mark.sweep("llama")
 @pytest.mark.parametrize("kind", SERVED)
 def test_float32_equals_one_at_a_time_on_every_architecture(kind):
     # A wide initialization makes logits of several hundred (Granite), of which float32 holds fewer decimals.
@@ -79,6 +82,7 @@ def random_requests(draw):
     return [request(prompt, draw(st.sampled_from([FLAT, DEEP]))) for prompt in prompts]
 
 
+@pytest.mark.sweep("llama")
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "gpt2", "gpt_oss"])
 @settings(max_examples=25)
 @given(requests=random_requests(), budget=st.integers(1, 80))
@@ -89,6 +93,7 @@ def test_random_tries_and_budgets(kind, requests, budget):
     assert trie.computed_tokens == distinct_tokens(requests)
 
 
+@pytest.mark.sweep("mistral")
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_many_times_longer_than_the_window(kind):
     model = tiny_model(kind, VOCAB)
@@ -167,6 +172,7 @@ def branching(seed=0, documents=9, candidates=5, stem=20):
     return [made[index] for index in random.permutation(len(made))]
 
 
+@pytest.mark.sweep("50-True")
 @pytest.mark.parametrize("owned", [False, True])
 @pytest.mark.parametrize("budget", [16, 50, 150, 300, 1000])
 def test_units_are_small_independent_to_the_last_bit_and_compute_no_token_twice(budget, owned):
@@ -226,6 +232,7 @@ def same_bits(one, other):
     return all(np.array_equal(first, second) for first, second in zip(one, other, strict=True))
 
 
+@pytest.mark.sweep("50")
 @pytest.mark.parametrize("budget", [16, 50, 10_000])
 def test_a_metrics_prefix_is_computed_once_and_changes_no_bit(budget):
     model = tiny_model("llama", VOCAB, torch.float32)

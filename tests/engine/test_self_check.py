@@ -45,6 +45,7 @@ def results(check):
     return {finding.name: finding.passed for finding in check.findings}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [("llama", torch.bfloat16), ("gemma2", torch.float64), ("gpt_oss", torch.float32), ("mistral", torch.float16)],
@@ -108,6 +109,7 @@ class WrongAtTheEnd(FlexKernel):
         return out
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_kernel_that_errs_is_far_from_the_definition(dtype):
     model = tiny_model("llama", VOCAB, dtype, initializer_range=0.1)

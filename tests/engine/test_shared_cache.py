@@ -47,6 +47,7 @@ def engines(model, batch_tokens=4096):
     return alone, SharedCacheEngine(model, head, batch_tokens=batch_tokens, padded=alone)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", EXACT)
 def test_float64_equals_one_at_a_time(kind):
     model = tiny_model(kind, VOCAB)
@@ -57,6 +58,7 @@ def test_float64_equals_one_at_a_time(kind):
         assert largest_difference(logprobs(engine, requests), expected) < TOLERANCE.get(kind, 1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", EXACT)
 def test_float32_equals_one_at_a_time(kind):
     model = tiny_model(kind, VOCAB, torch.float32)
@@ -66,6 +68,7 @@ def test_float32_equals_one_at_a_time(kind):
         assert largest_difference(logprobs(engines(model, budget)[1], requests), expected) < 5e-5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", EXACT)
 def test_the_gate_lets_it_serve_what_it_is_exact_for(kind, dtype):
@@ -80,6 +83,7 @@ def test_the_gate_lets_it_serve_what_it_is_exact_for(kind, dtype):
     assert "no trie: its layers take no attention function" in report.text
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", DOUBTFUL)
 def test_exact_or_noticed(kind, dtype):
@@ -98,6 +102,7 @@ def test_exact_or_noticed(kind, dtype):
             choose_engine(model, Head(model), "cache")
 
 
+@pytest.mark.sweep("jamba")
 @pytest.mark.parametrize("kind", STRANGE)
 def test_whatever_is_chosen_for_the_strange_is_exact(kind):
     name, sizes = STRANGE[kind]
@@ -218,6 +223,7 @@ def test_where_a_pass_is_dear_there_are_fewer_of_them():
             assert len({row.tokens[: cuts[-1] if cuts else 0] for row in batch}) == 1
 
 
+@pytest.mark.sweep("40-falcon_h1")
 @pytest.mark.parametrize("kind", ["llama", "falcon_h1", "bloom"])
 @pytest.mark.parametrize("budget", [40, 300])
 def test_a_unit_gives_the_same_bits_whatever_was_executed_before(kind, budget):

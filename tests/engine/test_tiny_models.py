@@ -9,6 +9,7 @@ import torch
 from tiny import KINDS, byte_tokenizer, tiny_model
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_predicts_far_from_uniformly_and_causally(kind):
     vocab = 263

@@ -14,8 +14,8 @@ from fuzz import judge_case, metric_case, rows_case
 from geval_local.judge import Judge
 from geval_local.runs.judge_choice import JudgeChoice
 
-#: Cases in a usual run of the tests, and in one of all tests; GEVAL_LOCAL_FUZZ=1000 for as many as one likes.
-FEW, MANY = 40, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))
+#: Cases of a run without the slow tests, and of one of all tests; GEVAL_LOCAL_FUZZ=1000 for as many as one likes.
+FEW, MANY = 10, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_metric_files(count, judge, here, monkeypatch):
         check(run(*arguments, home=here / "home"), seed, before, here)
 
 
-@pytest.mark.parametrize("count", [*seeds(15), *seeds(MANY // 2)])
+@pytest.mark.parametrize("count", [*seeds(FEW // 2), *seeds(MANY // 2)])
 def test_judge_directories(count, here):
     write_rows(here / "data.jsonl", [{"source": "A tale.", "output": "It ends."}])
     (here / "clarity.yaml").write_text(METRIC, encoding="utf-8")

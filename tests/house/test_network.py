@@ -48,6 +48,7 @@ def addresses(trace: Path, *, bound: bool) -> set[str]:
     return {one or other for line in kept for one, other in ADDRESS.findall(line)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [(), SPREAD], ids=["local", "ray"])
 def test_a_run_contacts_nothing_but_this_machine(spread, tmp_path, temporary):
     if spread and (importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None):

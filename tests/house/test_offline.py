@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from cli_run import METRIC, good_rows, judge_directory, write_rows
 
 FORBID = """\
@@ -34,6 +35,7 @@ def run_without_sockets(tmp_path, *arguments: object) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_scoring_opens_no_socket(tmp_path):
     write_rows(tmp_path / "data.jsonl", good_rows(3))
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")

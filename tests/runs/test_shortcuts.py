@@ -142,6 +142,7 @@ def test_texts_that_are_encoded_in_batches_keep_their_places(at_once, monkeypatc
         assert [ids.tolist() for ids in encoder.encode_texts(texts)] == alone
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["mistral", "qwen"])
 def test_pieces_get_the_ids_that_are_given_out_and_the_prefix(name):
     encoder = real_encoder(name)

@@ -42,6 +42,7 @@ QUIET = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("client", "code"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
 def test_snippets_run(client, code, tmp_path):
     python = sys.executable if client == "geval_local" else CLIENTS

@@ -138,6 +138,7 @@ def free_port():
         return chosen.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_polite_stop_finishes_what_is_in_flight(stop):
     port = free_port()
@@ -167,6 +168,7 @@ def test_a_polite_stop_finishes_what_is_in_flight(stop):
         process.wait()
 
 
+@pytest.mark.slow
 def test_it_opens_nothing_but_its_socket():
     """The process is asked what it listens on and is connected to, after a request."""
     psutil = pytest.importorskip("psutil", reason="psutil is not installed")

@@ -137,6 +137,7 @@ def own_ids(name: str, prompt: Prompt, style: str) -> list[int]:
 # --- sample text is data ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep("chatml-pythia-chat")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_control_token_comes_out_of_sample_text(name, style):
@@ -218,6 +219,7 @@ WHITE_SPACE = st.lists(st.sampled_from(["  ", " " * 24, "\n", "\t", "a", ".", "\
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
+@pytest.mark.sweep("chatml-pythia")
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=20)
 @given(text=UNICODE)
@@ -227,6 +229,7 @@ def test_harmless_text_is_encoded_as_the_tokenizer_does(name, text):
         assert family_encoder(name, style).encode([prompt])[0].tolist() == own_ids(name, prompt, style), style
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["chatml-pythia", "mistral-mistral", "phi3-mistral", "chatml-qwen"])
 @settings(max_examples=20)
 @given(
@@ -248,6 +251,7 @@ def test_byte_tokenizer_is_encoded_as_the_tokenizer_does(text, bos):
     assert chat == tokenizer(own_text(tokenizer, prompt, "chat"), add_special_tokens=False).input_ids
 
 
+@pytest.mark.sweep("chatml-pythia")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_chat_equals_the_template_with_its_tokens_and_the_cue_behind_them(name):
     tokenizer = family_tokenizer(name)
@@ -277,6 +281,7 @@ def test_chat_equals_the_template_with_its_tokens_and_the_cue_behind_them(name):
 # --- BOS, thinking, styles --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", ["llama3-olmo2", "gemma-gpt2", "mistral-mistral", "mistral-control"])
 def test_exactly_one_bos(name, style):
@@ -333,6 +338,7 @@ def test_each_style_puts_the_cue_where_it_belongs():
     }
 
 
+@pytest.mark.sweep("chatml-pythia-chat")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_readable_text_is_what_the_template_writes(name, style):
@@ -383,6 +389,7 @@ def test_a_template_that_does_not_show_the_message_once_is_refused(template):
         PromptEncoder(tokenizer, style="chat").full_text(filled("x"))
 
 
+@pytest.mark.sweep("gemma-gpt2")
 @pytest.mark.parametrize("name", ["chatml-qwen", "gemma-gpt2", "mistral-mistral", "llama3-olmo2"])
 def test_drop_tokens_cuts_whole_tokens_off_the_end(name):
     encoder = family_encoder(name, "completion")

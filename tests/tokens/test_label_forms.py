@@ -45,6 +45,7 @@ DOCUMENTED = {
 BARE_TEN = {"gpt2": ["10"], "pythia": ["10"], "olmo2": ["10"], "qwen": ["1", "0"], "mistral": ["1", "0"]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_three_and_ten_as_documented(name):
     encoder = real_encoder(name)
@@ -60,6 +61,7 @@ def test_three_and_ten_as_documented(name):
     assert len(trie.inner_nodes) == {"gpt2": 1, "pythia": 1, "olmo2": 2, "qwen": 4, "mistral": 4}[name]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_every_form_decodes_to_its_text_behind_the_form(name):
     encoder = real_encoder(name)
@@ -74,6 +76,7 @@ def test_every_form_decodes_to_its_text_behind_the_form(name):
         assert form.text.strip().lower() == metric.scale.labels[form.label].lower()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_merged_new_line_is_dropped_with_a_note(name, monkeypatch):
     monkeypatch.setattr(surface, "LEADS", ("", " ", "\n"))
@@ -180,6 +183,7 @@ def test_a_prompt_whose_tail_merges_differently_gets_its_own_trie():
     assert own.forms == find_labels(encoder, metric, odd)[0].forms
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_shared_trie_equals_each_prompts_own(name):
     encoder = real_encoder(name)
@@ -194,6 +198,7 @@ def test_the_shared_trie_equals_each_prompts_own(name):
 # --- published prompt files -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not PROMPTS, reason="needs ../shared/prompts")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_white_space_behind_a_files_cue_changes_nothing(name, tmp_path):

@@ -43,6 +43,7 @@ def prepare_one(metric, context, encoder=ENCODER, **fields):
     return maker.prepare([Sample(fields)])[0], maker
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [None, "qwen", "mistral", "gpt2", "olmo2", "pythia"])
 def test_every_form_starts_with_the_prefix_of_its_metric(name):
     encoder = ENCODER if name is None else real_encoder(name)
@@ -118,6 +119,7 @@ def test_the_named_field_is_never_emptied():
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(str.strip)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["qwen", "mistral"])
 def test_shortening_on_real_tokenizers(name):
     encoder = real_encoder(name)

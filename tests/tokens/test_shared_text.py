@@ -41,11 +41,13 @@ def whole(backend, texts):
     return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NAMES)
 def test_real_tokenizers_can_be_cut(name):
     assert real_encoder(name).shared_texts.is_shared
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60)
 @given(texts=st.lists(st.lists(FRAGMENTS | st.text(max_size=6), max_size=14).map("".join), min_size=2, max_size=5))
