@@ -1,16 +1,12 @@
-"""From label log-probabilities to a score; pure.
+"""From label log-probabilities to a score; pure, in float64, all arithmetic written once.
 
-- `scores`: Distribution, the estimators, Score, and the Outcome that runs keep
+- `distribution`: the labels' probabilities for one form, and every figure derived from them
+- `estimators`: how a distribution becomes one number: expectation, mode, median, quantile, risk, draws
+- `scores`: Score, the figures of one sample on one metric, and Outcome, what runs keep of it
 """
 
-from geval_local.score.scores import (
-    LOW_LABEL_MASS,
-    Distribution,
-    Estimator,
-    LookFigures,
-    Outcome,
-    Score,
-    estimate,
-)
+from geval_local.score.distribution import Distribution
+from geval_local.score.estimators import Estimator, estimate
+from geval_local.score.scores import LOW_LABEL_MASS, LookFigures, Outcome, Score
 
 __all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "LookFigures", "Outcome", "Score", "estimate"]
