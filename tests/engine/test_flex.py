@@ -123,7 +123,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
 
 
-@pytest.mark.sweep("gemma3")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
@@ -174,6 +174,7 @@ def attention_of(kernel, *, span=None, softcap=None, sinks=False, dtype=torch.fl
     return found[:, :tokens].double(), expected
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_equals_a_dense_mask(case):
     found, expected = attention_of(FlexKernel(compiled=False), **CASES[case])
@@ -313,7 +314,7 @@ def launches(kind, layers, candidates, kernel):
 
 
 #: The six norms of a Gemma layer alone are 42 operations, as transformers writes them.
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "most"), [("llama", 60), ("gemma3", 90)])
 def test_a_layer_is_at_most_60_launches_whatever_the_number_of_strands(kind, most):
     few, more = (launches(kind, layers, 2, Counted(compiled=False)) for layers in (2, 4))

@@ -67,6 +67,7 @@ def test_a_judge_that_computes_what_it_should_passes(kind, dtype):
     assert check.device["probe"]["tolerance"] == report.tolerance
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("choice", ["cache", "padded"])
 def test_the_other_engines_are_checked_for_what_they_do(choice):
     model = tiny_model("falcon_h1" if choice == "cache" else "llama", VOCAB, torch.float32)
@@ -162,6 +163,7 @@ class ShiftedFlat(Shifted):
     labels = 5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [Shifted, ShiftedFlat])
 def test_an_engine_that_errs_on_one_scale_fails(kind):
     model = tiny_model("llama", VOCAB, torch.float32)
@@ -188,6 +190,7 @@ def test_figures_that_are_overwritten_before_they_are_read_fail(monkeypatch):
     assert "computed ahead" in checked(model, trie_of(model)).failed
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("broken", ["is_not_understood", "is_not_halved"])
 def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
     if broken == "is_not_understood":
@@ -212,6 +215,7 @@ def test_tokens_that_are_computed_twice_fail():
     assert checked(model, trie_of(model, Twice)).failed == ("shared tokens",)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("grown", "passed"), [(1.0, True), (1.9, True), (3.0, False)])
 def test_memory_beyond_the_forecast_fails(monkeypatch, grown, passed):
     """The forecast is measured on a small pack, the peak on full ones; a GPU's counters are played."""

@@ -243,6 +243,7 @@ def test_parquet_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     assert [row["text"] for row in table(path)] == ["x"] * 7 + [None] * 3
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(rows=ROWS)
 def test_any_row_can_be_written_as_parquet(
