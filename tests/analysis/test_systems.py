@@ -171,6 +171,7 @@ def test_groups_are_the_largest_sets_without_a_difference():
         assert {frozenset(own) for own in letter_groups(names, apart)} == largest
 
 
+@pytest.mark.slow
 def test_equal_systems_are_rarely_told_apart():
     """The family-wise error of four equal systems stays near .05 (200 data sets: standard error .015)."""
     found = sum(

@@ -47,6 +47,7 @@ def oracle(model, tokenizer, question, rotations):
     return np.mean(found, axis=0), np.mean(masses), np.ptp(found, axis=0).max()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rotations", [1, 3])
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2"])
 def test_answers_equal_brute_force(kind, rotations):
@@ -177,6 +178,7 @@ def test_the_mock_judge_answers_the_same_every_time():
     assert list(first) == ["refund", "topic", "anger", "rating"]
 
 
+@pytest.mark.slow
 def test_many_evidences_stream_in_order():
     states = (f"text {number}" for number in range(3000))
     judge = MockJudge()

@@ -195,6 +195,7 @@ def test_units_are_small_independent_to_the_last_bit_and_compute_no_token_twice(
                     assert np.array_equal(readout.label_logprobs, whole[index].label_logprobs)
 
 
+@pytest.mark.slow
 def test_many_turns_of_one_dialogue_stay_together():
     """A pass for every turn would cost more than the tokens themselves."""
     random = np.random.default_rng(0)
@@ -257,6 +258,7 @@ def test_a_prompt_that_leaves_its_metrics_prefix_early_harms_nothing_behind_it()
         assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < 1e-10
 
 
+@pytest.mark.slow
 def test_prefixes_of_several_metrics_are_held_and_the_oldest_make_room(monkeypatch):
     for module in (key_value_store, packs):
         monkeypatch.setattr(module, "MOST_POSITIONS", 70)

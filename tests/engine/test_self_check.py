@@ -204,6 +204,7 @@ def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
     assert ("OutOfMemoryError" if broken == "is_not_understood" else "does not fit") in finding.text
 
 
+@pytest.mark.slow
 def test_tokens_that_are_computed_twice_fail():
     class Twice(PrefixSharingEngine):
         def execute(self, requests, packs):
@@ -251,6 +252,7 @@ def test_memory_beyond_the_forecast_fails(monkeypatch, grown, passed):
     assert check.device["devices"][0]["capability"] == "9.0"
 
 
+@pytest.mark.slow
 def test_speed_is_a_share_of_the_measured_rate():
     model = tiny_model("llama", VOCAB, torch.float32)
     (finding,) = [one for one in checked(model, trie_of(model)).findings if one.name == "speed"]

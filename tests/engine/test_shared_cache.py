@@ -166,6 +166,7 @@ def random_requests(draw):
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(requests=random_requests(), budget=st.integers(1, 80))
 def test_random_tries_and_budgets(requests, budget):

@@ -254,6 +254,7 @@ def test_a_file_that_is_no_gguf_is_no_judge(tmp_path):
         find_judge(tmp_path / "notes.txt")
 
 
+@pytest.mark.slow
 def test_a_judge_from_a_file_is_checked_and_scores(tmp_path, file):
     metric = tmp_path / "metric.yaml"
     metric.write_text(METRIC)

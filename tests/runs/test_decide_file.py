@@ -88,6 +88,7 @@ def test_the_evidence_is_planned_once_for_all_questions(file, tmp_path):
     assert seen == [19 * forms, 20 * forms, 20 * forms, forms]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 def test_a_run_that_is_stopped_at_random_gives_the_same_bytes(file, tmp_path, ending):
     if ending == "parquet":

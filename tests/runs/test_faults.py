@@ -52,6 +52,7 @@ def rows_in(directory: Path) -> int:
         return int(connection.execute("SELECT COUNT(*) FROM outcomes").fetchone()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_random_moments_nothing_is_lost(file, expected, tmp_path):
     random_moments = random.Random(4)
@@ -264,6 +265,7 @@ def values(lines: bytes) -> list[float]:
     return [-1.0 if score is None else score for score in scores]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("shares", "batch_tokens", "most"), [(False, 1500, (1300, 900)), (True, 400, (300, 150))])
 def test_memory_that_ran_out_before_or_after_a_stop_costs_rounding_and_no_row(
     file, tmp_path, shares, batch_tokens, most
@@ -285,6 +287,7 @@ def test_nan_logits_are_reasons_of_single_rows(file, tmp_path):
     assert 0 < len(broken) < 38
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch_tokens", [200, 300])
 def test_an_engine_that_shares_prefixes_goes_on_with_the_units_that_are_missing(file, tmp_path, batch_tokens):
     """What they share with the units before is computed again, by itself as the first time."""

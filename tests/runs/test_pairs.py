@@ -165,6 +165,7 @@ def test_what_cannot_be_judged_in_pairs_is_told_before_a_judge_is_loaded(here):
         score_file("data.jsonl", METRIC, "nano", "x.jsonl", pairs=PairPlan(rule="given", given="llmbar"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_of_pairs_is_resumed_by_its_manifest(here):
     from cli_run import judge_directory
 

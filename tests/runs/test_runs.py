@@ -45,6 +45,7 @@ def in_pieces(directory: Path, file: Path, make_engine=engine, packs: int = 5, *
     raise AssertionError("the run makes no progress")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("window", [7, 50, 1000])
 def test_a_run_in_pieces_writes_the_same_bytes(file, tmp_path, window):
     found, pieces = in_pieces(tmp_path / "pieces", file, window=window)

@@ -67,6 +67,7 @@ NAMES = st.text(max_size=4) | st.sampled_from(["\ud801", "geval_input", "é"]) |
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     columns=st.dictionaries(NAMES, PLAIN | ODD, max_size=5),

@@ -251,6 +251,7 @@ def test_overwrite_removes_what_the_manifest_names_and_nothing_else(here):
 # --- a file as output -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
 def test_a_file_of_the_users_needs_overwrite(here, monkeypatch, name):
     (here / name).write_text("mine")
@@ -377,6 +378,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("signed", [False, True])
 def test_an_edited_manifest_is_refused_with_the_remedy(started, tmp_path, name, signed):
@@ -405,6 +407,7 @@ def test_an_edited_signature_is_refused(started):
         execute(started, None)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '"x"', "{" * 100_000, "\ud800", '{"format": "geval-local run"}']
 )
@@ -510,6 +513,7 @@ STOPS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("place", STOPS)
 def test_a_second_interruption_at_any_moment_blocks_nothing(here, monkeypatch, place):
     """The first Ctrl-C while the judge is loaded, the second while the run is undone; or one, early."""
@@ -540,6 +544,7 @@ def test_killed_before_the_manifest_was_whole(here):
     assert not side.exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("moment", range(6))
 def test_a_disk_that_fills_up_leaves_a_run_that_goes_on_or_is_replaced(here, monkeypatch, moment):
     from geval_local import files
@@ -609,6 +614,7 @@ def test_other_names_become_short_ascii_and_stay_distinct(name):
     assert safe_file_name(name + "x") != found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["n" * 200, "明瞭さ" * 60])
 def test_a_metric_of_a_long_name_is_pinned_and_scored(here, monkeypatch, name):
     (here / "clarity.yaml").write_text(METRIC.split("steps:")[0].replace("clarity", name, 1), encoding="utf-8")
@@ -651,6 +657,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [*DAMAGE, "nan"])
 def test_damage_of_the_store_is_found_before_a_judge_is_loaded(file, tmp_path, name):
     execute(tmp_path / "run", wanted(file))

@@ -119,7 +119,7 @@ def test_the_named_field_is_never_emptied():
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(str.strip)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep("mistral")
 @pytest.mark.parametrize("name", ["qwen", "mistral"])
 def test_shortening_on_real_tokenizers(name):
     encoder = real_encoder(name)
