@@ -25,6 +25,19 @@ settings.load_profile("any-machine")
 
 #: Files whose tests begin clusters; two at a time would starve each other on two cores.
 CLUSTERS = ("test_ray_cluster.py", "test_network.py")
+#: Files of slow tests only, which import other people's tools: a run without them need not wait for the imports.
+SLOW_FILES = (
+    "test_ray_cluster.py",
+    "test_report_in_chromium.py",
+    "test_deepeval.py",
+    "test_inspect.py",
+    "test_mlflow.py",
+)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that hold nothing to run."""
+    return True if config.option.markexpr.strip() == "not slow" and collection_path.name in SLOW_FILES else None
 
 
 # First: what `-m` leaves out is decided by other hooks of this name.
@@ -35,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in CLUSTERS:
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        if item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
         sweep = item.get_closest_marker("sweep")
         if sweep is None:
             continue

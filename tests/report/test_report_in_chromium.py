@@ -19,9 +19,6 @@ from geval_local.report.run_page import write_report
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
 
-#: A browser is started.
-pytestmark = pytest.mark.slow
-
 if reason := missing():
     pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)
 

@@ -29,9 +29,6 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'geval-local[ray]'")
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'geval-local[ray]'")
 
-#: Clusters are begun, stopped and killed.
-pytestmark = pytest.mark.slow
-
 ROWS = 72
 KEYS = [metric.name for metric in METRICS]
 
