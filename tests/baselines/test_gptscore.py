@@ -81,6 +81,7 @@ def test_what_cannot_be_scored_keeps_its_place(tmp_path):
         gptscore_figures(judge, metric.model_copy(update={"fields": {"source": "Source"}}), samples)
 
 
+@pytest.mark.slow
 def test_it_stands_among_the_baselines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)

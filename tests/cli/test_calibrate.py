@@ -187,6 +187,7 @@ def test_the_prior_is_the_judges_answer_to_nothing(here):
     assert "the judge and the form that scored a.jsonl: judge:" in refused.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -25,6 +25,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_csv_file_without_the_texts_is_compared_by_the_input_it_came_from(here):
     score(here, "c.csv", judge=other_judge())
     done = run("compare", "a.jsonl", "c.csv", "--across", "judge", home=here)
@@ -78,6 +79,7 @@ def test_figures_are_those_of_the_shared_rows(here):
     assert record["against_human"]["clarity"]["groups"] == 5
 
 
+@pytest.mark.slow
 def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here):
     score(here, "b.jsonl", judge=other_judge())
     common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--group-by", "doc")
@@ -100,6 +102,7 @@ def test_level_coefficient_and_target_are_chosen_and_the_page_says_the_same(here
     assert "who wrote each output" in refused.stderr
 
 
+@pytest.mark.slow
 def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     score(here, "b.jsonl", judge=other_judge())
     common = ("compare", "a.jsonl", "b.jsonl", "--across", "judge", "--human", "rating.clarity", "--json")
@@ -111,6 +114,7 @@ def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     assert (told["against_human"]["clarity"]["level"], told["against_human"]["clarity"]["groups"]) == ("pooled", 12)
 
 
+@pytest.mark.slow
 def test_the_closing_table_groups_rows_and_says_how(here):
     command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory())
     by_document = run(*command, "--group-by", "doc", "--json", home=here)
@@ -138,6 +142,7 @@ def test_a_jury_is_tested_against_its_best_judge(here):
     assert "(best judge)" in shown
 
 
+@pytest.mark.slow
 def test_steps_estimators_and_texts_are_differences_too(here):
     score(here, "mode.jsonl", "--estimator", "mode", "--no-steps")
     refused = run("compare", "a.jsonl", "mode.jsonl", "--across", "estimator", home=here)
@@ -157,6 +162,7 @@ def test_steps_estimators_and_texts_are_differences_too(here):
     assert run("compare", "a.jsonl", "changed.jsonl", "--across", "input", home=here).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_run_of_unknown_origin_is_compared_only_across_anything(here):
     manifest_path(here / "a.jsonl").unlink()
     refused = run("compare", "a.jsonl", "b.csv", "--across", "judge", home=here)
@@ -168,6 +174,7 @@ def test_a_run_of_unknown_origin_is_compared_only_across_anything(here):
     assert "no such key" in run("compare", "a.jsonl", "b.csv", "--across", "jugde", home=here).stderr
 
 
+@pytest.mark.slow
 def test_a_jury_is_the_mean_of_the_distributions(here):
     score(here, "b.jsonl", judge=other_judge())
     done = run("jury", "a.jsonl", "b.jsonl", "-o", "jury.jsonl", "--json", home=here)
@@ -185,6 +192,7 @@ def test_a_jury_is_the_mean_of_the_distributions(here):
     assert run("compare", "a.jsonl", "jury.jsonl", "--across", "judge", home=here).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_juror_that_did_not_score_leaves_the_row_without_a_verdict(here):
     rows = read_rows(here / "a.jsonl")
     rows[0]["geval"]["clarity"] = {"score": None, "error": "too long", "prompt_tokens": 0}
@@ -196,6 +204,7 @@ def test_a_juror_that_did_not_score_leaves_the_row_without_a_verdict(here):
     assert read_manifest(here / "jury.jsonl").metrics["clarity"].unscored == 1
 
 
+@pytest.mark.slow
 def test_who_does_not_belong_on_a_jury(here):
     score(here, "mode.jsonl", "--estimator", "mode")
     assert "do not belong to one jury: estimator" in run("jury", "a.jsonl", "mode.jsonl", home=here).stderr

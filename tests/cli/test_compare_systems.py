@@ -74,6 +74,7 @@ def test_one_file_with_a_column_is_ranked(scored):
     assert "systems that share a letter cannot be told apart" in shown
 
 
+@pytest.mark.slow
 def test_a_baseline_a_column_and_ratings(scored):
     done = compare(scored, "scored.jsonl", "--system", "doc_id", "--baseline", "doc-1", "--group-by", "row", "--json")
     record = json.loads(done.stdout)["systems"]["coherence"]
@@ -132,6 +133,7 @@ def test_two_files_are_two_systems_where_their_texts_differ(here):
     assert "A and B on the rows that both scored" in runs
 
 
+@pytest.mark.slow
 def test_two_files_by_two_judges_are_refused(here):
     halves(here)
     score(here, "machine.jsonl", judge=other_judge())

@@ -79,6 +79,7 @@ def test_check_prints_the_audit(tmp_path):
     assert " no, because it " in line
 
 
+@pytest.mark.slow
 def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     metric = tmp_path / "clarity.yaml"
     metric.write_text(METRIC, encoding="utf-8")
@@ -97,6 +98,7 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_check_without_steps_says_so(tmp_path):
     done = run("judges", "check", judge_directory(), home=tmp_path)
     assert done.exit_code == 0

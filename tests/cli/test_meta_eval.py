@@ -52,6 +52,7 @@ def figure(record, level, name, dimension, coefficient):
     return round(record["correlations"][level][name][dimension][coefficient]["value"], 4)
 
 
+@pytest.mark.slow
 @needs_data
 def test_published_responses_and_predictions_without_a_model(here, monkeypatch):
     monkeypatch.setattr(geval_local.judge.Judge, "load", None)
@@ -73,6 +74,7 @@ def test_published_responses_and_predictions_without_a_model(here, monkeypatch):
     assert strict["correlations"]["pooled"][gpt]["groundedness"]["left_out"] == {"no response holds a rating": 1}
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_table_marks_what_is_published_and_shows_the_baselines(here):
     done = run(
@@ -89,6 +91,7 @@ def test_the_table_marks_what_is_published_and_shows_the_baselines(here):
     assert any(line.strip().startswith("rouge-l") for line in lines)
 
 
+@pytest.mark.slow
 @needs_data
 def test_a_benchmark_is_scored_once_and_never_taken_for_something_else(here, monkeypatch):
     arguments = [DATA / "summeval_dev.json", "--benchmark", "summeval", "--limit-groups", 2, "--no-steps"]
@@ -187,6 +190,7 @@ def test_several_raters_give_the_human_ceiling(here):
     assert "--benchmark brings them" in evaluate(here, "x.json", "--benchmark", "qags", "--rater", "x", code=2)
 
 
+@pytest.mark.slow
 def test_a_run_of_score_is_taken_as_it_is(here):
     score(here, "run.csv", "--columns", "all")
     score(here, "other.parquet", judge=other_judge())

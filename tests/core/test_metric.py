@@ -288,6 +288,7 @@ def test_a_field_of_the_metrics_own_comes_before_what_published_files_mean():
     assert render_form(metric, {"summary": "text"}).text == "text\n- X:"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "line",
     [

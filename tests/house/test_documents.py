@@ -153,6 +153,7 @@ def test_what_is_not_run_says_why():
     assert all(place.partition(": ")[2].startswith(RUN_ELSEWHERE) for place in other), other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=by_place)
 def test_every_command_names_verbs_and_options_that_exist(block, line):
     words = shlex.split(line.split("&&")[0])[1:]

@@ -17,6 +17,7 @@ def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return [re.sub(r"\s+", " ", NUMBER.sub("#", line)) for line in lines], numbers
 
 
+@pytest.mark.slow
 def test_the_first_output_is_what_the_first_command_prints():
     words, numbers = words_and_numbers(shown_output())
     found_words, found_numbers = words_and_numbers(first_output())

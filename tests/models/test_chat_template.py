@@ -158,6 +158,7 @@ def test_a_convention_is_understood_by_the_rule(name):
         assert after == expected
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("template", "tokens", "says"),
     [

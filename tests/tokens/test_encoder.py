@@ -403,6 +403,7 @@ def test_drop_tokens_cuts_whole_tokens_off_the_end(name):
     assert encoder.drop_tokens(text, pieces) == encoder.drop_tokens(text, pieces + 5) == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(text=UNICODE.filter(bool), count=st.integers(1, 40))
 def test_drop_tokens_always_gets_shorter_and_never_splits_a_character(text, count):
