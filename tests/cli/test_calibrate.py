@@ -12,6 +12,9 @@ from geval_local import Judge, Metric
 from geval_local.analysis.studies.calibration import load_calibration
 from geval_local.cli.content_free import CONTENT_FREE
 
+#: Every test scores, calibrates and scores again.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):

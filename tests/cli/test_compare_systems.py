@@ -15,6 +15,9 @@ from scipy import stats
 
 from geval_local.io.result_manifest import manifest_path
 
+#: Every test scores two systems.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):

@@ -23,6 +23,9 @@ from geval_local.engine.self_check import check_engine, synthetic_requests
 from geval_local.models import head as read_out
 from geval_local.models.head import Head
 
+#: Every test loads judges and checks them as `judges check` does.
+pytestmark = pytest.mark.slow
+
 PACKED = "packed against one at a time"
 
 

@@ -15,7 +15,7 @@ from geval_local.judge import Judge
 from geval_local.runs.judge_choice import JudgeChoice
 
 #: Cases of a run without the slow tests, and of one of all tests; GEVAL_LOCAL_FUZZ=1000 for as many as one likes.
-FEW, MANY = 10, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))
+FEW, MANY = 4, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))
 
 
 @pytest.fixture(scope="module")

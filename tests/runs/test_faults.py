@@ -26,6 +26,9 @@ from geval_local.runs.export import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge
 from geval_local.tokens.encoder import PromptEncoder
 
+#: Disks, memory and stores that fail, one run after the other.
+pytestmark = pytest.mark.slow
+
 ROWS = 120
 
 

@@ -282,7 +282,7 @@ def test_chat_equals_the_template_with_its_tokens_and_the_cue_behind_them(name):
 # --- BOS, thinking, styles --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep("gemma-gpt2-completion")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", ["llama3-olmo2", "gemma-gpt2", "mistral-mistral", "mistral-control"])
 def test_exactly_one_bos(name, style):
