@@ -19,19 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from geval_local.engine.window import read_window
 from geval_local.errors import BusyError
 from geval_local.io.samples import Sample
-from geval_local.judging.decisions import DecisionWork
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
 from geval_local.questions.looks import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
-from geval_local.tokens.requests import Prepared
+from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
 __all__ = ["BatchRecord", "Batcher"]
 
@@ -45,6 +46,8 @@ LEAST_CHARACTERS = 4_000
 CROWD = 64
 #: Number of recent pieces of evidence remembered, to detect repeats.
 REMEMBERED = 256
+#: Tokens that repeated evidence must save to be kept: it is computed in passes of its own, and each costs about 32.
+LEAST_SAVED = 128
 
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
@@ -61,6 +64,8 @@ class _Work(Protocol[_T_co]):
     def own(self, item: int) -> int: ...
 
     def prepare(self, start: int, stop: int) -> list[Prepared]: ...
+
+    def prefix(self) -> Ids | None: ...
 
     def finish(self, outcomes: Sequence[Outcome]) -> _T_co: ...
 
@@ -111,6 +116,9 @@ class _ScoreWork:
             self._complete = self._judge.with_steps(self._metric)
         return self._judge.prepare(self._complete, self._samples[start:stop])
 
+    def prefix(self) -> Ids | None:
+        return None
+
     def finish(self, outcomes: Sequence[Outcome]) -> list[Score]:
         return [
             outcome.score(self._metric, estimator=self._estimator, threshold=self._threshold)
@@ -135,6 +143,9 @@ class _Call(Generic[_T]):
     def prepare(self, start: int, stop: int) -> list[Prepared]:
         return []
 
+    def prefix(self) -> Ids | None:
+        return None
+
     def finish(self, outcomes: Sequence[Outcome]) -> _T:
         return self._function()
 
@@ -146,8 +157,8 @@ class _Job:
     outcomes: list[Outcome] = field(default_factory=list)
     next: int = 0
     group: bytes | None = None
-    is_hot: bool = False
-    prefix: Any = None
+    #: Tokens of the evidence, if the engine keeps them.
+    prefix: Ids | None = None
 
     @property
     def is_over(self) -> bool:
@@ -162,6 +173,10 @@ class _Job:
             cost += self.work.own(stop)
             stop += 1
         return stop, cost
+
+
+#: A job's part in a batch: where it ends, and what it gives to the engine.
+_Part: TypeAlias = "tuple[_Job, int, list[Prepared]]"
 
 
 class Batcher:
@@ -360,16 +375,18 @@ class Batcher:
     def _execute(self, batch: list[tuple[_Job, int]]) -> None:
         start = time.monotonic()
         characters, items = 0.0, 0
-        prepared: list[tuple[_Job, int, list[Prepared]]] = []
+        prepared: list[_Part] = []
         for job, stop in batch:
             characters += job.work.shared + sum(map(job.work.own, range(job.next, stop)))
             items += stop - job.next
             with self._failing(job):
-                entries = job.work.prepare(job.next, stop)
-                prepared.append((job, stop, self._with_hot_prefix(job, stop, entries)))
-        groups: dict[Any, list[tuple[_Job, int, list[Prepared]]]] = {}
-        for entry in prepared:
-            groups.setdefault(entry[0].group if entry[0].is_hot else None, []).append(entry)
+                prepared.append((job, stop, job.work.prepare(job.next, stop)))
+        self._find_kept(prepared)
+        groups: dict[Any, list[_Part]] = {}
+        for job, stop, entries in prepared:
+            with self._failing(job):
+                kept = entries if job.prefix is None else [_with_prefix(entry, job.prefix) for entry in entries]
+                groups.setdefault(None if job.prefix is None else job.group, []).append((job, stop, kept))
         for members in groups.values():
             self._read(members)
         seconds = time.monotonic() - start
@@ -381,7 +398,7 @@ class Batcher:
             self._last = (len(batch), seconds)
             self._on_batch(BatchRecord(len(batch), items, seconds))
 
-    def _read(self, members: list[tuple[_Job, int, list[Prepared]]]) -> None:
+    def _read(self, members: list[_Part]) -> None:
         entries = [entry for _, _, own in members for entry in own]
         try:
             readouts = read_window(self.judge.engine, entries, lambda count: None)
@@ -413,24 +430,51 @@ class Batcher:
             with contextlib.suppress(InvalidStateError):
                 job.future.set_exception(error)
 
-    def _with_hot_prefix(self, job: _Job, stop: int, entries: list[Prepared]) -> list[Prepared]:
-        """Let the engine keep evidence that will be needed again: by the rest of this call, or as it came twice."""
-        work = job.work
-        if job.group is None or not isinstance(work, DecisionWork):
-            return entries
-        if job.next == 0:
-            job.is_hot = stop < len(work) or job.group in self._seen
-            self._seen[job.group] = None
-            self._seen.move_to_end(job.group)
-            if len(self._seen) > REMEMBERED:
-                self._seen.popitem(last=False)
-        if not job.is_hot:
-            return entries
-        if job.prefix is None:
-            job.prefix = work.prefix()
-        return [
-            entry
-            if entry.request is None or job.prefix is None
-            else replace(entry, request=replace(entry.request, prefix=job.prefix))
-            for entry in entries
-        ]
+    def _find_kept(self, prepared: Sequence[_Part]) -> None:
+        """Let the engine keep evidence that will be needed again: by the rest of its call, or as it came before.
+
+        Kept evidence is computed apart from its company, and must save more than it would share with that: candidates
+        of one document, asked about a second time, share the document as they did the first time.
+        """
+        fresh = [part for part in prepared if part[0].next == 0 and part[0].group is not None]
+        for job, stop, _ in fresh:
+            with self._failing(job):
+                if stop < len(job.work):
+                    job.prefix = job.work.prefix()
+        again = {job.group for job, _, _ in fresh if job.prefix is None and job.group in self._seen}
+        if again:
+            prompts = sorted(
+                (entries[0].request.ids.astype(">u4").tobytes(), place)
+                for place, (_, _, entries) in enumerate(prepared)
+                if entries and entries[0].request is not None
+            )
+            for at, (_, place) in enumerate(prompts):
+                job = prepared[place][0]
+                if job.group in again and job.prefix is None:
+                    with self._failing(job):
+                        shared = max(_shared(prompts, prepared, at, step) for step in (-1, 1))
+                        prefix = job.work.prefix()
+                        job.prefix = prefix if prefix is not None and len(prefix) - shared >= LEAST_SAVED else None
+        for job, _, _ in fresh:
+            if job.group is not None:
+                self._seen[job.group] = None
+                self._seen.move_to_end(job.group)
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+
+
+def _shared(prompts: Sequence[tuple[bytes, int]], prepared: Sequence[_Part], at: int, step: int) -> int:
+    """Count the tokens that a prompt shares with its next neighbour about other evidence, on one side."""
+    mine, place = prompts[at]
+    group = prepared[place][0].group
+    other = at + step
+    while 0 <= other < len(prompts) and prepared[prompts[other][1]][0].group == group:
+        other += step
+    if not 0 <= other < len(prompts):
+        return 0
+    first, second = (np.frombuffer(one, dtype=">u4") for one in (mine, prompts[other][0]))
+    return common_prefix(first, second)
+
+
+def _with_prefix(entry: Prepared, prefix: Ids) -> Prepared:
+    return entry if entry.request is None else replace(entry, request=replace(entry.request, prefix=prefix))

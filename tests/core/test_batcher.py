@@ -176,3 +176,24 @@ def test_company_changes_nothing_and_a_repeated_evidence_is_kept():
         assert judge.engine.computed_tokens - before < 6 * 60
         for answer, p in zip(again, alone, strict=True):
             np.testing.assert_allclose(answer.p, p, rtol=0, atol=1e-5)
+
+
+def test_repeated_evidence_does_not_leave_its_company():
+    """Candidates of one document, two of them equal, all of them twice: one window each time."""
+    document = "A long document about a vote. " * 20
+    engine = Gate()
+    with Batcher(MockJudge(engine)) as batcher:
+        first = batcher.decide("start", predicates(1))
+        assert engine.entered.wait(10)
+        for _ in range(2):
+            engine.open.clear()
+            engine.entered.clear()
+            if first.done():
+                first = batcher.decide("start again", predicates(1))
+                assert engine.entered.wait(10)
+            texts = [f"{document}\n\nsummary:\nCandidate {min(number, 7)}." for number in range(9)]
+            futures = [batcher.decide(text, predicates(1)) for text in texts]
+            engine.open.set()
+            for future in (first, *futures):
+                assert future.result(10)[0].is_answered
+    assert engine.windows == [1, 9, 1, 9]
