@@ -2,12 +2,15 @@
 
 SummEval's development half, consistency as a predicate: one request per summary; 800 are all of it. Bulk is
 `decide_file`, with its run directory and result file. Every request gets an answer or 429 (and then comes again); none
-may be lost, and every probability is compared with that of bulk. Rates per second of the clock say little on a machine
-that does other work, so processor time per question is given too, for bulk and for the server's process (clients are a
-process of their own). `--soak` sends so many requests more at the end and tells the server's memory on the way. The
-last line is one JSON object.
+may be lost, and every probability is compared with that of bulk. Every round runs bulk and then the server with each
+number of clients; medians over the rounds are printed at the end. Rates per second of the clock say little on a machine
+that does other work, so processor time per question is given too: of bulk, of the server's process (`processor_ms`),
+and of the clients (`client_ms`), which share this process with bulk. `--soak` sends so many requests more at the end
+and tells the server's memory on the way. The last line is one JSON object.
 
-    python benchmarks/serve.py nano --requests 800 --clients 1 8 64 256
+With more torch threads than idle cores, processor time says nothing either: set OMP_NUM_THREADS.
+
+    OMP_NUM_THREADS=1 python benchmarks/serve.py nano --requests 800 --clients 1 8 64 256
 """
 
 from __future__ import annotations
@@ -129,24 +132,52 @@ def drive(server: Server, wanted: list[dict[str, str]], clients: int) -> tuple[d
                 seconds.append(time.perf_counter() - begin)
                 found[place] = json.loads(text)["answers"][0]["probability"]
 
-    begin, used = time.perf_counter(), server.processor_seconds
+    begin, used, own = time.perf_counter(), server.processor_seconds, time.process_time()
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     total, used = time.perf_counter() - begin, server.processor_seconds - used
+    own = time.process_time() - own
     p50, p95, p99 = (float(np.percentile(seconds, part)) for part in (50, 95, 99))
-    figures = {"clients": clients, "requests_per_second": len(seconds) / total, "p50": p50, "p95": p95, "p99": p99}
+    figures = {"requests_per_second": len(seconds) / total, "p50": p50, "p95": p95, "p99": p99}
     return {
         **figures,
         "answered": len(found),
         "lost": len(wanted) - len(found),
         "busy": refused[0],
         "processor_ms": 1000 * used / max(1, len(found)),
+        "client_ms": 1000 * own / max(1, len(found)),
         "memory_mb": server.memory,
         "peak_mb": server.peak / 1e6,
     }, found
+
+
+def in_bulk(judge: Judge, wanted: list[dict[str, str]], question: list[PredicateQuestion]) -> tuple[dict, list[float]]:
+    """Ask all in bulk."""
+    with tempfile.TemporaryDirectory() as place:
+        rows_file, output = Path(place) / "rows.jsonl", Path(place) / "decisions.jsonl"
+        rows_file.write_text("".join(json.dumps(state) + "\n" for state in wanted), encoding="utf-8")
+        begin, used = time.perf_counter(), time.process_time()
+        decide_file(rows_file, question, judge, output, state=["source", "summary"], use_cache=False)
+        total, used = time.perf_counter() - begin, time.process_time() - used
+        decided = [json.loads(line)["decisions"] for line in output.read_text(encoding="utf-8").splitlines()]
+    figures = {"questions_per_second": len(wanted) / total, "processor_ms": 1000 * used / len(wanted)}
+    return figures, [answers["consistent"]["probability"] for answers in decided]
+
+
+def one_at_a_time(judge: Judge, wanted: list[dict[str, str]], question: list[PredicateQuestion]) -> dict:
+    """Ask one after the other."""
+    begin, used = time.perf_counter(), time.process_time()
+    for state in wanted:
+        judge.decide(state, question)
+    total, used = time.perf_counter() - begin, time.process_time() - used
+    return {"questions_per_second": len(wanted) / total, "processor_ms": 1000 * used / len(wanted)}
+
+
+def show(name: str, row: dict) -> None:
+    print(name, "  ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
 
 
 def main() -> None:
@@ -154,6 +185,7 @@ def main() -> None:
     parser.add_argument("judge")
     parser.add_argument("--requests", type=int, default=800)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--queue", type=int, default=512)
     parser.add_argument("--soak", type=int, default=0, help="requests of 64 clients that follow, for the memory")
     parser.add_argument("--alone", type=int, default=50, help="how many are asked one at a time in Python")
@@ -162,36 +194,30 @@ def main() -> None:
     judge = Judge.load(options.judge)
     question = [PredicateQuestion(name="consistent", instructions=CLAIM)]
     judge.decide_many(wanted[:16], question)
-    with tempfile.TemporaryDirectory() as place:
-        rows_file, output = Path(place) / "rows.jsonl", Path(place) / "decisions.jsonl"
-        rows_file.write_text("".join(json.dumps(state) + "\n" for state in wanted), encoding="utf-8")
-        begin, used = time.perf_counter(), time.process_time()
-        decide_file(rows_file, question, judge, output, state=["source", "summary"], use_cache=False)
-        bulk_rate, bulk_used = len(wanted) / (time.perf_counter() - begin), time.process_time() - used
-        decided = [json.loads(line)["decisions"] for line in output.read_text(encoding="utf-8").splitlines()]
-    bulk = [answers["consistent"]["probability"] for answers in decided]
-    begin, used, alone = time.perf_counter(), time.process_time(), wanted[: options.alone]
-    for state in alone:
-        judge.decide(state, question)
-    alone_rate, alone_used = len(alone) / (time.perf_counter() - begin), time.process_time() - used
-    bulk_ms, alone_ms = 1000 * bulk_used / len(wanted), 1000 * alone_used / len(alone)
-    print(
-        f"bulk {bulk_rate:.1f}/s, {bulk_ms:.1f} ms of processor; "
-        f"one at a time {alone_rate:.1f}/s, {alone_ms:.1f} ms of processor",
-        flush=True,
-    )
-    del judge
-    rows = []
     server = Server(options.judge, options.queue)
+    rounds: list[dict[str, dict]] = []
+    memory: list[float] = []
     try:
-        for clients in options.clients:
-            row, found = drive(server, wanted, clients)
-            row["share_of_bulk"] = row["requests_per_second"] / bulk_rate
-            row["share_of_bulk_processor"] = bulk_ms / row["processor_ms"]
-            row["largest_difference"] = max(abs(found[place] - bulk[place]) for place in found)
-            rows.append(row)
-            print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
-        memory = []
+        alone = one_at_a_time(judge, wanted[: options.alone], question)
+        show("one at a time", alone)
+        for number in range(options.rounds):
+            bulk, expected = in_bulk(judge, wanted, question)
+            rounds.append({"bulk": bulk})
+            show("bulk", bulk)
+            for clients in options.clients:
+                row, found = drive(server, wanted, clients)
+                row["share_of_bulk"] = row["requests_per_second"] / bulk["questions_per_second"]
+                row["share_of_bulk_processor"] = bulk["processor_ms"] / row["processor_ms"]
+                row["largest_difference"] = max(abs(found[place] - expected[place]) for place in found)
+                rounds[number][str(clients)] = row
+                show(f"{clients} clients", row)
+        medians = {
+            name: {key: float(np.median([one[name][key] for one in rounds])) for key in row}
+            for name, row in rounds[0].items()
+        }
+        if options.rounds > 1:
+            for name, row in medians.items():
+                show(f"median, {name}", row)
         for sent in range(0, options.soak, 1000):
             some = list(itertools.islice(itertools.cycle(wanted), sent, sent + min(1000, options.soak - sent)))
             drive(server, some, 64)
@@ -199,8 +225,8 @@ def main() -> None:
             print(f"after {sent + len(some)} more: {server.memory:.0f} MB", flush=True)
     finally:
         server.stop()
-    figures = {"bulk": bulk_rate, "bulk_ms": bulk_ms, "alone": alone_rate, "alone_ms": alone_ms}
-    print(json.dumps({"judge": server.model, "requests": options.requests, **figures, "rows": rows, "soak": memory}))
+    figures = {"alone": alone, "medians": medians, "rounds": rounds, "soak": memory}
+    print(json.dumps({"judge": server.model, "requests": options.requests, **figures}))
 
 
 if __name__ == "__main__":

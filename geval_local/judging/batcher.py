@@ -14,25 +14,24 @@ import itertools
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-
 from geval_local.engine.window import read_window
 from geval_local.errors import BusyError
 from geval_local.io.samples import Sample
+from geval_local.judging.kept import KeptPrefixes, Newcomer
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
 from geval_local.questions.looks import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
-from geval_local.tokens.requests import Ids, Prepared, common_prefix
+from geval_local.tokens.requests import Ids, Prepared
 
 __all__ = ["BatchRecord", "Batcher"]
 
@@ -44,10 +43,6 @@ LEAST_CHARACTERS = 4_000
 #: This many calls always fit into a batch: the more small calls, the more they share, and otherwise they would wait for
 #: each other.
 CROWD = 64
-#: Number of recent pieces of evidence remembered, to detect repeats.
-REMEMBERED = 256
-#: Tokens that repeated evidence must save to be kept: it is computed in passes of its own, and each costs about 32.
-LEAST_SAVED = 128
 
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
@@ -157,7 +152,7 @@ class _Job:
     outcomes: list[Outcome] = field(default_factory=list)
     next: int = 0
     group: bytes | None = None
-    #: Tokens of the evidence, if the engine keeps them.
+    #: Tokens that its prompts begin with, if the engine keeps them.
     prefix: Ids | None = None
 
     @property
@@ -214,7 +209,7 @@ class Batcher:
         self._pace = FIRST_CHARACTERS / SLICE_SECONDS
         #: Calls that had a part in the last batch, and its seconds.
         self._last = (0, 0.0)
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._kept = KeptPrefixes()
         self._thread = threading.Thread(target=self._run, name="geval-local batcher", daemon=True)
         self._thread.start()
         atexit.register(self.close, finish=False)
@@ -381,12 +376,12 @@ class Batcher:
             items += stop - job.next
             with self._failing(job):
                 prepared.append((job, stop, job.work.prepare(job.next, stop)))
-        self._find_kept(prepared)
-        groups: dict[Any, list[_Part]] = {}
+        self._choose_kept(prepared)
+        groups: dict[int, list[_Part]] = {}
         for job, stop, entries in prepared:
-            with self._failing(job):
-                kept = entries if job.prefix is None else [_with_prefix(entry, job.prefix) for entry in entries]
-                groups.setdefault(None if job.prefix is None else job.group, []).append((job, stop, kept))
+            # Prompts of one call that do not begin with what is kept are computed without it.
+            kept = entries if job.prefix is None else [_with_prefix(entry, job.prefix) for entry in entries]
+            groups.setdefault(id(job.prefix), []).append((job, stop, kept))
         for members in groups.values():
             self._read(members)
         seconds = time.monotonic() - start
@@ -430,50 +425,18 @@ class Batcher:
             with contextlib.suppress(InvalidStateError):
                 job.future.set_exception(error)
 
-    def _find_kept(self, prepared: Sequence[_Part]) -> None:
-        """Let the engine keep evidence that will be needed again: by the rest of its call, or as it came before.
-
-        Kept evidence is computed apart from its company, and must save more than it would share with that: candidates
-        of one document, asked about a second time, share the document as they did the first time.
-        """
-        fresh = [part for part in prepared if part[0].next == 0 and part[0].group is not None]
-        for job, stop, _ in fresh:
-            with self._failing(job):
-                if stop < len(job.work):
-                    job.prefix = job.work.prefix()
-        again = {job.group for job, _, _ in fresh if job.prefix is None and job.group in self._seen}
-        if again:
-            prompts = sorted(
-                (entries[0].request.ids.astype(">u4").tobytes(), place)
-                for place, (_, _, entries) in enumerate(prepared)
-                if entries and entries[0].request is not None
-            )
-            for at, (_, place) in enumerate(prompts):
-                job = prepared[place][0]
-                if job.group in again and job.prefix is None:
-                    with self._failing(job):
-                        shared = max(_shared(prompts, prepared, at, step) for step in (-1, 1))
-                        prefix = job.work.prefix()
-                        job.prefix = prefix if prefix is not None and len(prefix) - shared >= LEAST_SAVED else None
-        for job, _, _ in fresh:
-            if job.group is not None:
-                self._seen[job.group] = None
-                self._seen.move_to_end(job.group)
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
-
-
-def _shared(prompts: Sequence[tuple[bytes, int]], prepared: Sequence[_Part], at: int, step: int) -> int:
-    """Count the tokens that a prompt shares with its next neighbour about other evidence, on one side."""
-    mine, place = prompts[at]
-    group = prepared[place][0].group
-    other = at + step
-    while 0 <= other < len(prompts) and prepared[prompts[other][1]][0].group == group:
-        other += step
-    if not 0 <= other < len(prompts):
-        return 0
-    first, second = (np.frombuffer(one, dtype=">u4") for one in (mine, prompts[other][0]))
-    return common_prefix(first, second)
+    def _choose_kept(self, prepared: Sequence[_Part]) -> None:
+        """Find what the engine keeps of calls that begin with this batch, see `KeptPrefixes`."""
+        jobs, newcomers = [], []
+        for job, stop, entries in prepared:
+            request = entries[0].request if entries and job.next == 0 else None
+            if request is not None:
+                start = 0 if request.prefix is None else len(request.prefix)
+                goes_on = job.group is not None and stop < len(job.work)
+                jobs.append(job)
+                newcomers.append(Newcomer(request.ids, start, job.group, goes_on, job.work.prefix))
+        for job, prefix in zip(jobs, self._kept.choose(newcomers), strict=True):
+            job.prefix = prefix
 
 
 def _with_prefix(entry: Prepared, prefix: Ids) -> Prepared:

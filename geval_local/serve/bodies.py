@@ -149,7 +149,7 @@ def read_values(body: bytes) -> dict[str, Any]:
         If the body is not such an object.
     """
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8-sig")  # some clients on Windows begin with a byte order mark
         _refuse_many_values(text)
         values = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object)
     except Refused:

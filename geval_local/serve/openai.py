@@ -194,7 +194,11 @@ def _text(content: Any, param: str, allowed: tuple[str, ...]) -> str:
 
 
 def _images(kind: Any) -> str:
-    return "; images cannot be read: this server's models read text only" if kind in ("input_image", "image") else ""
+    """Say that a kind of part or item, in any API's words, cannot be read."""
+    if not isinstance(kind, str) or not kind.endswith(("image", "image_url", "file", "audio", "video")):
+        return ""
+    what = "images" if "image" in kind else "files"
+    return f"; {what} cannot be read: this server's models read text only"
 
 
 def _questions(given: Any) -> list[Question]:

@@ -197,3 +197,26 @@ def test_repeated_evidence_does_not_leave_its_company():
             for future in (first, *futures):
                 assert future.result(10)[0].is_answered
     assert engine.windows == [1, 9, 1, 9]
+
+
+def test_a_document_that_two_batches_share_is_kept_for_the_second():
+    judge = Judge.load("nano")
+    alone = Judge.load("nano")
+    texts = [
+        f"{document * 12}\n\nsummary:\n{number} is the candidate." for document in DOCUMENTS for number in range(6)
+    ]
+    with Batcher(judge, gather_seconds=0.5) as batcher:
+        for start, stop in ((0, 9), (9, 12)):  # the first batch ends amid the second document
+            before = judge.engine.computed_tokens
+            futures = [batcher.decide(text, predicates(1)) for text in texts[start:stop]]
+            found = [future.result(60)[0].p for future in futures]
+            computed = judge.engine.computed_tokens - before
+            for p, text in zip(found, texts[start:stop], strict=True):
+                np.testing.assert_allclose(p, alone.decide(text, predicates(1))[0].p, rtol=0, atol=1e-5)
+    assert computed < 3 * 60
+
+
+DOCUMENTS = (
+    "The committee met on Tuesday and agreed to postpone the vote until the spring session. ",
+    "A storm off the coast kept the fishing boats in the harbour for the third day in a row. ",
+)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
 
 import pytest
+from cli_run import judge_directory
+from cli_run import run as run_command
 
 from geval_local import Interrupted, RunEvents, decide_file, score_file
 from geval_local.errors import ConfigurationError, OutputError
@@ -202,3 +210,80 @@ def test_a_record_in_another_form_is_refused(file, tmp_path):
 def test_evidence_without_a_name_is_refused(file, state):
     with pytest.raises(ConfigurationError):
         decide_file(file, QUESTIONS, judge(), state=state)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("place", ["out.jsonl", "run"])
+def test_a_run_that_is_killed_at_random_gives_the_same_bytes(file, tmp_path, place):
+    """Killed, not asked to stop: the process has no time for anything."""
+    whole, output = tmp_path / "whole" / place, tmp_path / "killed" / place
+    whole.parent.mkdir()
+    output.parent.mkdir()
+    decide(file, whole, judge(unit_packs=2))
+    chance, kills, kept = random.Random(place), 0, 0
+    while kills < 5:
+        child = os.fork()
+        if child == 0:
+            try:
+                decide(file, output, judge(unit_packs=2, seconds=0.01))
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        time.sleep(chance.uniform(0.02, 0.25))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        kills += 1
+        found = rows_in(output)
+        assert found >= kept, "committed rows were lost"
+        kept = found
+    assert kills
+    decide(file, output, judge(unit_packs=2))
+    answers = [output, whole] if output.is_file() else [output / "decisions.jsonl", whole / "decisions.jsonl"]
+    assert answers[0].read_bytes() == answers[1].read_bytes()
+    assert sorted(path.name for path in output.parent.iterdir()) == sorted(p.name for p in whole.parent.iterdir())
+
+
+def rows_in(output):
+    """Count what a run has committed; a run that was killed early has no store yet."""
+    directory = output if output.is_dir() else output.parent / f".{output.name}.run"
+    if not (directory / "scores.sqlite").is_file():
+        return 0
+    with sqlite3.connect(directory / "scores.sqlite") as connection:
+        try:
+            return int(connection.execute("SELECT COUNT(*) FROM outcomes").fetchone()[0])
+        except sqlite3.OperationalError:  # killed before the table was made
+            return 0
+
+
+@pytest.mark.slow
+def test_the_command_is_killed_and_says_the_same_bytes_in_the_end(tmp_path, monkeypatch):
+    """Processes of their own with a real model, killed when some more rows are committed than the last one left."""
+    rows = [{"state": f"Tale {n // 3}, told by the fire on a long evening. Ending {n}."} for n in range(240)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "q.json").write_text(
+        json.dumps({"wet": QUESTIONS["wet"], "a tale": {**QUESTIONS["wet"], "rotations": 2}})
+    )
+
+    arguments = ["decide", "rows.jsonl", "--questions", "q.json", "--judge", judge_directory(), "--batch-tokens", "512"]
+    monkeypatch.chdir(tmp_path)
+    assert run_command(*arguments, "-o", "whole.jsonl", home=tmp_path / "home").exit_code == 0
+    chance, output, kept, kills = random.Random(2), tmp_path / "out.jsonl", 0, 0
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "geval_local", *map(str, arguments), "-o", "out.jsonl"],
+            env=os.environ | {"GEVAL_LOCAL_HOME": str(tmp_path / "another home"), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wanted = kept + chance.randint(1, 250)
+        while process.poll() is None and rows_in(output) < wanted:
+            time.sleep(0.01)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        kept = rows_in(output)
+    assert kills
+    assert run_command(*arguments, "-o", "out.jsonl", home=tmp_path / "another home").exit_code == 0
+    assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()

@@ -126,6 +126,12 @@ def test_messages_calls_of_tools_and_json(client):
         ({"model": 7}, 400, "model"),
         ({"input": []}, 400, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "images"),
+        ({"input": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "images"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, 400, "files"),
+        ({"input": [{"role": "user", "content": [["x"]]}]}, 400, "part"),
+        ({"input": [{"role": "assistant", "content": None, "tool_calls": []}]}, 400, "content"),
+        ({"questions": [{**PREDICATE, "instructions": [{"type": "input_image", "image_url": "x"}]}]}, 400, "images"),
+        ({"questions": [{"type": "choice", "instructions": "", "choices": []}]}, 400, "2 to 255"),
         ({"input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, 400, "call_id"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, 400, "arguments"),
         ({"input": [{"role": "user", "content": [{"type": "input_json", "data": 7}]}]}, 400, "object"),
@@ -225,6 +231,20 @@ def test_hostile_json(client, body, word, path):
     assert answer.status_code == 400
     assert word in answer.text
     assert len(answer.text) < 1000
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body(client):
+    body = json.dumps({"model": MODEL, "input": "A text.", "questions": [PREDICATE]}).encode()
+    answer = client.post("/v1/decisions", content=b"\xef\xbb\xbf" + body, headers={"Content-Type": "application/json"})
+    assert answer.json() == decisions(client, questions=[PREDICATE]).json()
+
+
+def test_booleans_and_the_texts_of_them_are_different_choices(client):
+    values = [True, "true", False, "false"]
+    asked = {"type": "choice", "name": "c", "instructions": "", "choices": [{"value": value} for value in values]}
+    (answer,) = decisions(client, questions=[asked]).json()["answers"]
+    assert [(type(one["value"]), one["value"]) for one in answer["probabilities"]] == [(type(v), v) for v in values]
+    assert decisions(client, questions=[{**asked, "choices": [{"value": True}] * 2}]).status_code == 400
 
 
 def test_other_kinds_of_content(client):

@@ -107,6 +107,56 @@ def test_broken_requests_do_not_stop_the_server(raw):
         assert post(port, body())[0] == 200
 
 
+HEAD = b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+
+
+def chunked(content, size):
+    parts = [content[start : start + size] for start in range(0, len(content), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("rest", "statuses"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n" + chunked(body(), 7), [b"200"]),
+        (b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b" " * 150_000, 5000), [b"413"]),
+        (b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffffff\r\n{}\r\n0\r\n\r\n", [b"400"]),
+        (b"Content-Length: 10\r\n\r\n" + body(), [b"400"]),
+        (b"\r\n", [b"400"]),
+        (b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s" % (len(body()), body()), [b"100", b"200"]),
+    ],
+)
+def test_how_a_body_may_be_sent(rest, statuses):
+    with serving(MockJudge(), max_body=100_000) as (port, _):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(HEAD + rest)
+            found = b"".join(iter(lambda: client.recv(65536), b""))
+        assert [line.split()[1] for line in found.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == statuses
+        assert post(port, body())[0] == 200
+
+
+def test_a_body_that_ends_early_holds_nothing():
+    with serving(MockJudge()) as (port, server):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(HEAD + b"Content-Length: 5000\r\n\r\n" + body())
+        deadline = time.monotonic() + 10
+        while server._held.held and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert server._held.held == 0
+        assert server.batchers["mock"].pending == 0
+        assert post(port, body())[0] == 200
+
+
+def test_a_large_call_does_not_hold_up_a_small_one():
+    with serving(MockJudge(MockEngine(seconds=0.02, batch_tokens=1000))) as (port, _), ThreadPoolExecutor(1) as pool:
+        large = pool.submit(post, port, body(400))
+        time.sleep(0.3)
+        assert post(port, body(1, "Another text."))[0] == 200
+        assert not large.done()
+        status, content = large.result(60)
+        assert (status, len(json.loads(content)["answers"])) == (200, 400)
+
+
 def test_a_body_over_the_limit_gets_its_answer():
     with serving(MockJudge(), max_body=100_000) as (port, _):
         assert post(port, b" " * 500_000)[0] == 413
