@@ -7,16 +7,21 @@ Every order is computed once; the rows of the table are means over one, two, or 
 Of predicates, and choices between true and false: accuracy at one half, area under the ROC curve, expected calibration
 error of the probability (ten equal bins). Of scales: how often the likeliest level is the people's, Spearman's
 correlation of the expected level with theirs, expected calibration error of the likeliest level's probability. Of all:
-label mass, and the spread over the orders. A line is printed as soon as it is known; the last line is one JSON object.
+label mass, and the spread over the orders. A set's lines are printed as soon as they are known; Ctrl-C or SIGTERM ends
+with what is known, of the set at hand too, and `n` says of how many rows. The last line is one JSON object. With more
+torch threads than idle cores everything is slow: set OMP_NUM_THREADS.
 
-    python benchmarks/questions.py nano --rows 240
+    python benchmarks/questions.py nano --rows 1000
+    python benchmarks/questions.py smollm2 --style chat --rows 96
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -87,8 +92,11 @@ def questions_of(asked) -> list[tuple[str, Question, str]]:
     ]
 
 
-def answers_of(judge: Judge, states, asked) -> dict[str, list[Answer]]:
-    """Answer every way to ask in one order, two and all: {variant: answers}; equal forms are computed once."""
+def answers_of(judge: Judge, states, asked, stop: threading.Event) -> dict[str, list[Answer]]:
+    """Answer every way to ask in one order, two and all: {variant: answers}; equal forms are computed once.
+
+    Once `stop` is set, only the first states have answers.
+    """
     ways = []
     for name, question, marks in questions_of(asked):
         orders = sorted({1, 2, len(question_forms(question, rotations=255, marks=marks))})
@@ -103,6 +111,8 @@ def answers_of(judge: Judge, states, asked) -> dict[str, list[Answer]]:
     distinct = {(id(form.metric), form.text): form for _, _, forms in ways for form in forms}
     found: dict[str, list[Answer]] = {name: [] for name, _, _ in ways}
     for start in range(0, len(states), 16):
+        if stop.is_set():
+            break
         texts = [state_text(state) for state in states[start : start + 16]]
         entries = judge.prepare_forms([(text, form) for text in texts for form in distinct.values()])
         outcomes = map(judge.outcome, entries, read_window(judge.engine, entries, lambda count: None))
@@ -129,7 +139,7 @@ def area(p: np.ndarray, truth: np.ndarray) -> float:
 
 def figures(answers: list[Answer], truths, low: float | None) -> dict[str, float | None]:
     """Sum up one variant; `low` is the people's lowest level, None for true and false."""
-    kept = [(answer, truth) for answer, truth in zip(answers, truths, strict=True) if answer.is_answered]
+    kept = [(answer, truth) for answer, truth in zip(answers, truths, strict=False) if answer.is_answered]
     table, truth = np.array([answer.p for answer, _ in kept]), np.array([truth for _, truth in kept])
     spread = [answer.spread for answer, _ in kept if answer.spread is not None]
     record = {
@@ -160,15 +170,22 @@ def figures(answers: list[Answer], truths, low: float | None) -> dict[str, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge")
-    parser.add_argument("--rows", type=int, default=120, help="rows per set")
+    parser.add_argument("--rows", type=int, default=120, help="most rows per set; whole documents are kept together")
+    parser.add_argument("--sets", nargs="+", default=["qags", "summeval", "topical"], help="first words of their names")
     parser.add_argument("--style", default=None)
     options = parser.parse_args()
     judge = Judge.load(options.judge, style=options.style)
     table: dict[str, dict[str, dict[str, float | None]]] = {}
     begin = time.process_time()
+    stop = threading.Event()
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, lambda *_: stop.set())
     for task, states, asked, truths in tasks(options.rows):
+        if stop.is_set() or task.partition(" ")[0] not in options.sets:
+            continue
         low = 1.0 if asked[0] == "score" else None
-        table[task] = {name: figures(found, truths, low) for name, found in answers_of(judge, states, asked).items()}
+        found = answers_of(judge, states, asked, stop)
+        table[task] = {name: figures(answers, truths, low) for name, answers in found.items() if answers}
         for name, row in table[task].items():
             shown = "  ".join(f"{key} {value:.3f}" for key, value in row.items() if isinstance(value, float))
             print(f"{task:26} {name:22} n {row['n']}  {shown}", flush=True)
@@ -178,6 +195,7 @@ def main() -> None:
                 "judge": options.judge.rpartition("/")[2],
                 "style": judge.encoder.style,
                 "rows": options.rows,
+                "stopped": stop.is_set(),
                 "processor_seconds": round(time.process_time() - begin, 1),
                 "table": table,
             }

@@ -22,6 +22,7 @@ from serving import serving
 
 from geval_local import load_questions
 from geval_local.cli.app import app
+from geval_local.serve.settings import ServeSettings
 from geval_local.testing import MockJudge
 from geval_local.yaml_text import load_yaml
 
@@ -102,17 +103,58 @@ def test_the_http_provider_of_promptfoo():
     assert config["tests"][0]["assert"][0]["value"] in options
 
 
+DEPLOY = ROOT / "examples" / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+def check_command(words):
+    """Whether ``geval-local serve`` has all options of a command line, and takes their values."""
+    serve = typer.main.get_command(app).commands["serve"]
+    context = serve.make_context("serve", list(words), resilient_parsing=False)
+    assert context.params["host"]
+    return context.params
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_the_commands_of_the_units_are_commands(unit):
+    text = unit.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ExecStart=\S+geval-local serve (.*)$", text, re.MULTILINE)
+    found = check_command(command.replace("%i", "0").replace("%d", "/run/credentials").split())
+    assert found["api_key_file"] == Path("/run/credentials/key")
+    assert found["port"] == (8400 if "@" in unit.name else ServeSettings().port)
+    assert {"DynamicUser=yes", "ProtectSystem=strict"} <= set(text.splitlines())
+    assert "HF_HUB_OFFLINE=1" in text
+
+
+def test_the_recipe_of_a_container_fits_the_server():
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    entry, given = (json.loads(line) for line in re.findall(r"^(?:ENTRYPOINT|CMD) (.*)$", text, re.MULTILINE))
+    assert entry[:2] == ["geval-local", "serve"]
+    found = check_command([*entry[2:], *given])
+    assert (found["host"], found["judge"]) == ("0.0.0.0", ["nano"])
+    check_command(
+        [*entry[2:], *re.findall(r"^# podman run .* geval-local (--judge .*)$", text, re.MULTILINE)[0].split()]
+    )
+    ((port, path),) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", text)
+    assert int(port) == ServeSettings().port
+    assert f"EXPOSE {port}\n" in text
+    with serving(MockJudge(), api_key="key") as (listening, _):
+        assert urllib.request.urlopen(f"http://127.0.0.1:{listening}{path}", timeout=10).status == 200
+    (user,) = re.findall(r"^USER (.*)$", text, re.MULTILINE)
+    assert user not in ("root", "0")
+    assert f"useradd --create-home {user}" in text.split("USER ")[0]
+    assert "\nENV HF_HUB_OFFLINE=1\n" in text
+    assert "/opt/judges:/judges:ro" in text
+    for name in re.findall(r"/src/([\w.]+\.txt)", text):
+        assert (ROOT / name).is_file()
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_the_units_of_systemd_hold_together(tmp_path):
-    units = sorted((ROOT / "examples" / "deploy").glob("*.service"))
-    assert len(units) == 2
-    for unit in units:
+    assert len(UNITS) == 2
+    for unit in UNITS:
         text = unit.read_text(encoding="utf-8").replace("/opt/geval-local/bin/geval-local", "/bin/true")
         (tmp_path / unit.name).write_text(text, encoding="utf-8")
-        (command,) = re.findall("^ExecStart=.*?geval-local (.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
-        serve = typer.main.get_command(app).commands["serve"]
-        known = {option for parameter in serve.params for option in parameter.opts}
-        assert {word for word in command.split() if word.startswith("--")} <= known
     done = subprocess.run(
         ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))], capture_output=True, text=True, timeout=60
     )
