@@ -50,7 +50,9 @@ def test_a_client_that_leaves_frees_its_work():
             + f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )
-        time.sleep(0.3)
+        deadline = time.monotonic() + 10
+        while server.batchers["mock"].pending != 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert server.batchers["mock"].pending == 1
         client.close()
         deadline = time.monotonic() + 10
@@ -148,9 +150,12 @@ def test_a_body_that_ends_early_holds_nothing():
 
 
 def test_a_large_call_does_not_hold_up_a_small_one():
-    with serving(MockJudge(MockEngine(seconds=0.02, batch_tokens=1000))) as (port, _), ThreadPoolExecutor(1) as pool:
+    judge = MockJudge(MockEngine(seconds=0.02, batch_tokens=1000))
+    with serving(judge) as (port, server), ThreadPoolExecutor(1) as pool:
         large = pool.submit(post, port, body(400))
-        time.sleep(0.3)
+        deadline = time.monotonic() + 10
+        while server.batchers["mock"].pending != 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert post(port, body(1, "Another text."))[0] == 200
         assert not large.done()
         status, content = large.result(60)
