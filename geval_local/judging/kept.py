@@ -100,8 +100,10 @@ class KeptPrefixes:
             if call.goes_on:
                 wanted[call.group] = place
             elif call.group in self._seen:
-                company = max(self._shared(calls, order, at, step) for step in (-1, 1))
-                if len(call.ids) - max(company, call.start) >= LEAST_SAVED:
+                company = max(call.start, *(self._shared(calls, order, at, step) for step in (-1, 1)))
+                evidence = call.evidence()
+                # Apart from its company it is computed in full: it must save more than that.
+                if evidence is not None and len(evidence) - company >= max(LEAST_SAVED, company - call.start):
                     wanted[call.group] = place
         return list(wanted.values())
 

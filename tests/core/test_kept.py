@@ -54,6 +54,22 @@ def test_repeated_evidence_is_kept_unless_its_company_shares_it():
     assert lengths(again) == [0, 0, 0]
 
 
+def test_candidates_with_long_texts_of_their_own_stay_with_their_document_the_second_time():
+    kept = KeptPrefixes()
+    body = [1] * 20 + [101] * 600
+    calls = [
+        Newcomer(
+            np.array([*body, *[200 + number] * 150, 7], dtype=np.int32),
+            20,
+            str(number).encode(),
+            evidence=lambda number=number: np.array([*body, *[200 + number] * 150], dtype=np.int32),
+        )
+        for number in range(4)
+    ]
+    for _ in range(2):
+        assert lengths(kept.choose(calls)) == [620] * 4
+
+
 def test_evidence_of_a_call_that_goes_on_is_kept_at_once():
     kept = KeptPrefixes()
     assert lengths(kept.choose([call(1, 0, group=b"one", goes_on=True), call(2, 0)])) == [321, 0]
