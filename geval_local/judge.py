@@ -43,10 +43,11 @@ class Judge(Scorer):
         The loaded model; usually created by `load`.
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
-    engine : {"auto", "trie", "cache", "padded"}
-        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches after a copy of the
-        model's own cache of their shared prefix. ``padded``: right-padded batches. ``auto``: the first that a probe
-        shows exact for this model.
+    engine : {"auto", "trie", "trie-compiled", "cache", "padded"}
+        ``trie``: every distinct prompt token is computed once. ``trie-compiled``: the same, with layers compiled by
+        `torch.compile` at first use; meant for GPUs, not yet measured on one. ``cache``: right-padded batches after a
+        copy of the model's own cache of their shared prefix. ``padded``: right-padded batches. ``auto``: the first of
+        trie, cache and padded that a probe shows exact for this model.
 
     Attributes
     ----------
@@ -100,7 +101,7 @@ class Judge(Scorer):
             Prompt style; that of the models file's entry when absent.
         batch_tokens : int, optional
             Most tokens per forward pass.
-        engine : {"auto", "trie", "cache", "padded"}
+        engine : {"auto", "trie", "trie-compiled", "cache", "padded"}
             See `Judge`.
         device, device_map, dtype, attention, quantization, trust_remote_code
             See `LoadOptions`.
@@ -109,7 +110,7 @@ class Judge(Scorer):
         ------
         JudgeError
             If the judge is unknown, its weights are missing or not safetensors, its architecture or tokenizer
-            cannot be used, or `engine` is ``trie`` or ``cache`` and that is not exact for the model.
+            cannot be used, or `engine` is ``trie``, ``trie-compiled`` or ``cache`` and that is not exact for the model.
         """
         entry = find_judge(name, models_file, adapter=adapter)
         if style is not None:

@@ -61,7 +61,7 @@ _SPREADING = "Several workers"
 
 StyleName = Literal["completion", "chat", "chat-no-prefill"]
 QuantizationName = Literal["8bit", "4bit"]
-EngineName = Literal["auto", "trie", "cache", "padded"]
+EngineName = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
 DistributedName = Literal["ray"]
 
 JudgeName = Annotated[
@@ -243,7 +243,8 @@ Engine = Annotated[
     EngineName,
     typer.Option(
         help="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own cache; "
-        "padded: plain batches; auto: the first of these that a probe shows exact.",
+        "padded: plain batches; auto: the first of these that a probe shows exact. trie-compiled: trie with layers "
+        "compiled at first use, for GPUs.",
         rich_help_panel=_LOADING,
     ),
 ]

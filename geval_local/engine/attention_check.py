@@ -56,7 +56,7 @@ def attention_errors(
     model : PreTrainedModel
         The engine's model.
     engine : PrefixSharingEngine
-        Its kernel and token budget are taken.
+        Its kernel and token budget are taken, and whether its layers are compiled.
     requests : sequence of Request
         What makes the trie.
 
@@ -83,7 +83,8 @@ def attention_errors(
             found = _error(stream, layout, layer, store, *tensors, **options)
             errors[options["span"]] = float(np.max([found, errors.get(options["span"], 0.0)]))  # a NaN stays one
 
-    launcher = Launcher(model, Head(model), kernel=engine.kernel, attention=partial(_Watched, compare))
+    watched = partial(_Watched, compare)
+    launcher = Launcher(model, Head(model), kernel=engine.kernel, attention=watched, compiled=engine.compiled)
     store = PathStore()
     size = max(1, min(engine.batch_tokens, -(-len(stream) // 2)))
     for start in range(0, len(stream), size):

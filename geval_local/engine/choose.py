@@ -45,7 +45,7 @@ __all__ = [
 
 logger = logging.getLogger("geval_local")
 
-EngineChoice = Literal["auto", "trie", "cache", "padded"]
+EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
 
 
 def choose_engine(
@@ -59,9 +59,9 @@ def choose_engine(
         A causal LM in evaluation mode.
     head : Head
         Its read-out head.
-    choice : {"auto", "trie", "cache", "padded"}
+    choice : {"auto", "trie", "trie-compiled", "cache", "padded"}
         ``auto`` falls back from the trie to a shared prefix cache and then to right-padded batches if a probe fails;
-        ``trie`` and ``cache`` raise instead; ``padded`` does not probe.
+        ``trie``, ``trie-compiled`` (with compiled layers) and ``cache`` raise instead; ``padded`` does not probe.
     batch_tokens : int, optional
         Most tokens per forward pass; derived from the device and its free memory when absent.
 
@@ -70,14 +70,14 @@ def choose_engine(
     ConfigurationError
         If `choice` is unknown.
     UnsupportedModelError
-        If `choice` is ``trie`` or ``cache`` and that is not exact for the model.
+        If `choice` is ``trie``, ``trie-compiled`` or ``cache`` and that is not exact for the model.
     """
     if choice not in get_args(EngineChoice):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):
         report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
-        if choice in ("trie", "cache"):
+        if choice not in ("auto", "padded"):
             raise _unsupported(model, report)
         logger.warning("%s: %s", type(model).__name__, report.text)
         return PaddedEngine(model, head, batch_tokens=1), report
@@ -85,14 +85,18 @@ def choose_engine(
         return padded, EngineReport("padded")
     reasons: list[str] = []
     if choice != "cache":
-        refusal = stated_refusal(model)
-        report, kernel = (EngineReport("padded", refusal), None) if refusal is not None else _probe_sharing(model, head)
+        refusal, compiled = stated_refusal(model), choice == "trie-compiled"
+        report, kernel = (
+            (EngineReport("padded", refusal), None) if refusal is not None else _probe_sharing(model, head, compiled)
+        )
         if report.reason is None:
-            engine = PrefixSharingEngine(model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel)
+            engine = PrefixSharingEngine(
+                model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel, compiled=compiled
+            )
             if batch_tokens is None:
                 engine.batch_tokens = engine.limit = find_budget(model, engine)
             return engine, report
-        if choice == "trie":
+        if choice != "auto":
             raise _unsupported(model, report)
         reasons.append(report.reason)
     report = _probe_cache(model, head)
@@ -153,7 +157,7 @@ def longest_span(config: Any) -> int | None:
     return max(spans, default=None)
 
 
-def _probe_sharing(model: PreTrainedModel, head: Head) -> tuple[EngineReport, FlexKernel | None]:
+def _probe_sharing(model: PreTrainedModel, head: Head, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
     """Probe prefix sharing, with the GPU's kernel if it works; otherwise the report says so."""
     config: Any = model.config.get_text_config()
     expected = expected_spans(config)
@@ -161,11 +165,11 @@ def _probe_sharing(model: PreTrainedModel, head: Head) -> tuple[EngineReport, Fl
     device = input_device(model)
     kernel, missing = find_kernel(device), why_no_kernel(device)
     if kernel is not None:
-        report = _probe(model, partial(_compare_sharing, model, head, expected, kernel), span)
+        report = _probe(model, partial(_compare_sharing, model, head, expected, kernel, compiled), span)
         if report.reason is None:
             return report, kernel
         missing = report.reason
-    report = _probe(model, partial(_compare_sharing, model, head, expected, None), span)
+    report = _probe(model, partial(_compare_sharing, model, head, expected, None, compiled), span)
     if missing is not None and report.reason is None:
         note = f"attention in pieces, many times slower than a kernel: {missing}"
         logger.warning("%s: %s", type(model).__name__, note)
@@ -178,12 +182,13 @@ def _compare_sharing(
     head: Head,
     expected: list[int | None],
     kernel: FlexKernel | None,
+    compiled: bool,
     requests: Sequence[Request],
 ) -> EngineReport:
     """Compare prefix sharing, cut into small packs, with one prompt at a time."""
     alone = PaddedEngine(model, head, batch_tokens=1)
     budget = max(1, len(requests[0].ids) // 3)
-    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel)
+    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled)
     difference, tolerance = distance_from_alone(engine, model, head, requests)
     reason = None
     if len(engine.spans) != len(expected):
@@ -192,7 +197,7 @@ def _compare_sharing(
         reason = "its layers do not ask for the sliding windows of its configuration"
     elif not difference <= tolerance:
         reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-    return EngineReport("trie", reason, difference, tolerance)
+    return EngineReport(engine.name, reason, difference, tolerance)
 
 
 def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
@@ -259,7 +264,7 @@ class EngineReport:
     Attributes
     ----------
     engine : str
-        ``trie``, ``cache`` or ``padded``.
+        ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
     reason : str or None
         Why no engine that shares more is used; None if it is the first choice or was requested.
     difference : float or None

@@ -138,7 +138,7 @@ class JudgeUse(_Part):
     attention: str | None = None
     quantization: Literal["8bit", "4bit"] | None = None
     batch_tokens: _Positive | None = None
-    engine: Literal["auto", "trie", "cache", "padded"] = "auto"
+    engine: Literal["auto", "trie", "trie-compiled", "cache", "padded"] = "auto"
     trust_remote_code: bool = False
 
 

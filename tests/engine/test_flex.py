@@ -9,9 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompts import DEEP, SERVED, VOCAB, distinct_tokens, documents, largest_difference, logprobs, request
+from prompts import SERVED, VOCAB, distinct_tokens, documents, largest_difference, logprobs
 from tiny import tiny_model
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from geval_local.engine import choose
 from geval_local.engine.batched import PaddedEngine
@@ -19,10 +18,8 @@ from geval_local.engine.choose import choose_engine
 from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import TILE, FlexKernel, Intervals, find_kernel, ladder, why_no_kernel
-from geval_local.engine.prefix_sharing.forward import Launcher
-from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
-from geval_local.engine.prefix_sharing.packs import lay_requests_out, plan_packs
+from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.prefix_sharing.prompt_trie import build_stream
 from geval_local.models.head import Head
 
@@ -109,7 +106,6 @@ def test_shapes_are_few():
 # --- exactness --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("kind", SERVED)
 def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     model = tiny_model(kind, VOCAB)
@@ -123,7 +119,6 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
@@ -174,7 +169,6 @@ def attention_of(kernel, *, span=None, softcap=None, sinks=False, dtype=torch.fl
     return found[:, :tokens].double(), expected
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_equals_a_dense_mask(case):
     found, expected = attention_of(FlexKernel(compiled=False), **CASES[case])
@@ -263,65 +257,6 @@ def test_a_gpu_without_triton_is_told(monkeypatch):
 def test_other_devices_are_served_in_pieces_without_a_word(device):
     assert find_kernel(torch.device(device)) is None
     assert why_no_kernel(torch.device(device)) is None
-
-
-# --- launches ---------------------------------------------------------------------------------------------------------
-
-
-class Counted(FlexKernel):
-    """One launch a layer, as the compiled kernel is; nothing is computed."""
-
-    def mask(self, intervals, span, device):
-        intervals.tiles(span)
-
-    def __call__(self, query, key, value, mask, **options):
-        return torch.empty_like(query)
-
-
-class Launches(TorchDispatchMode):
-    """Counts operations, and those that make a host wait for a device."""
-
-    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "item", "equal", "is_nonzero")
-    FREE = ("view", "_unsafe_view", "transpose", "t", "unsqueeze", "slice", "select", "expand", "permute", "detach")
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-        self.waiting = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        self.count += name not in self.FREE
-        self.waiting += [name] if name.startswith(self.WAITING) else []
-        return func(*args, **(kwargs or {}))
-
-
-def launches(kind, layers, candidates, kernel):
-    """Operations of one pack on the meta device."""
-    types = {"layer_types": ["sliding_attention", "full_attention"] * (layers // 2)} if kind != "llama" else {}
-    with torch.device("meta"):
-        model = tiny_model(kind, VOCAB, torch.float32, num_hidden_layers=layers, **types)
-    random = np.random.default_rng(0)
-    stem = random.integers(0, VOCAB, 50)
-    requests = [request([*stem, *random.integers(0, VOCAB, 6)], DEEP) for _ in range(candidates)]
-    (*_, last) = plan_packs(range(candidates), requests, 1 << 20)
-    launcher = Launcher(model, None, kernel=kernel)
-    with Launches() as counted:
-        path = last.work.stream.root_path(last.stop)
-        assert launcher.launch(last.work, last.start, last.stop, path, (), PathStore()) is not None
-    assert counted.waiting == []
-    return counted.count
-
-
-#: The six norms of a Gemma layer alone are 42 operations, as transformers writes them.
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "most"), [("llama", 60), ("gemma3", 90)])
-def test_a_layer_is_at_most_60_launches_whatever_the_number_of_strands(kind, most):
-    few, more = (launches(kind, layers, 2, Counted(compiled=False)) for layers in (2, 4))
-    assert (more - few) / 2 <= most
-    assert launches(kind, 2, 60, Counted(compiled=False)) == few
-    # In pieces they grow with the strands, hence the warning for a GPU without a kernel.
-    assert launches(kind, 2, 60, None) > 10 * few
 
 
 def test_a_stream_of_requests_is_what_the_budget_is_measured_on():

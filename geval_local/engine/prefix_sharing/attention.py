@@ -118,9 +118,16 @@ class PackAttention:
             out, lse = out.transpose(0, 1), lse.transpose(0, 1)
             if sinks is not None:
                 out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
-        keep = self._array("keep", query.device, self.layout.keep)
-        self.added.append((keys[keep], values[keep]))
+        self.added.append((self._kept(keys), self._kept(values)))
         return out
+
+    def _kept(self, new: torch.Tensor) -> torch.Tensor:
+        """Copy what the next root path needs of a pack's keys or values; nothing after a unit's last pack."""
+        if not len(self.layout.keep):
+            # A slice of them would hold on to them all.
+            shape = (0, *new.shape[1:])
+            return self._once(("none", shape, new.dtype, new.device), lambda: new.new_empty(shape))
+        return new[self._array("keep", new.device, self.layout.keep)]
 
     def _in_one_kernel(
         self,
@@ -154,7 +161,8 @@ class PackAttention:
                 ("zeros", heads, missing, size, like.dtype, like.device), lambda: like.new_zeros(heads, missing, size)
             )
             parts = [*parts, zeros]
-        return torch.cat(parts, dim=1)
+        parts = [part for part in parts if part.shape[1]]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _cascade(
         self,

@@ -54,10 +54,14 @@ class PrefixSharingEngine:
     look_ahead : int, optional
         Packs launched before waiting for the first one's results. When absent, the number of the model's GPUs; none on
         a CPU, where launching computes immediately.
+    compiled : bool
+        Whether the layers are compiled, see `compiled`.
 
     Attributes
     ----------
-    kernel : FlexKernel or None
+    name : str
+        ``trie``, or ``trie-compiled``.
+    kernel, compiled
         As given.
     computed_tokens : int
         Tokens computed so far.
@@ -65,8 +69,6 @@ class PrefixSharingEngine:
         Sliding windows that the layers requested in the latest forward pass, one per call of the attention
         function.
     """
-
-    name = "trie"
 
     def __init__(
         self,
@@ -77,9 +79,12 @@ class PrefixSharingEngine:
         padded: PaddedEngine,
         kernel: FlexKernel | None = None,
         look_ahead: int | None = None,
+        compiled: bool = False,
     ) -> None:
-        self._launcher = Launcher(model, head, kernel=kernel)
+        self.name = "trie-compiled" if compiled else "trie"
         self.kernel = kernel
+        self.compiled = compiled
+        self._launcher = Launcher(model, head, kernel=kernel, compiled=compiled)
         self._group = length_groups(model.config)
         self._padded = padded
         self._work: Work | None = None

@@ -12,7 +12,7 @@ size tokens x tokens is ever built; visibility is in the pack's layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
+from geval_local.engine.prefix_sharing.compiled import CompiledLayers
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
@@ -154,6 +155,8 @@ class Launcher:
         Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
     attention : callable
         Makes a pack's attention; for who wants to watch it.
+    compiled : bool
+        Whether the layers are compiled, see `compiled`.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class Launcher:
         *,
         kernel: FlexKernel | None,
         attention: Callable[..., PackAttention] = PackAttention,
+        compiled: bool = False,
     ) -> None:
         self.trunk = trunk_of(model)
         self.device = input_device(model)
@@ -170,7 +174,12 @@ class Launcher:
         self._head = head
         self._kernel = kernel
         self._attention = attention
-        self._linear = convertible(self.trunk) if convolution_is_faster() else ()
+        self._linear = convertible(self.trunk) if convolution_is_faster() and not compiled else ()
+        self._compiled = None
+        if compiled:
+            self._compiled = CompiledLayers(self.trunk, int(model.config.get_text_config().num_hidden_layers))
+            compiler: Any = torch.compiler
+            AttentionInterface.register(NAME, compiler.disable(_attention))
         self._reset_rope = rope_reset(self.trunk)
 
     def launch(
@@ -209,7 +218,8 @@ class Launcher:
         tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
         positions = to_device(stream.positions[start:stop], self.device)
         self._reset_rope()
-        with attending_through(self._config, attention), by_convolution(self._linear):
+        compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
+        with attending_through(self._config, attention), by_convolution(self._linear), compiled:
             hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
         low, high = np.searchsorted(work.places, [start, stop]).tolist()

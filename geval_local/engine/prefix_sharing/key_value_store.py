@@ -64,9 +64,10 @@ class PathStore:
             if len(held_keys) < length:
                 self._buffers[layer] = (_grown(held_keys, keys, length), _grown(held_values, values, length))
         # Memory may run out above, where nothing is lost; below, nothing is allocated.
-        for (held_keys, held_values), (keys, values) in zip(self._buffers, added, strict=True):
-            held_keys[start:length] = keys
-            held_values[start:length] = values
+        if start < length:
+            for (held_keys, held_values), (keys, values) in zip(self._buffers, added, strict=True):
+                held_keys[start:length] = keys
+                held_values[start:length] = values
         self.length = length
 
 
