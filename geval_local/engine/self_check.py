@@ -7,8 +7,6 @@ that runs out, and what is computed twice; and it measures speed and memory. Not
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
@@ -31,13 +28,12 @@ from geval_local.engine.choose import (
     expected_spans,
     longest_span,
 )
+from geval_local.engine.device_record import describe_device
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
-from geval_local.engine.prefix_sharing.flex import why_no_kernel
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.probe import (
     HALF,
-    PROBE_OPERATIONS,
     PROBE_OPERATIONS_ELSEWHERE,
     SHORT_PROBE,
     TOLERANCE,
@@ -48,18 +44,21 @@ from geval_local.engine.throughput import linear_share, matmul_rate, operations,
 from geval_local.errors import first_line
 from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import PeakMemory, free_memory
-from geval_local.models.precision import dtype_name
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
 __all__ = ["Finding", "SelfCheck", "check_engine", "synthetic_requests"]
 
-#: A check may cost so many times what the probe at loading may.
+#: On a GPU the checks may cost so many times what the probe at loading may; on a CPU they may take so long.
 _TIMES_THE_PROBE = 5
+_SECONDS = 60.0
 #: Tokens of a prompt where no window asks for more: some tiles of a kernel's.
 _LENGTH = 192
-#: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, their trie six times.
-_COST = 40
+#: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, those on a scale of digits
+#: nine times, and their trie, five times as long as one of them, six times.
+_COST = 9 + 3 * 9 + 6 * 5
+#: Share of what is affordable that the workload of the speed takes; as much again is for the matrices alone.
+_SPEED_SHARE = 0.15
 #: Into how many packs, at least, the synthetic prompts are cut.
 _CUTS = (3, 5, 8)
 #: Error of a layer's attention that is rounding, as a share of the largest value that it averages.
@@ -129,7 +128,11 @@ def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -
     SelfCheck
         A check that raises has failed; its finding says how.
     """
-    subject = _Subject(model, engine)
+    try:
+        subject = _Subject(model, engine)
+    except Exception as error:  # as below
+        broken = Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
+        return SelfCheck(describe_device(model, engine, report), (broken,))
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "attention": partial(_attention, subject),
         "packed against one at a time": partial(_packed, subject),
@@ -145,7 +148,7 @@ def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -
             findings += check()
         except Exception as error:  # whatever a broken device or driver raises is what the check is for
             findings.append(Finding(name, False, f"{type(error).__name__}: {first_line(error)}"))
-    return SelfCheck(_described(model, engine, report), tuple(findings))
+    return SelfCheck(describe_device(model, engine, report), tuple(findings))
 
 
 def synthetic_requests(
@@ -174,7 +177,7 @@ def synthetic_requests(
     Returns
     -------
     list of Request
-        Every second one is read on a scale of one token per label, 1-5, the others on 0-100 in digits.
+        Every fourth one is read on 0-100 in digits, the others on a scale of one token per label, 1-5.
     """
     generator = np.random.default_rng(seed)
     high = max(16, vocabulary // 2)
@@ -193,10 +196,26 @@ def synthetic_requests(
     for _ in range(documents):
         source = text(document)
         made += [
-            Request(np.concatenate([head, source, text(candidate)]), spelled if number % 2 else flat, head)
+            Request(np.concatenate([head, source, text(candidate)]), spelled if number % 4 == 3 else flat, head)
             for number in range(candidates)
         ]
     return made
+
+
+def _affordable(model: PreTrainedModel, limit: int) -> int:
+    """Say how many tokens the checks may compute: by its measured speed on a CPU, by its size elsewhere."""
+    device = input_device(model)
+    if device.type != "cpu":
+        return int(_TIMES_THE_PROBE * PROBE_OPERATIONS_ELSEWHERE / (2 * max(model.num_parameters(), 1)))
+    tokens = max(1, min(64, limit))
+    ids = torch.zeros((1, tokens), dtype=torch.long, device=device)
+    seconds = []
+    for _ in range(3):  # the first one allocates
+        start = time.perf_counter()
+        with torch.inference_mode():
+            trunk_of(model)(input_ids=ids, use_cache=False)
+        seconds.append(time.perf_counter() - start)
+    return int(_SECONDS * tokens / min(seconds))
 
 
 class _Subject:
@@ -214,18 +233,18 @@ class _Subject:
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self.model, self.engine = model, engine
+        self._runs: dict[tuple[int, int], tuple[list[NDArray[np.float64]], int]] = {}
         config: Any = model.config.get_text_config()
         self.vocabulary = int(config.vocab_size)
         self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - 4
-        device = input_device(model).type
-        allowed = _TIMES_THE_PROBE * PROBE_OPERATIONS.get(device, PROBE_OPERATIONS_ELSEWHERE)
-        self.affordable = int(allowed / (2 * max(model.num_parameters(), 1)))
+        self.affordable = _affordable(model, self.limit)
         spans = [span for span in expected_spans(config) if span is not None]
-        self.span = min(spans, default=None) if engine.name == "trie" else longest_span(config)
+        self.span = min(spans, default=None) if isinstance(engine, PrefixSharingEngine) else longest_span(config)
         self.one_row = engine.name == "padded" and engine.batch_tokens == 1
         wanted = max(_LENGTH, 0 if self.span is None else self.span + self.span // 2 + SHORT_PROBE)
         if _COST * wanted > self.affordable:
-            wanted = max(SHORT_PROBE, min(_LENGTH, self.affordable // _COST))
+            # Whole sixteens: a little more or less speed does not change the prompts.
+            wanted = max(SHORT_PROBE, min(_LENGTH, self.affordable // _COST // 16 * 16))
         self.length = max(8, min(wanted, self.limit))
 
     @cached_property
@@ -272,6 +291,16 @@ class _Subject:
         ]
         return distance([found[number] for number in chosen], [self.alone[number] for number in chosen], self.dtype)
 
+    def run(self, budget: int, look_ahead: int | None = None) -> tuple[list[NDArray[np.float64]], int]:
+        """Return the prompts' label log-probabilities by the engine, and the tokens that it computed; once each."""
+        depth = getattr(self.engine, "look_ahead", 0) if look_ahead is None else look_ahead
+        if (budget, depth) not in self._runs:
+            with self.set_to(budget, look_ahead):
+                before = getattr(self.engine, "computed_tokens", 0)
+                found = label_logprobs(self.engine, self.requests)
+                self._runs[budget, depth] = found, getattr(self.engine, "computed_tokens", 0) - before
+        return self._runs[budget, depth]
+
     @property
     def dtype(self) -> torch.dtype:
         """The model's."""
@@ -316,7 +345,7 @@ def _packed(subject: _Subject) -> Iterator[Finding]:
     for budget in subject.budgets:
         with subject.set_to(budget):
             packs = len(subject.engine.plan(subject.requests))
-            found = label_logprobs(subject.engine, subject.requests)
+        found, _ = subject.run(budget)
         flat, spelled = (subject.apart(found, digits=digits) for digits in (False, True))
         worst = float(np.max([worst, flat, spelled]))  # a NaN stays one
         yield Finding(
@@ -351,10 +380,7 @@ def _ahead(subject: _Subject) -> Iterator[Finding]:
         yield Finding(name, None, "this engine waits for every pack")
         return
     depth, budget = max(2, engine.look_ahead), subject.budgets[-1]
-    found = []
-    for look_ahead in (0, depth):
-        with subject.set_to(budget, look_ahead):
-            found.append(label_logprobs(engine, subject.requests))
+    found = [subject.run(budget, look_ahead)[0] for look_ahead in (0, depth)]
     different = sum(not np.array_equal(one, other) for one, other in zip(*found, strict=True))
     text = f"{depth} packs launched ahead against none: " + (
         "the same bits" if not different else f"{different} of {len(subject.requests)} prompts differ"
@@ -373,7 +399,7 @@ def _out_of_memory(subject: _Subject) -> Iterator[Finding]:
 
     def run_out(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         ids: Any = named.get("input_ids", given[0] if given else None)
-        large = ids is not None and ids.numel() > FLOOR and (engine.name == "trie" or len(ids) > 1)
+        large = ids is not None and ids.numel() > FLOOR and (isinstance(engine, PrefixSharingEngine) or len(ids) > 1)
         if large and not forced:
             forced.append(int(ids.numel()))
             _ask_for_too_much(device)
@@ -408,17 +434,15 @@ def _ask_for_too_much(device: torch.device) -> None:
 def _shared(subject: _Subject) -> Iterator[Finding]:
     """Count the tokens that were computed against the distinct ones."""
     name, engine = "shared tokens", subject.engine
-    before = getattr(engine, "computed_tokens", None)
-    if before is None:
+    if not hasattr(engine, "computed_tokens"):
         yield Finding(name, None, "this engine shares none")
         return
-    label_logprobs(engine, subject.requests)
-    computed = int(getattr(engine, "computed_tokens", 0)) - before
+    _, computed = subject.run(subject.budgets[0])
     distinct = len(lay_requests_out(range(len(subject.requests)), subject.requests).stream)
     prompts = sum(len(request.ids) for request in subject.requests)
     yield Finding(
         name,
-        computed <= distinct if engine.name == "trie" else None,
+        computed <= distinct if isinstance(engine, PrefixSharingEngine) else None,
         f"{computed:,} computed, {distinct:,} distinct, {prompts:,} in all prompts",
         {"computed": computed, "distinct": distinct, "prompts": prompts},
     )
@@ -428,7 +452,7 @@ def _workload(subject: _Subject) -> list[Request]:
     """Prompts of three full packs, or of as many tokens as the device can afford."""
     shrink = min(1.0, subject.limit / (_PREFIX + _DOCUMENT + _CANDIDATE))
     prefix, document, candidate = (max(1, int(shrink * size)) for size in (_PREFIX, _DOCUMENT, _CANDIDATE))
-    tokens = min(3 * subject.engine.batch_tokens, subject.affordable) - prefix
+    tokens = min(3 * subject.engine.batch_tokens, int(_SPEED_SHARE * subject.affordable)) - prefix
     if subject.engine.name == "padded":  # every prompt is computed whole, and once for every path of digits
         tokens = tokens * (document + candidate) // ((prefix + document + candidate) * _CANDIDATES)
     candidates = max(1, min(_CANDIDATES, (tokens - document) // candidate))
@@ -495,7 +519,9 @@ def _speed(subject: _Subject) -> Iterator[Finding]:
     figures: dict[str, Any] = {"tokens": tokens, "packs": len(packs), "seconds": seconds, "rate": tokens / seconds}
     text = f"{tokens / seconds:,.0f} tokens/s ({tokens:,} tokens, {len(packs)} packs)"
     if linear_share(model) >= 0.9:
-        rate = matmul_rate(model, min(engine.batch_tokens, tokens), 0.5)
+        # They are multiplied at least three times, on some processors in two ways.
+        rows = min(engine.batch_tokens, tokens, max(128, int(_SPEED_SHARE * subject.affordable / 6)))
+        rate = matmul_rate(model, rows, 0.5)
         flops = operations(model, requests) / seconds
         figures |= {"flops": flops, "matmul_flops": rate, "share": flops / rate}
         text += (
@@ -505,63 +531,3 @@ def _speed(subject: _Subject) -> Iterator[Finding]:
     else:
         text += "; no share of a matmul rate, since not all of its weights are plain linear layers"
     yield Finding("speed", None, text, figures)
-
-
-def _described(model: PreTrainedModel, engine: Engine, report: EngineReport) -> dict[str, Any]:
-    """Say what computes, and how."""
-    device = input_device(model)
-    devices = [_device_record(one) for one in gpus_of(model)] or [_device_record(device)]
-    kernel = getattr(engine, "kernel", None)
-    if kernel is not None:
-        attention = "FlexAttention, one kernel"
-    elif engine.name == "trie":
-        missing = why_no_kernel(device) or (report.note if device.type == "cuda" else None)
-        attention = "in pieces" + (f": {missing}" if missing else "")
-    else:
-        attention = "the model's own"
-    return {
-        "devices": devices,
-        "attention": attention,
-        "engine": report.text,
-        "batch_tokens": engine.batch_tokens,
-        "look_ahead": getattr(engine, "look_ahead", 0),
-        "dtype": dtype_name(model.dtype),
-        "probe": None
-        if report.difference is None
-        else {
-            "difference": report.difference,
-            "tolerance": report.tolerance,
-            "tokens": report.probe_tokens,
-            "window_not_reached": report.window,
-            "left_out": report.note,
-        },
-        "float32_products": torch.get_float32_matmul_precision(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "triton": _triton_version(),
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _device_record(device: torch.device) -> dict[str, Any]:
-    if device.type != "cuda":
-        return {"device": str(device), "name": platform.processor() or platform.machine()}
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "device": str(device),
-        "name": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "memory_bytes": properties.total_memory,
-        "free_bytes": free_memory(device),
-    }
-
-
-def _triton_version() -> str | None:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""Memory of devices: free memory, peak use of a computation, and detection of out-of-memory errors."""
+"""Devices: which one is there, free memory, peak use of a computation, and detection of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["PeakMemory", "free_memory", "is_out_of_memory", "release_memory"]
+__all__ = ["PeakMemory", "default_device", "free_memory", "is_out_of_memory", "release_memory"]
 
 
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
@@ -41,6 +41,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+
+
+def default_device() -> torch.device:
+    """Return the device of a judge that asks for none: an accelerator (CUDA, AMD, mps, xpu), else the CPU."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
 
 
 def free_memory(device: torch.device) -> int:

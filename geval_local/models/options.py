@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from geval_local.errors import ConfigurationError, first_line
+from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype
 
 __all__ = ["DTYPES", "LoadOptions", "loading_arguments", "quiet"]
@@ -35,7 +36,8 @@ class LoadOptions:
     Attributes
     ----------
     device : str, optional
-        Torch device such as ``cpu`` or ``cuda:1``; CUDA where there is one, else the CPU.
+        Torch device such as ``cpu`` or ``cuda:1``; an accelerator (CUDA, AMD, Apple, Intel) where there
+        is one, else the CPU.
     device_map : str, optional
         Accelerate's placement over several devices (``auto``, ``balanced``, ...); excludes `device`.
     dtype : str, optional
@@ -99,7 +101,7 @@ def _placement(options: LoadOptions) -> dict[str, Any]:
         folder = {} if options.offload_folder is None else {"offload_folder": options.offload_folder}
         return {"device_map": options.device_map, **folder}
     try:
-        device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(options.device) if options.device is not None else default_device()
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigurationError(

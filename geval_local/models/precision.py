@@ -27,7 +27,7 @@ from geval_local.errors import first_line
 from geval_local.metric import Metric, preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.head import Head, input_device, trunk_of
-from geval_local.models.memory import release_memory
+from geval_local.models.memory import default_device, release_memory
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
     """
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
-    on_cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
+    on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
     return torch.float32 if on_cpu and _fits_in_float32(directory) else AUTO
 
 
@@ -368,7 +368,7 @@ def _scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | 
     """Compute expected values on 1-5, shape (prompts,); NaN where the logits are not finite."""
     scores = []
     for one in hidden:
-        logits = head.logits(one)[0].double().cpu()
+        logits = head.logits(one)[0].cpu().double()  # some devices have no float64
         chosen = logits[list(labels)] if labels is not None else logits[:: max(1, len(logits) // 5)][:5]
         shares = torch.softmax(chosen, dim=-1)
         is_number = bool(torch.isfinite(logits).all())

@@ -10,7 +10,7 @@ import torch
 from prompts import VOCAB
 from tiny import tiny_model
 
-from geval_local.engine import self_check
+from geval_local.engine import device_record, self_check
 from geval_local.engine.attention_check import attention_errors
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, choose_engine
@@ -90,14 +90,14 @@ def test_prompts_that_go_one_at_a_time_have_nothing_to_compare():
 
 def test_the_synthetic_prompts_are_read_in_digits_too():
     requests = synthetic_requests(VOCAB, prefix=5, document=9, candidate=4)
-    assert [request.trie.labels for request in requests] == [5, 101] * 6
-    assert requests[1].trie.depth == 2
+    assert [request.trie.labels for request in requests] == [5, 5, 5, 101] * 3
+    assert requests[3].trie.depth == 2
     assert len({request.ids[:14].tobytes() for request in requests}) == 3
     assert all(np.array_equal(request.ids[:5], request.prefix) for request in requests)
 
 
 def test_a_window_that_is_too_long_for_a_check_is_said(monkeypatch):
-    monkeypatch.setitem(self_check.PROBE_OPERATIONS, "cpu", 0.0)
+    monkeypatch.setattr(self_check, "_SECONDS", 0.01)
     model = tiny_model("mistral", VOCAB, torch.float32, sliding_window=3000)
     (finding,) = [one for one in checked(model, trie_of(model)).findings if one.name == "beyond the window"]
     assert finding.passed is None
@@ -246,6 +246,8 @@ def test_memory_beyond_the_forecast_fails(monkeypatch, grown, passed):
     monkeypatch.setattr(self_check, "PeakMemory", Played)
     properties = SimpleNamespace(name="played", major=9, minor=0, total_memory=1 << 35)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(device_record, "gpus_of", lambda model: [gpu])
+    monkeypatch.setattr(device_record, "free_memory", lambda device: 1 << 34)
     model = tiny_model("llama", VOCAB, torch.float32)
     check = checked(model, trie_of(model))
     assert results(check)["memory"] is passed
@@ -274,6 +276,9 @@ def test_a_device_that_raises_has_failed_and_is_told(monkeypatch):
         raise RuntimeError("an illegal memory access was encountered\nand more")
 
     monkeypatch.setattr(model.model, "forward", broken)
+    check = checked(model, trie_of(model))
+    assert check.failed == ("a pass of the model",)
+    monkeypatch.setattr(self_check, "_affordable", lambda model, limit: 10_000)
     check = checked(model, trie_of(model))
     assert {"attention", PACKED, "computed ahead", "out of memory", "speed"} <= set(check.failed)
     assert all("\n" not in finding.text for finding in check.findings)
