@@ -41,7 +41,7 @@ class JudgeChoice:
     attention: str | None = None
     quantization: Literal["8bit", "4bit"] | None = None
     batch_tokens: int | None = None
-    engine: Literal["auto", "trie", "cache", "padded"] = "auto"
+    engine: Literal["auto", "trie", "trie-compiled", "cache", "padded"] = "auto"
     trust_remote_code: bool = False
 
     def load(self) -> Judge:
