@@ -22,7 +22,6 @@ from geval_local.models.head import Head, gpus_of, input_device
 from geval_local.models.memory import default_device
 from geval_local.models.options import LoadOptions, loading_arguments
 
-
 #: A CUDA build asks its driver at every index, also where there is no card.
 cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="simulates CUDA devices on a CPU build of torch")
 
