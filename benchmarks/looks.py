@@ -24,7 +24,7 @@ from geval_local.analysis.statistics.significance import compare
 from geval_local.analysis.tables import interval, p_value
 from geval_local.engine.window import plan_units
 from geval_local.io.samples import read_samples
-from geval_local.judging.scorer import WINDOW
+from geval_local.judging.windows import WINDOW
 from geval_local.signature import judge_name
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"

@@ -32,7 +32,7 @@ from geval_local.cli.preferences import Asked, sources_of
 from geval_local.engine.window import plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples
-from geval_local.judging.scorer import WINDOW
+from geval_local.judging.windows import WINDOW
 from geval_local.questions.pair import pair_metric
 from geval_local.signature import judge_name
 

@@ -18,6 +18,7 @@ from geval_local.io.checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judging.decisions import Asked, DecisionWork, prepare_forms, refuse_long
 from geval_local.judging.progress import OnProgress, in_thread, progress_of
+from geval_local.judging.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
@@ -30,9 +31,6 @@ from geval_local.tokens.requests import Prepared, RequestMaker
 
 __all__ = ["Scorer"]
 
-#: Samples planned together. Two runs over one file give bit-identical figures because they cut it
-#: into the same windows.
-WINDOW = 4096
 #: Most metrics whose forms are cached: a server receives ever new ones.
 MOST_MAKERS = 512
 
@@ -286,7 +284,7 @@ class Scorer(ABC):
         fields: Mapping[str, str] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Any]:
-        """Score a stream of samples, in order, `WINDOW` samples at a time.
+        """Score a stream of samples, in order, at most `WINDOW` samples at a time.
 
         Parameters
         ----------
@@ -323,7 +321,10 @@ class Scorer(ABC):
         """Give out every sample's scores, one per metric."""
         complete = [self.with_steps(metric) for metric in metrics]
         estimator = estimator or Estimator()
-        while window := list(itertools.islice(stream, WINDOW)):
+        for size in window_sizes(WINDOW):
+            window = list(itertools.islice(stream, size))
+            if not window:
+                return
             columns: list[list[Score]] = [[]] * len(metrics)
             for group in sharing(complete):
                 prepared = [self.prepare(complete[place], window) for place in group]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.errors import Interrupted
 from geval_local.io.samples import Sample
+from geval_local.judging.windows import window_sizes
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.store import MemoryStore, Origin, PlanRecord, Store
 from geval_local.score import Outcome
@@ -68,21 +69,24 @@ def read_windows(
     samples : iterable of Sample
         The input, in order.
     rows : int
-        Rows per window.
+        Rows per window; the first windows are smaller, see `geval_local.judging.windows`.
     preparers : sequence of callable
         One per group of metrics; None where nothing is to be prepared.
     done : callable
-        ``done(group, window, rows)``: whether all of a window's rows have their outcomes.
+        ``done(group, first, stop)``: whether the rows from the index `first` up to `stop` have their outcomes.
     """
     stream = iter(samples)
-    number = 0
-    while window := list(islice(stream, rows)):
+    first = 0
+    for number, size in enumerate(window_sizes(rows)):
+        window = list(islice(stream, size))
+        if not window:
+            return
         prepared = tuple(
-            None if prepare is None or done(group, number, len(window)) else prepare(window)
+            None if prepare is None or done(group, first, first + len(window)) else prepare(window)
             for group, prepare in enumerate(preparers)
         )
-        yield Window(number, number * rows, window, prepared)
-        number += 1
+        yield Window(number, first, window, prepared)
+        first += len(window)
 
 
 def run_ahead(items: Iterable[_Item], depth: int = 1) -> Generator[_Item, None, None]:

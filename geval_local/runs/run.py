@@ -11,6 +11,7 @@ from geval_local.errors import Interrupted, OutputError
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
+from geval_local.judging.windows import window_piece
 from geval_local.metric import Metric
 from geval_local.paths import safe_file_name
 from geval_local.questions.answer import Answer
@@ -293,22 +294,24 @@ class Run:
         """Score the input with one judge; yield windows after all their outcomes are committed."""
         check_unchanged(self.manifest.input)
         settings, record = self.manifest.settings, self.manifest.judges[number]
-        counts = self.store.counts(number, [settings.window * metric.forms for metric in self.metrics])
+        piece = window_piece(settings.window)
+        counts = self.store.counts(number, [piece * metric.forms for metric in self.metrics])
         groups = self.asked.groups
+
+        def is_done(group: int, first: int, stop: int) -> bool:
+            return all(
+                sum(counts.get((metric, place), 0) for place in range(first // piece, -(-stop // piece)))
+                == (stop - first) * self.metrics[metric].forms
+                for metric in groups[group]
+            )
+
         preparers: list[Preparer | None] = [None] * len(groups)
         worker = None
         if judge is not None:
             definitions = [Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics]
             preparers = [*self.asked.preparers(judge, definitions)]
             worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
-        windows = read_windows(
-            self.samples(),
-            settings.window,
-            preparers,
-            lambda group, window, rows: all(
-                counts.get((metric, window), 0) == rows * self.metrics[metric].forms for metric in groups[group]
-            ),
-        )
+        windows = read_windows(self.samples(), settings.window, preparers, is_done)
         rows = 0
         with closing(run_ahead(windows)) as ahead:
             for window in ahead:

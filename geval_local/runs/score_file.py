@@ -25,6 +25,7 @@ from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_me
 from geval_local.io.columns import check_chosen
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import Sample, read_samples
+from geval_local.judging.windows import WINDOW
 from geval_local.metric import Metric
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.runs.completion import RunResult, complete, complete_parts
@@ -140,8 +141,6 @@ def score_file(
     Interrupted
         If the run was stopped. Everything finished is kept; `resume` continues it.
     """
-    from geval_local.judging import scorer
-
     given = [file] if isinstance(file, str | os.PathLike) else list(file)
     chosen_metrics = load_metrics(metrics)
     names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
@@ -150,7 +149,7 @@ def score_file(
         JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
     ]
     settings = Settings(
-        window=window or scorer.WINDOW,
+        window=window or WINDOW,
         limit=limit,
         estimator=asdict(estimator or Estimator()),
         threshold=threshold,

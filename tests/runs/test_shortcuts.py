@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import io
+import itertools
 import json
 import math
 import threading
@@ -14,18 +15,21 @@ import pytest
 from encoders import real_encoder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from run_kit import execute, wanted, write_input
 from tiny import byte_tokenizer
 
 from geval_local.engine.interface import Position
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
-from geval_local.errors import UnscorableError
+from geval_local.errors import Interrupted, UnscorableError
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
+from geval_local.judging.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form
 from geval_local.runs.executor import read_windows, run_ahead
 from geval_local.runs.store import PlanRecord, Store
 from geval_local.score import Outcome
+from geval_local.testing import MockEngine
 from geval_local.tokens import shared_text as segments
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
@@ -218,7 +222,7 @@ def test_windows_come_in_order_and_their_threads_end_with_them():
         seen.append(threading.current_thread().name)
         return list(window)
 
-    ahead = run_ahead(read_windows(iter(samples), 4, [prepare, None], lambda metric, window, rows: window == 1))
+    ahead = run_ahead(read_windows(iter(samples), 4, [prepare, None], lambda group, first, stop: first == 4))
     windows = list(ahead)
     assert [(one.number, one.first, len(one.samples)) for one in windows] == [(0, 0, 4), (1, 4, 4), (2, 8, 2)]
     assert [one.prepared[0] is None for one in windows] == [False, True, False]
@@ -226,10 +230,34 @@ def test_windows_come_in_order_and_their_threads_end_with_them():
     assert threading.active_count() == before
 
     endless = (Sample({"output": "x"}) for _ in iter(int, 1))
-    ahead = run_ahead(read_windows(endless, 4, [prepare], lambda metric, window, rows: False))
+    ahead = run_ahead(read_windows(endless, 4, [prepare], lambda group, first, stop: False))
     next(ahead)
     ahead.close()
     assert threading.active_count() == before
+
+
+def test_a_model_does_not_wait_for_a_whole_window_of_rows():
+    read: list[int] = []
+    samples = (Sample({"output": str(read.append(number) or number)}) for number in range(10_000))
+    ahead = run_ahead(read_windows(samples, WINDOW, [list], lambda group, first, stop: False))
+    first = next(ahead)
+    assert len(first.samples) == 256
+    sizes = [len(first.samples), *(len(window.samples) for window in ahead)]
+    assert sizes == [256, 512, 1024, 2048, 4096, 10_000 - 7936]
+    # Below this there is nothing to wait for, and what --window says holds.
+    assert list(itertools.islice(window_sizes(1000), 3)) == [1000] * 3
+
+
+def test_a_run_with_small_first_windows_is_resumed_to_the_last_byte(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    file = write_input(tmp_path / "in.jsonl", 3000)
+    whole = execute(tmp_path / "whole", wanted(file, window=2048))[0]
+    with pytest.raises(Interrupted):
+        execute(tmp_path / "run", wanted(file, window=2048), stop_after=30)
+    assert execute(tmp_path / "run", None)[0].read_bytes() == whole.read_bytes()
+    made = MockEngine(batch_tokens=6000, sensitive=True)
+    assert execute(tmp_path / "run", wanted(file, window=2048), lambda: made)[0].read_bytes() == whole.read_bytes()
+    assert made.executed_packs == 0
 
 
 def test_what_the_reader_raises_comes_out_behind_the_windows_before_it():
@@ -238,7 +266,7 @@ def test_what_the_reader_raises_comes_out_behind_the_windows_before_it():
         raise OSError("the disk is gone")
 
     before = threading.active_count()
-    ahead = run_ahead(read_windows(broken(), 4, [None], lambda metric, window, rows: False))
+    ahead = run_ahead(read_windows(broken(), 4, [None], lambda group, first, stop: False))
     assert next(ahead).number == 0
     with pytest.raises(OSError, match="the disk is gone"):
         next(ahead)
