@@ -83,11 +83,11 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     events = Events()
     settings = Settings(
         window=4096, metrics=[definition(one) for one in metrics], use_cache=False, distributed="ray", workers=workers,
-        address=address,
+        address=address, block_rows=block,
     )  # fmt: skip
     begin, cpu = time.perf_counter(), time.process_time()
     wanted = wanted_parts(settings, given, [JudgeRecord(name="mock", choice={"name": "mock"})], metrics)
-    run = PartsRun(wanted, str(output), load_mock, {}, events, cut_rows=block)
+    run = PartsRun(wanted, str(output), load_mock, {}, events)
     (summary,) = run.run()
     seconds = time.perf_counter() - begin
     tasks = run.totals.rows

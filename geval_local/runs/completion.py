@@ -147,14 +147,11 @@ def complete_parts(
     *,
     retry_errors: bool = False,
     overwrite: bool = False,
-    rows: int | None = None,
 ) -> RunResult:
     """Follow a distributed run to its end; an error says how to continue it.
 
     Parameters
     ----------
-    rows : int, optional
-        Rows of a block; chosen by their size when absent.
     target, wanted, calibrations, events, retry_errors, overwrite
         See `complete`.
 
@@ -166,7 +163,7 @@ def complete_parts(
         If it was stopped.
     """
     assert target.parts is not None
-    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events, cut_rows=rows)
+    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
     try:
         summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
     except GevalError as error:

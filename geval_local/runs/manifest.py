@@ -178,6 +178,8 @@ class Settings(Record):
         Which pairs of rows are judged, where the metrics compare two texts; the run's rows are these pairs.
     inputs : list of str
         Files, directories and patterns of a distributed run, as given.
+    block_rows : int or None
+        Rows of a block of a distributed run; None if blocks go by size.
     gather_by : str or None
         Field whose rows a distributed run brings into one block before it scores.
     """
@@ -203,6 +205,7 @@ class Settings(Record):
     questions: QuestionSettings | None = None
     pairs: PairPlan | None = None
     inputs: list[str] = Field(default_factory=list)
+    block_rows: _Positive | None = None
     gather_by: str | None = None
 
     @property

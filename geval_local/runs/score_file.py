@@ -161,6 +161,7 @@ def score_file(
         distributed=distributed,
         workers=workers,
         address=address,
+        block_rows=None if distributed is None else window,
         gather_by=gather_by,
         fields=dict(fields or {}),
         columns=None if columns is None else list(columns),
@@ -184,7 +185,7 @@ def score_file(
             )
         wanted = wanted_parts(settings, given, records, chosen_metrics)
         return complete_parts(
-            target, wanted, maps, events or RunEvents(), retry_errors=retry_errors, overwrite=overwrite, rows=window
+            target, wanted, maps, events or RunEvents(), retry_errors=retry_errors, overwrite=overwrite
         )
     if gather_by is not None:
         raise ConfigurationError("gathering is for distributed runs", hint="Add distributed='ray', or leave it out.")

@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_python_api_to_the_last_bit(here, monkeypatch):
     monkeypatch.setattr(geval_local.judging.scorer, "WINDOW", 4)
     done = run(
         *("score", "data.jsonl", "-m", FORMS[0], "-m", FORMS[1], "--judge", judge_directory(), "--no-steps"),
-        *("-o", "out.jsonl", "--json", "--batch-tokens", 3000),
+        *("-o", "out.jsonl", "--json", "--batch-tokens", 3000, "--window", 4),
         home=here / "home",
     )
     assert done.exit_code == 0, done.stderr

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,10 +138,14 @@ def begin(here: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_parts(process: subprocess.Popen[str], directory: Path, count: int) -> None:
+    wait_until(process, lambda: directory_of(directory) >= count)
+
+
+def wait_until(process: subprocess.Popen[str], happens: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 240
-    while directory_of(directory) < count:
+    while not happens():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no part was written"
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
 
 
@@ -155,6 +160,8 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_from_its_parts(cluster, tmp_
     options = ["in.jsonl", "-m", "bare.yaml", "-j", "nano", "-o", "runs/long/", "--window", "8", *spread]
     process = begin(tmp_path, "score", *options)
     wait_for_parts(process, directory, 2)
+    # Until the driver knows the judge by a worker's report, there is nothing to go on from.
+    wait_until(process, lambda: read_manifest(directory).has_begun)
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=60)
     assert process.returncode == 3, words

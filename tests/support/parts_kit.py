@@ -99,9 +99,9 @@ def carry_out(
             return stop_after is not None and directory_of(directory) >= stop_after
 
     base = {"window": rows or 4096, "metrics": [definition(metric) for metric in metrics], "use_cache": False}
-    asked = Settings(**(base | {"distributed": "ray", "workers": 2} | settings))
+    asked = Settings(**(base | {"distributed": "ray", "workers": 2, "block_rows": rows} | settings))
     wanted = wanted_parts(asked, given, [JudgeRecord(name=judge, choice={"name": judge})], metrics)
-    run = PartsRun(wanted, str(directory), load, {}, Events(), cut_rows=rows)
+    run = PartsRun(wanted, str(directory), load, {}, Events())
     run.summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
     return run
 

@@ -181,8 +181,6 @@ class PartsRun:
         Metric -> map of its scores.
     events : RunEvents
         Receives the progress of the run, and may stop it.
-    cut_rows : int, optional
-        Rows of a block; chosen by size when absent.
     """
 
     def __init__(
@@ -192,15 +190,12 @@ class PartsRun:
         load: Callable[[JudgeRecord], Judge],
         calibrations: Mapping[str, Calibrator],
         events: RunEvents,
-        *,
-        cut_rows: int | None = None,
     ) -> None:
         self.manifest = wanted
         self.directory = PartsDirectory(output)
         self.load = load
         self.calibrations = calibrations
         self.events = events
-        self.cut_rows = cut_rows
         self.metrics = [Metric.model_validate(one) for one in wanted.settings.metrics]
         self.totals = Totals(
             [metric.name for metric in self.metrics], wanted.settings.group_by, wanted.settings.gather_by
@@ -320,9 +315,9 @@ class PartsRun:
 
     def _cut(self, size: int) -> Cut:
         """Choose the size of blocks: by --window, else a few minutes of work with several blocks per worker."""
-        if self.cut_rows is not None:
-            return Cut(self.cut_rows, 1 << 62)
         settings, judge = self.manifest.settings, self.manifest.judges[0]
+        if settings.block_rows is not None:
+            return Cut(settings.block_rows, 1 << 62)
         prompts = len(self.metrics)
         workers = settings.workers or cluster_share(None, judge).workers
         pack = int(judge.choice.get("batch_tokens") or PACK_TOKENS)
