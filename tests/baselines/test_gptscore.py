@@ -132,6 +132,7 @@ def test_kept_scores_are_not_computed_again_until_anything_changes(tmp_path, mon
     assert len(computed) == 5
 
 
+@pytest.mark.slow
 def test_meta_eval_reuses_kept_scores(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)

@@ -38,6 +38,7 @@ def test_unknown_baselines_and_missing_references_are_refused():
         baseline_scores("bleu", ["a", "b"], ["a"])
 
 
+@pytest.mark.slow
 def test_reference_metrics_give_the_libraries_values():
     pytest.importorskip("rouge_score")
     sacrebleu = pytest.importorskip("sacrebleu")

@@ -99,6 +99,7 @@ def test_all_options_are_known_by_their_long_names():
         assert name in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_one_judge_may_be_asked_in_two_ways(here):
     done = score(here, "-j", "twin", "-j", "twin,dtype=float64", "-j", "a,b", "-o", "out.jsonl", "--json")
     assert done.exit_code == 0, done.stderr

@@ -204,6 +204,7 @@ def test_missing_steps_are_written_once_announced_and_pinned(here, monkeypatch):
     assert "steps:none" not in signatures[0]
 
 
+@pytest.mark.slow
 def test_a_judge_that_writes_no_steps_is_told_of_with_a_remedy(here):
     done = score(here, "-o", "out.jsonl", metric=FORMS[0])
     assert done.exit_code == 2

@@ -66,6 +66,7 @@ def test_scores_and_decisions_share_a_queue():
         assert batcher.call(lambda: 7).result(10) == 7
 
 
+@pytest.mark.slow
 def test_a_large_call_does_not_hold_up_small_ones():
     judge = MockJudge(MockEngine(seconds=0.01, batch_tokens=1000))
     with Batcher(judge) as batcher:
@@ -199,6 +200,7 @@ def test_repeated_evidence_does_not_leave_its_company():
     assert engine.windows == [1, 9, 1, 9]
 
 
+@pytest.mark.slow
 def test_a_document_that_two_batches_share_is_kept_for_the_second():
     judge = Judge.load("nano")
     alone = Judge.load("nano")

@@ -63,9 +63,8 @@ def enumerated(model, tokenizer, texts_and_labels):
     return np.mean(p, axis=0), np.mean(masses), p
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("olmo2", "qwen") else ()) for name in TOKENIZERS]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_preference_of_a_pair_is_that_of_the_enumeration(name):
     tokenizer = shared_tokenizer(name)
     model = tiny_model("llama", len(tokenizer), hidden_size=16, num_hidden_layers=1)

@@ -259,6 +259,7 @@ def test_float32_is_float32_whatever_the_environment_asks_for(precision):
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 def test_token_numbers_survive_the_way_to_the_host():
     vocabulary = (1 << 19) + 1
     model = tiny_model("llama", vocabulary, torch.float32)

@@ -200,6 +200,7 @@ def test_the_compiled_kernel_serves_an_engine(kind):
 # --- the gate ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_kernel_is_chosen_where_it_is_exact(monkeypatch):
     kernel = FlexKernel(compiled=False)
     monkeypatch.setattr(choose, "find_kernel", lambda device: kernel)

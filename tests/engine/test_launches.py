@@ -96,6 +96,7 @@ def of_a_layer(count, *given, **named):
 OURS, KEPT = 3, 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "own"), [("llama", 39), ("gemma3", 83)])
 def test_a_layer_is_its_own_launches_and_five_whatever_the_number_of_strands(kind, own):
     kernel = Counted(compiled=False)

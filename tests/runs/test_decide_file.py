@@ -212,6 +212,7 @@ def test_evidence_without_a_name_is_refused(file, state):
         decide_file(file, QUESTIONS, judge(), state=state)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("place", ["out.jsonl", "run"])
 def test_a_run_that_is_killed_at_random_gives_the_same_bytes(file, tmp_path, place):

@@ -141,6 +141,7 @@ def test_columns_that_are_not_asked_for_are_neither_read_nor_kept(tmp_path, work
     assert run.summaries[0].scored == ROWS - 4
 
 
+@pytest.mark.slow
 def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
     rows = [row | {"doc_id": row["id"] // 4, "rating": 1 + row["id"] % 5} for row in read(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -248,6 +248,7 @@ def test_a_model_does_not_wait_for_a_whole_window_of_rows():
     assert list(itertools.islice(window_sizes(1000), 3)) == [1000] * 3
 
 
+@pytest.mark.slow
 def test_a_run_with_small_first_windows_is_resumed_to_the_last_byte(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     file = write_input(tmp_path / "in.jsonl", 3000)

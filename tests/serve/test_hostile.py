@@ -284,6 +284,7 @@ def test_a_body_may_take_longer_than_a_head():
         assert b" 200 " in slow.recv(65536).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 def test_idle_connections_are_bounded_and_let_go():
     with serving(MockJudge(), head_seconds=2.0, connections=200) as (port, _), contextlib.ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(400)]
@@ -294,6 +295,7 @@ def test_idle_connections_are_bounded_and_let_go():
         assert decisions(port)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_take_its_answer_is_let_go():
     questions = [{**PREDICATE, "name": f"{number}{'x' * 40_000}"} for number in range(400)]
     content = json.dumps({"model": "mock", "input": "x", "questions": questions}).encode()
@@ -346,6 +348,7 @@ def test_a_page_of_the_web_cannot_ask_by_a_name_of_its_own(port, host):
         assert ask(port, "/v1/models", None, headers, "GET")[0] == 403
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "raw",
     [

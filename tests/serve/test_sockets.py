@@ -149,6 +149,7 @@ def test_a_body_that_ends_early_holds_nothing():
         assert post(port, body())[0] == 200
 
 
+@pytest.mark.slow
 def test_a_large_call_does_not_hold_up_a_small_one():
     judge = MockJudge(MockEngine(seconds=0.02, batch_tokens=1000))
     with serving(judge) as (port, server), ThreadPoolExecutor(1) as pool:
