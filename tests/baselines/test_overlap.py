@@ -88,6 +88,7 @@ def test_length_says_nothing_about_summaries_and_something_about_engagingness():
     assert abs(spearman("qags_xsum.json", "qags", "consistency", "length")) < 0.2
 
 
+@pytest.mark.slow
 @needs_data
 def test_items_without_a_reference_are_unscored_with_the_reason():
     pytest.importorskip("rouge_score")

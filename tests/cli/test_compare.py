@@ -46,6 +46,7 @@ def probabilities(path):
     return np.array([list(row["geval"]["clarity"]["probabilities"].values()) for row in read_rows(Path(path))])
 
 
+@pytest.mark.slow
 def test_judges_are_compared_only_when_that_is_asked_for(here):
     refused = run("compare", "a.jsonl", "b.csv", home=here)
     assert refused.exit_code == 2
@@ -58,6 +59,7 @@ def test_judges_are_compared_only_when_that_is_asked_for(here):
     assert "largest disagreements: clarity" in done.stdout
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_shared_rows(here):
     score(here, "b.jsonl", judge=other_judge())
     write_rows(here / "b.jsonl", read_rows(here / "b.jsonl")[::-1][:10])
@@ -130,6 +132,7 @@ def test_the_closing_table_groups_rows_and_says_how(here):
     assert "the field 'chapter' to group by is missing" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_jury_is_tested_against_its_best_judge(here):
     score(here, "b.jsonl", judge=other_judge())
     done = run("jury", "a.jsonl", "b.jsonl", "--human", "rating.clarity", "--group-by", "doc", "--json", home=here)

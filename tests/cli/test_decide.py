@@ -67,6 +67,7 @@ def test_rows_keep_their_places_and_answers_are_the_judges(place):
     assert names == ["home", "out.jsonl", "out.jsonl.meta.json", "q.yaml", "rows.jsonl"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_told_before_a_judge_is_loaded(place):
     (place / "there.jsonl").write_text("mine")
     for arguments, word in (

@@ -66,6 +66,7 @@ def test_list_groups_by_memory_and_says_what_a_judge_is(tmp_path):
     assert {"prometheus-2-7b", "selene-1-mini", "flow-judge", "m-prometheus-7b", "skywork-critic-8b"} <= judging
 
 
+@pytest.mark.slow
 def test_check_prints_the_audit(tmp_path):
     metric = tmp_path / "clarity.yaml"
     metric.write_text(METRIC.replace("1-5", "0-10"), encoding="utf-8")

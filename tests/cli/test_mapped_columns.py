@@ -64,6 +64,7 @@ def test_a_report_shows_the_prompt_of_mapped_columns(runs, tmp_path, known):
     assert "Evaluation Form (scores ONLY):" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_jury_keeps_the_mapping(runs, tmp_path):
     output = tmp_path / "jury.jsonl"
     done = run("jury", runs / "a.jsonl", runs / "b.jsonl", "-o", output, home=tmp_path / "home")

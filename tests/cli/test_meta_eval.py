@@ -126,6 +126,7 @@ def test_a_benchmark_is_scored_once_and_never_taken_for_something_else(here, mon
     assert both["correlations"]["summary"][name]["fluency"] == first["correlations"]["summary"][name]["fluency"]
 
 
+@pytest.mark.slow
 def test_kept_scores_of_other_rows_or_of_unknown_origin_are_refused(here):
     own(here, "-j", judge_directory(), "-o", "kept")
     (kept,) = Path("kept").glob("*.jsonl")
@@ -164,6 +165,7 @@ def test_ablations_are_other_estimates_of_the_same_judge(here):
     assert pairs == {f"clarity: {name} / {other}" for other in (*others, f"{name} - steps")}
 
 
+@pytest.mark.slow
 def test_two_judges_are_compared_with_each_other_and_with_people(here):
     record = own(here, "-j", judge_directory(), "-j", other_judge())
     (pair,) = record["agreements"]

@@ -33,6 +33,7 @@ def call(runs, tmp_path, verb, output, *more):
     return run(*command, output, *more, home=tmp_path / "home")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_a_file_of_the_users_needs_leave_and_own_files_do_not(runs, tmp_path, verb):
     output = tmp_path / COMMANDS[verb][1]
@@ -67,6 +68,7 @@ def test_a_jury_spares_a_foreign_manifest(runs, tmp_path):
         assert not output.exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("edit", ["foreign", "changed"])
 def test_kept_files_of_a_meta_evaluation_are_not_written_over(runs, tmp_path, edit):
     kept = tmp_path / "kept"

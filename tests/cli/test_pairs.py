@@ -35,6 +35,7 @@ def call(*arguments):
     return run(*arguments, home="home")
 
 
+@pytest.mark.slow
 def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
     judge = judge_directory()
     done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs.jsonl", "--json")
@@ -57,6 +58,7 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
     assert "first shown gains" in shown.stdout
 
 
+@pytest.mark.slow
 def test_pairs_and_scores_stand_side_by_side_against_people(place):
     judge = judge_directory()
     assert call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "alone.jsonl").exit_code == 0

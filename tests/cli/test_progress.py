@@ -67,6 +67,7 @@ def test_other_verbs_announce_it_too(here, monkeypatch, verb):
     assert re.search(r"writing the evaluation steps of clarity: \d tokens", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_line_tells_rows_rate_and_time_left_where_stderr_is_no_terminal(here, monkeypatch):
     outcome = Judge.outcome
 
@@ -115,6 +116,7 @@ def test_several_results_per_row_are_told_as_rows(monkeypatch):
     assert told.line() == "scoring x: 30 of 100 rows, 0.00277 rows/s, 7:00:35 left"
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_bar_and_no_line(monkeypatch, capsys):
     from rich.console import Console
 

@@ -105,6 +105,7 @@ def test_an_interrupted_command_goes_on(here, written, monkeypatch):
     assert not partial.exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

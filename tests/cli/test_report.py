@@ -36,6 +36,7 @@ def test_a_run_becomes_a_page_with_its_signature_prompt_and_ratings(here):
     assert str(read_rows(here / "a.jsonl")[0]["output"]) in page
 
 
+@pytest.mark.slow
 def test_figures_on_the_page_are_those_of_the_commands(here):
     command = ("score", "data.jsonl", "-m", "clarity.yaml", "--judge", judge_directory(), "--json")
     for named, documents in ((("--group-by", "doc"), 6), ((), 3)):

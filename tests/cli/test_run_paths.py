@@ -37,6 +37,7 @@ VERBS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_run_directory_stands_for_its_results(here, verb):
     score(here, "two/", judge=other_judge())
@@ -82,6 +83,7 @@ def test_a_directory_without_results_is_refused_with_the_remedy(here):
         assert "geval-local resume one" in done.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", ["/", "..", ".", "", "empty", "no/such/run", "x" * 300])
 def test_resume_of_what_is_no_run_is_refused_in_words(here, path):
     (here / "empty").mkdir()
@@ -90,6 +92,7 @@ def test_resume_of_what_is_no_run_is_refused_in_words(here, path):
     assert "there is no run in" in done.stderr or "too long" in done.stderr
 
 
+@pytest.mark.slow
 def test_resume_of_the_directory_at_hand_works(here, monkeypatch):
     before = read_rows(here / "one" / "scores.jsonl")
     (here / "one" / "scores.jsonl").unlink()

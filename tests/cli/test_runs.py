@@ -99,6 +99,7 @@ def test_resume_takes_the_output_too_and_says_where_there_is_no_run(here, monkey
     assert "there is no run in out.jsonl" in done.stderr
 
 
+@pytest.mark.slow
 def test_several_judges_are_columns_of_their_own(here):
     other = here / "twin"
     shutil.copytree(judge_directory(), other)
@@ -114,6 +115,7 @@ def test_several_judges_are_columns_of_their_own(here):
     assert "named twice" in twice.stderr
 
 
+@pytest.mark.slow
 def test_the_cache_is_told_shown_and_cleared(here):
     assert score(here, "-o", "one.jsonl").exit_code == 0
     again = score(here, "-o", "two.jsonl")

@@ -116,6 +116,7 @@ def test_thresholds_and_gates_decide_the_exit_code(here):
     assert len(json.loads(failed.stdout)["failed_gates"]) == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("limit", "code"), [("0", 1), ("1", 1), ("2", 0), ("16%", 1), ("17%", 0), ("0%", 1), ("100%", 0)]
 )
@@ -134,6 +135,7 @@ def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
     assert json.loads(done.stdout)["metrics"]["clarity"]["mean"] is None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -213,6 +215,7 @@ def test_a_judge_that_writes_no_steps_is_told_of_with_a_remedy(here):
     assert not (here / "out.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_an_interruption_exits_with_3_and_prints_the_command(here, monkeypatch):
     def interrupt(*_: object, **__: object):
         raise KeyboardInterrupt

@@ -43,6 +43,7 @@ def test_python_m_is_the_same_program():
     assert "scoer" in wrong.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "verb",
     [

@@ -138,6 +138,7 @@ def test_a_new_file_gets_the_whole_metric(tmp_path, writes):
     assert "exists already" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_judge_without_words_leaves_the_file_alone(tmp_path):
     file = tmp_path / "clarity.yaml"
     file.write_text(HEAD + TAIL, encoding="utf-8")

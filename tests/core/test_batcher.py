@@ -160,6 +160,7 @@ def test_many_threads_each_get_their_own_answer():
             assert p == expected[number]
 
 
+@pytest.mark.slow
 def test_company_changes_nothing_and_a_repeated_evidence_is_kept():
     judge = Judge.load("nano")
     state = "The committee met on Tuesday and agreed to postpone the vote until the spring session. " * 8

@@ -44,6 +44,7 @@ def small_tiles():
 # --- attention visibility ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(SEQUENCES, st.data())
 @pytest.mark.usefixtures("small_tiles")

@@ -138,6 +138,7 @@ def compilations(monkeypatch):
     return ran
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("offloaded", [False, True])
 @pytest.mark.parametrize("kind", ["gemma3", "gpt2", "opt", "qwen3_moe"])
 def test_every_layer_is_compiled_for_packs_and_as_it_was_for_all_else(kind, offloaded, compilations):

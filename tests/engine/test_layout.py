@@ -90,6 +90,7 @@ def cuts_of(draw, size):
     return [0, *sorted(inner), size]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(SEQUENCES, st.data())
 def test_a_layout_shows_every_token_its_own_prefix_once(sequences, data):

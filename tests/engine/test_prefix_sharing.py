@@ -211,6 +211,7 @@ def test_many_turns_of_one_dialogue_stay_together():
     assert sum(len(unit.packs) for unit in units) < 1.5 * distinct_tokens(more) / 1024
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(requests=st.deferred(lambda: random_requests()), budget=st.integers(1, 40))
 def test_a_unit_holds_all_that_is_read_for_its_requests(requests, budget):
@@ -323,6 +324,7 @@ def test_a_prefix_that_memory_has_no_room_to_keep_is_computed_again_to_the_same_
     assert trie.computed_tokens == 2 * distinct_tokens(requests)
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_engine_may_take_turns():
     model = tiny_model("llama", VOCAB)
     alone, trie = engines(model, 13)

@@ -45,6 +45,7 @@ def over_two(kind, embeddings):
     return dispatch_model(model, device_map=places, main_device="cuda:0")
 
 
+@pytest.mark.sweep
 @cpu_build
 @pytest.mark.parametrize(
     ("kind", "embeddings"),
@@ -92,6 +93,7 @@ def test_a_tensor_on_the_wrong_device_is_not_overlooked(requests):
             logprobs(PaddedEngine(model, Head(model)), requests)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", ["mps", "xpu:0"])
 def test_the_devices_of_apple_and_intel_are_chosen_for_and_checked_by_the_plain_path(device, requests):
     expected = expected_of("gemma3", requests)

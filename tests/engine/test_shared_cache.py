@@ -239,6 +239,7 @@ def test_a_unit_gives_the_same_bits_whatever_was_executed_before(kind, budget):
                     assert np.array_equal(readout.label_logprobs, whole[index].label_logprobs)
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_engine_may_take_turns():
     model = tiny_model("falcon_h1", VOCAB)
     alone, engine = engines(model, 20)

@@ -140,6 +140,7 @@ def test_another_metric_is_another_configuration_unless_it_may_be_replaced(here)
     assert go(here, *more, "--overwrite").exit_code == 0
 
 
+@pytest.mark.slow
 def test_several_judges_are_gated_by_name(here):
     judges = "judges=[{name: tiny}, {name: tiny, style: completion, engine: padded}]"
     done = go(here, "--set", judges, "--set", "data={first: first.jsonl}", "--json")
@@ -166,6 +167,7 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
 # --- what is wrong with it ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

@@ -41,6 +41,7 @@ def library(request) -> str:
     return request.param
 
 
+@pytest.mark.sweep
 def test_figures_are_those_of_the_command_line(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))

@@ -47,6 +47,7 @@ def test_scoring_opens_no_socket(tmp_path):
     assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_the_refusal_itself_works(tmp_path):
     done = run_without_sockets(tmp_path, "judges", "fetch", "qwen2.5-0.5b", "-o", tmp_path / "new")
     assert done.returncode == 2

@@ -31,6 +31,7 @@ def test_it_says_what_the_scores_are(here):
     assert found.input_sha256 == file_sha256(here / "data.jsonl")
 
 
+@pytest.mark.slow
 def test_equal_runs_have_equal_manifests_and_another_run_replaces_it(here):
     score(here, "out.jsonl")
     first = manifest_path(here / "out.jsonl").read_text()
@@ -40,6 +41,7 @@ def test_equal_runs_have_equal_manifests_and_another_run_replaces_it(here):
     assert signature_parts(read_manifest(here / "out.jsonl").metrics["clarity"].signature)["steps"] == "none"
 
 
+@pytest.mark.slow
 def test_results_kept_from_the_input_keep_their_origin(here):
     score(here, "out.jsonl")
     (here / "tone.yaml").write_text((here / "clarity.yaml").read_text().replace("name: clarity", "name: tone"))

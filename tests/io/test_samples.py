@@ -354,6 +354,7 @@ def test_limit_counts_bad_rows_and_reads_no_further(tmp_path: Path) -> None:
         read_samples(path, limit=0)
 
 
+@pytest.mark.slow
 def test_jsonl_is_streamed(tmp_path: Path) -> None:
     """The first row is yielded before the (broken) rest of the file is read."""
     whole = gzip.compress(b"".join(b'{"a": "%d"}\n' % index for index in range(200_000)))

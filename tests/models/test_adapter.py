@@ -62,6 +62,7 @@ def values(judge):
     return [score.value for score in judge.score_many(METRIC_IN_PYTHON, SAMPLES)]
 
 
+@pytest.mark.slow
 def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_path, plain):
     adapter, logits = make_adapter(tmp_path / "tuned", plain)
     one, other = Judge.load(plain), Judge.load(plain, adapter=adapter)
@@ -77,6 +78,7 @@ def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_
     assert Judge.load(plain, adapter=second).fingerprint not in (one.fingerprint, other.fingerprint)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
 def test_the_prefix_engine_is_exact_with_an_adapter(tmp_path, kind):
     directory = save_judge(tmp_path / kind, tiny_model(kind, 263, dtype=torch.float32), byte_tokenizer())
@@ -154,6 +156,7 @@ def cut_short(adapter):
     (adapter / WEIGHTS).write_bytes((adapter / WEIGHTS).read_bytes()[:-100])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [

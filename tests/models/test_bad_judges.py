@@ -70,6 +70,7 @@ def test_a_strange_index_is_refused(judge, weights):
         load_model(find_judge(judge))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

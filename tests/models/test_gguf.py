@@ -206,6 +206,7 @@ def test_a_file_cut_short_anywhere_is_an_error_with_its_name(file):
         assert "again" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_damaged_headers_are_errors(file):
     data = bytearray(file.read_bytes())
     rng = np.random.default_rng(0)

@@ -118,6 +118,7 @@ def test_on_an_accelerator_auto_settles_on_what_the_probe_finds(own, short, tmp_
         assert np.isfinite(model(torch.arange(9)[None]).logits.numpy()).all()
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_kept_and_measured(short, tmp_path, monkeypatch):
     model, tokenizer = a_model(torch.bfloat16), byte_tokenizer()
     entry = find_judge(save_judge(tmp_path, model, tokenizer))

@@ -83,6 +83,7 @@ def test_the_folder_opens_from_any_disk(here):
     assert ("a", "href", "index.html") in page_of("first.html").attributes
 
 
+@pytest.mark.slow
 def test_only_what_the_manifest_names_is_replaced_or_removed(here):
     Path("site").mkdir()
     Path("site", "notes.txt").write_text("mine")

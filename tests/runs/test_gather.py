@@ -61,6 +61,7 @@ def test_rows_of_a_document_meet_in_one_block(file, tmp_path, workers):
     assert not (tmp_path / "gathered" / "_gathered").exists()
 
 
+@pytest.mark.slow
 def test_a_source_is_computed_once_instead_of_once_per_block(file, tmp_path, workers):
     judge = Judge.load("nano")
     gathered, apart = (

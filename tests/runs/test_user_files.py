@@ -311,6 +311,7 @@ def test_a_foreign_side_directory_is_refused(here):
     assert tree(here) == before
 
 
+@pytest.mark.slow
 def test_a_file_that_comes_to_be_during_the_run_is_kept(here, monkeypatch):
     outcome = Judge.outcome
 

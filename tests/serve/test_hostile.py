@@ -254,6 +254,7 @@ def is_closed(client, seconds=20):
 HEAD = b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("start", [b"", b"P", HEAD, b"\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET"])
 def test_a_head_that_does_not_end_is_given_up(start):
     with serving(MockJudge(), head_seconds=0.3) as (port, _), socket.create_connection(("127.0.0.1", port)) as slow:
@@ -274,6 +275,7 @@ def test_a_head_that_trickles_is_given_up():
         assert is_closed(slow)
 
 
+@pytest.mark.slow
 def test_a_body_may_take_longer_than_a_head():
     content = json.dumps({"model": "mock", "input": "x", "questions": [PREDICATE]}).encode()
     with serving(MockJudge(), head_seconds=0.3) as (port, _), socket.create_connection(("127.0.0.1", port)) as slow:

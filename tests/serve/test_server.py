@@ -397,6 +397,7 @@ def test_scores_that_cannot_be_had(client, fields, status):
 # --- company ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_full_queue_answers_429_and_loses_nothing():
     with client_of(MockJudge(MockEngine(seconds=0.02)), queue=4) as client, ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda n: decisions(client, input=f"text {n}", questions=[PREDICATE]), range(200)))

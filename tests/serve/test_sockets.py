@@ -40,6 +40,7 @@ def post(port, content, path="/v1/decisions", timeout=60, headers=None):
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_frees_its_work():
     engine = MockEngine(seconds=0.02, batch_tokens=1000)
     with serving(MockJudge(engine)) as (port, server):
@@ -75,6 +76,7 @@ def test_a_slow_body_is_given_up_and_others_are_served_meanwhile():
         assert b" 408 " in slow.recv(4096).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 def test_thousands_of_idle_connections_hold_nobody_up():
     with serving(MockJudge()) as (port, _), contextlib.ExitStack() as stack:
         for _ in range(1500):
@@ -85,6 +87,7 @@ def test_thousands_of_idle_connections_hold_nobody_up():
         assert post(port, body())[0] == 200
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "raw",
     [
@@ -117,6 +120,7 @@ def chunked(content, size):
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("rest", "statuses"),
     [

@@ -45,6 +45,7 @@ def pool() -> damage.Pool:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("main", ["coherence", "consistency", "fluency", "relevance"])
 def test_damage_keeps_the_length(main: str) -> None:
     rng = random.Random(3)
