@@ -44,6 +44,7 @@ __all__ = [
     "computing_in",
     "decide",
     "dtype_name",
+    "label_scores",
     "measure",
     "measured",
     "settle",
@@ -258,12 +259,12 @@ def measure(
     labels = _label_tokens(tokenizer)
     with computing_in(model, torch.float32), _largest_activation(model) as largest:
         hidden = [_last_hidden(model, ids) for ids in prompts]
-    exact = _scores(head, hidden, labels)
+    exact = label_scores(head, hidden, labels)
     noise: dict[str, Noise | None] = {}
     for name in dtypes:
         with computing_in(model, HALF[name]):
             hidden = [_last_hidden(model, ids) for ids in prompts]
-        moved = np.abs(_scores(head, hidden, labels) - exact)  # the read-out is in float32, as in scoring
+        moved = np.abs(label_scores(head, hidden, labels) - exact)  # the read-out is in float32, as in scoring
         noise[name] = Noise(float(moved.mean()), float(moved.max()), len(prompts)) if np.isfinite(moved).all() else None
     weight = max(float(parameter.detach().abs().max()) for parameter in model.parameters() if parameter.numel())
     return Figures(weight, largest(), noise)
@@ -364,7 +365,7 @@ def _last_hidden(model: PreTrainedModel, ids: NDArray[np.int64]) -> torch.Tensor
     return trunk_of(model)(input_ids=given, use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
 
 
-def _scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | None) -> NDArray[np.float64]:
+def label_scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | None) -> NDArray[np.float64]:
     """Compute expected values on 1-5, shape (prompts,); NaN where the logits are not finite."""
     scores = []
     for one in hidden:

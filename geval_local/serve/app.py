@@ -105,7 +105,7 @@ class _Server:
         self.judges = dict(judges)
         self.started = datetime.now(timezone.utc)
         self.is_closing = False
-        self._held = HeldBytes(HELD * settings.max_body)
+        self.body_bytes = HeldBytes(HELD * settings.max_body)
         key = settings.api_key
         self._key = None if key is None else hashlib.sha256(key.encode()).digest()
         self.batchers: dict[str, Batcher] = {}
@@ -201,7 +201,7 @@ class _Server:
             except GevalError as error:
                 return JSONResponse(shape(Refused(error.message)), 400)
             finally:
-                self._held.give_back(getattr(request.state, "held", 0))
+                self.body_bytes.give_back(getattr(request.state, "held", 0))
 
         return guarded
 
@@ -246,14 +246,14 @@ class _Server:
 
         settings = self.settings
         raw = await read_body(
-            request.stream(), limit=settings.max_body, seconds=settings.body_seconds, held=self._held, taken=taken
+            request.stream(), limit=settings.max_body, seconds=settings.body_seconds, held=self.body_bytes, taken=taken
         )
         encoding = request.headers.get("content-encoding")
         large = len(raw) > LARGE or encoding is not None
         packed = len(raw)
         raw = await _maybe_in_thread(large, unpack, raw, encoding, settings.max_body)
         if len(raw) > packed:
-            self._held.take(len(raw) - packed)
+            self.body_bytes.take(len(raw) - packed)
             taken(len(raw) - packed)
         return await _maybe_in_thread(large, read_values, raw), large
 

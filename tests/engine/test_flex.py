@@ -107,6 +107,7 @@ def test_shapes_are_few():
 # --- exactness --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", SERVED)
 def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     model = tiny_model(kind, VOCAB)
@@ -120,6 +121,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3", "gpt_oss", "cohere2"])
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
@@ -170,6 +172,7 @@ def attention_of(kernel, *, span=None, softcap=None, sinks=False, dtype=torch.fl
     return found[:, :tokens].double(), expected
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_equals_a_dense_mask(case):
     found, expected = attention_of(FlexKernel(compiled=False), **CASES[case])

@@ -69,7 +69,7 @@ def test_a_model_over_two_devices_is_served_by_every_engine(kind, embeddings, re
         cache = SharedCacheEngine(model, Head(model), batch_tokens=40, padded=alone)
         for engine in (alone, trie, cache):
             assert largest_difference(logprobs(engine, requests), expected) < 1e-3
-        held = {keys.device for keys, _ in trie._store._buffers}
+        held = {trie.path_store.read(layer, 1)[0].device for layer in range(model.config.num_hidden_layers)}
         assert held == {torch.device("cuda", 0), torch.device("cuda", 1)}
 
 
@@ -123,7 +123,7 @@ def test_the_noise_of_half_precision_is_measured_without_float64_on_the_device()
     with SimulatedDevices():
         model = tiny_model("llama", VOCAB, torch.float32).to("mps")
         hidden = [torch.randn(1, 32).to("mps") for _ in range(2)]
-        assert (precision._scores(Head(model), hidden, [1, 2, 3, 4, 5]) > 1).all()
+        assert (precision.label_scores(Head(model), hidden, [1, 2, 3, 4, 5]) > 1).all()
 
 
 @pytest.mark.parametrize("device", ["mps", "xpu", "cuda"])

@@ -279,16 +279,16 @@ def test_bodies_over_the_limit():
 
 def test_all_bodies_together_are_limited_and_given_back(client):
     server = client.app.state.server
-    assert server._held.held == 0
+    assert server.body_bytes.held == 0
     decisions(client)
-    assert server._held.held == 0
-    server._held.held = server._held.most
+    assert server.body_bytes.held == 0
+    server.body_bytes.held = server.body_bytes.most
     try:
         answer = decisions(client)
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) >= 1
     finally:
-        server._held.held = 0
+        server.body_bytes.held = 0
 
 
 @pytest.mark.parametrize("path", ["/v1/decisions", "/v1/systemone", "/v1/score"])
@@ -326,7 +326,7 @@ def test_unpacked_bodies_count_as_held():
     body = json.dumps({"model": MODEL, "input": "a" * 50_000, "questions": [PREDICATE]}).encode()
     headers = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
     with client_of(max_body=100_000) as client:
-        held = client.app.state.server._held
+        held = client.app.state.server.body_bytes
         held.held = held.most - 10_000
         assert client.post("/v1/decisions", content=zstandard.compress(body), headers=headers).status_code == 429
         assert held.held == held.most - 10_000

@@ -146,9 +146,9 @@ def test_a_body_that_ends_early_holds_nothing():
         with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
             client.sendall(HEAD + b"Content-Length: 5000\r\n\r\n" + body())
         deadline = time.monotonic() + 10
-        while server._held.held and time.monotonic() < deadline:
+        while server.body_bytes.held and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert server._held.held == 0
+        assert server.body_bytes.held == 0
         assert server.batchers["mock"].pending == 0
         assert post(port, body())[0] == 200
 

@@ -89,7 +89,7 @@ class PrefixSharingEngine:
         self._padded = padded
         self._work: Work | None = None
         self._path: Index = np.zeros(0, dtype=np.int64)
-        self._store = PathStore()
+        self.path_store = PathStore()
         self._prefixes = PrefixStore()
         self.look_ahead = len(gpus_of(model)) if look_ahead is None else look_ahead
         self.limit = batch_tokens
@@ -188,8 +188,8 @@ class PrefixSharingEngine:
     def _begin(self, work: Work) -> None:
         """Start from the metric's prefix if it is kept, else from scratch."""
         kept = self._prefixes.find(work.prefix, self.limit) if len(work.prefix) else None
-        self._store = PathStore() if kept is None else kept
-        self._path = np.arange(self._store.length)
+        self.path_store = PathStore() if kept is None else kept
+        self._path = np.arange(self.path_store.length)
         self._work = work
 
     def _run(
@@ -210,7 +210,7 @@ class PrefixSharingEngine:
         while start < stop:
             end = min(stop, start + self.limit)
             path = work.stream.root_path(end if end < stop or toward is None else toward)
-            launched = self._launcher.launch(work, start, end, path, requests, self._store)
+            launched = self._launcher.launch(work, start, end, path, requests, self.path_store)
             if launched is not None and self._accept(launched):
                 self._path = path[: np.searchsorted(path, end)]
                 reads += [] if launched.read is None else [launched.read]
@@ -222,14 +222,14 @@ class PrefixSharingEngine:
                 return start
             launched = None
         if stop == len(work.prefix) and self.limit == begun and len(self._path) == stop:
-            self._prefixes.keep(work.prefix, begun, self._store)
+            self._prefixes.keep(work.prefix, begun, self.path_store)
         return None
 
     @torch.inference_mode()
     def _accept(self, launched: Launched) -> bool:
         """Commit a stretch; return False, with nothing changed, if memory does not suffice for its path."""
         try:
-            self._store.commit(launched.keep_from, launched.path, launched.added)
+            self.path_store.commit(launched.keep_from, launched.path, launched.added)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
