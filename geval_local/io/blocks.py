@@ -25,7 +25,7 @@ from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
 
-__all__ = ["Block", "Cut", "SourceFile", "Survey", "block_rows", "find_files", "first_rows", "survey"]
+__all__ = ["Block", "Cut", "SourceFile", "Survey", "block_rows", "find_files", "first_rows", "is_unchanged", "survey"]
 
 #: Most blocks of a file that is read from its beginning, or of one row group: it is read as many times.
 MOST_PIECES = 16
@@ -437,11 +437,16 @@ def _readable(address: str) -> Iterator[None]:
         raise DataError(f"cannot read {address}: {text}", hint="Is the file complete, and may you read it?") from error
 
 
-def _check_unchanged(file: SourceFile) -> None:
+def is_unchanged(file: SourceFile) -> bool:
+    """Whether a file exists with the size and time on record."""
     entry = file.place.entry()
-    if entry is None:
+    return entry is not None and (entry.bytes, entry.changed) == (file.bytes, file.changed)
+
+
+def _check_unchanged(file: SourceFile) -> None:
+    if file.place.entry() is None:
         raise DataError(f"there is no file {file.address}", hint="Put it back; what is scored already is kept.")
-    if (entry.bytes, entry.changed) != (file.bytes, file.changed):
+    if not is_unchanged(file):
         raise DataError(
             f"{file.address} was changed while it was scored",
             hint="Put the former content back, or score the new one into another directory.",

@@ -1,4 +1,4 @@
-"""Kept prefixes: what the engine keeps of one batch for the batches that follow. Pure.
+"""Kept prefixes: what the engine keeps of one batch for the batches that follow.
 
 A batch computes shared text once, but the next batch starts anew, unless the engine keeps that text. It has little
 room, and what it keeps is computed apart from the rest of the batch; so only that is kept which is likely to be needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from pathlib import Path
@@ -11,9 +12,11 @@ from parts_kit import Workers, carry_out, rows_of
 from run_kit import METRICS, read, write_input
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.io.parts import PART_KEY
 from geval_local.judge import Judge
 from geval_local.runs.score_file import score_file
 
+pa = pytest.importorskip("pyarrow", reason="parts are Parquet files")
 pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")
 
 ROWS = 60
@@ -133,3 +136,37 @@ def test_a_field_that_no_row_has_is_refused_before_anything_is_loaded(file, tmp_
 def test_gathering_is_for_distributed_runs(file):
     with pytest.raises(ConfigurationError, match="gathering is for distributed runs"):
         score_file(file, METRICS[0], "nano", gather_by="doc_id")
+
+
+def test_files_of_the_user_among_gathered_rows_stay(file, tmp_path, workers):
+    directory = tmp_path / "run"
+    carry_out(directory, [file], gather_by="doc_id")
+    (lost, *_) = sorted(directory.glob("part-*.parquet"))
+    lost.unlink()
+    (directory / "_gathered").mkdir()
+    mine = directory / "_gathered" / lost.name
+    for content in (b"mine", pq_bytes()):
+        mine.write_bytes(content)
+        with pytest.raises(OutputError, match=r"is damaged, cut off, or no part|is not a file of this run"):
+            carry_out(directory, [file], gather_by="doc_id")
+        assert mine.read_bytes() == content
+    mine.rename(tmp_path / "mine.parquet")
+    for path in (directory / "_gathered").iterdir():
+        path.unlink()
+    (directory / "_gathered").rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (directory / "_gathered").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="is a link, which no run creates"):
+        carry_out(directory, [file], gather_by="doc_id")
+    assert (directory / "_gathered").is_symlink()
+    (directory / "_gathered").unlink()
+    assert carry_out(directory, [file], gather_by="doc_id").totals.rows == ROWS
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def pq_bytes() -> bytes:
+    """Give a Parquet file that says that it belongs to another run."""
+    content = io.BytesIO()
+    about = {PART_KEY: json.dumps({"run": "another"})}
+    pq.write_table(pa.table({"row": ["[]"]}).replace_schema_metadata(about), content)
+    return content.getvalue()

@@ -63,6 +63,9 @@ class Workers:
         rows = pa.concat_tables(tables)
         for bucket in sorted(set(rows.column("bucket").to_pylist()), reverse=True):
             (record,) = unpack(write_bucket(rows.filter(pc.field("bucket") == bucket), job))
+            error = error_of(record)
+            if error is not None:
+                raise error
             yield Survey.from_record(json.loads(json.dumps(record)))
 
     def _score(self, tasks, load, job, workers, *, alone=False):

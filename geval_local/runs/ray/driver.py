@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW, DocumentCounts
-from geval_local.io.blocks import Block, Cut, SourceFile, Survey, find_files, first_rows
+from geval_local.io.blocks import Block, Cut, SourceFile, Survey, find_files, first_rows, is_unchanged
 from geval_local.io.checks import ROWS_CHECKED, check_rows
 from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
 from geval_local.io.parts import part_name, part_names, remove_parts
@@ -325,9 +325,9 @@ class PartsRun:
         most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts)
         return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * workers))))
 
-    def tasks(self, surveys: Sequence[Survey], *, again: bool = False) -> list[Task]:
-        """List the blocks with their parts, in order."""
-        if self.manifest.settings.gather_by is not None and all(self._is_bucket(one) for one in surveys):
+    def tasks(self, surveys: Sequence[Survey], *, again: bool = False, gathered: bool = False) -> list[Task]:
+        """List the blocks with their parts, in order; a bucket of gathered rows and its part have one name."""
+        if gathered:
             return [Task(one.file.place.name, one.file, block, again) for one in surveys for block in one.blocks]
         return [
             Task(part_name(number, place), one.file, block, again)
@@ -340,8 +340,8 @@ class PartsRun:
         settings, directory = self.manifest.settings, self.directory
         there, known = set(part_names(directory.place)), directory.gathered(self.manifest)
         if known and all(
-            (task.part in there and not retry_errors) or task.file.place.entry() is not None
-            for task in self.tasks(known)
+            (task.part in there and not retry_errors) or is_unchanged(task.file)
+            for task in self.tasks(known, gathered=True)
         ):
             return known
         self._connect()
@@ -363,15 +363,13 @@ class PartsRun:
         directory.write_gathered(found, self.manifest)
         return found
 
-    def _is_bucket(self, survey: Survey) -> bool:
-        return survey.file.address.startswith(self.directory.buckets.address)
-
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def _score(self, surveys: Sequence[Survey], *, retry_errors: bool) -> None:
         """Have workers score the blocks without a part."""
         record = self.manifest.judges[0]
-        tasks = self.tasks(surveys, again=retry_errors)
+        gathered = self.manifest.settings.gather_by is not None
+        tasks = self.tasks(surveys, again=retry_errors, gathered=gathered)
         results, rows = len(self.metrics), sum(task.block.rows for task in tasks)
         remove_parts(self.directory.place, self.manifest.run, {task.part for task in tasks})
         missing = self._missing(tasks, record)

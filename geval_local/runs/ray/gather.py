@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geval_local.errors import DataError
+from geval_local.errors import DataError, OutputError
 from geval_local.fields import lookup
 from geval_local.io.blocks import Block, SourceFile, Survey
-from geval_local.io.parts import PART_KEY, part_name
+from geval_local.io.parts import PART_KEY, about_part, part_name
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample
 from geval_local.runs.ray.cluster import plain_failures, quietly
@@ -125,8 +125,12 @@ def write_bucket(table: pa.Table, job: Job) -> pa.Table:
     about = {PART_KEY: json.dumps({"run": job.run})}
     pq.write_table(pa.table({"row": rows}).replace_schema_metadata(about), content)
     try:
+        if place.entry() is not None and (about_part(place) or {}).get("run") != job.run:
+            raise OutputError(f"{place} is not a file of this run", hint="Move it to another place, then try again.")
         place.write(content.getbuffer(), mark=job.run)
         entry = place.entry()
+    except OutputError as error:
+        return pack([told(error)])
     except OSError as error:
         return pack([told(DataError(f"cannot write {place}: {error.strerror or error}", hint="Is the disk full?"))])
     assert entry is not None  # just written

@@ -161,9 +161,11 @@ class PartsDirectory:
         Raises
         ------
         OutputError
-            If it cannot be created.
+            If it cannot be created, or is a link.
         """
         local = self.buckets.local
+        if local is not None and local.is_symlink():
+            raise OutputError(f"{local} is a link, which no run creates", hint="Move it to another place.")
         try:
             if local is not None:
                 local.mkdir(mode=0o700, exist_ok=True)
@@ -189,9 +191,14 @@ class PartsDirectory:
 
     def remove_buckets(self, run: str) -> None:
         """Remove the gathered rows of a run."""
+        local = self.buckets.local
+        if local is not None and local.is_symlink():
+            return
         remove_parts(self.buckets, run)
         with suppress(OSError):
-            if not self.buckets.entries():
+            if local is not None:
+                local.rmdir()  # fails if it holds files of others
+            elif not self.buckets.entries():
                 self.place.system.delete_dir(self.buckets.path)
 
     def is_empty(self) -> bool:
