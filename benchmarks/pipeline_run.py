@@ -82,7 +82,8 @@ def one_run(file: Path, directory: Path, arguments: argparse.Namespace) -> dict[
     from geval_local.runs.executor import Worker
     from geval_local.runs.export import Exporter, deliver
     from geval_local.runs.files import fingerprint_input
-    from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition
+    from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+    from geval_local.runs.settings import Settings
     from geval_local.runs.store import Store
     from geval_local.score import Outcome
     from geval_local.testing import MockJudge

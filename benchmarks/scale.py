@@ -69,8 +69,10 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     """Do one run in this process, and say what it took."""
     from geval_local.metric import Metric
     from geval_local.runs.events import RunEvents
-    from geval_local.runs.manifest import JudgeRecord, Settings, definition
-    from geval_local.runs.ray.driver import PartsRun, wanted_parts
+    from geval_local.runs.manifest import JudgeRecord, definition
+    from geval_local.runs.ray.driver import PartsRun
+    from geval_local.runs.ray.input_blocks import wanted_parts
+    from geval_local.runs.settings import Settings
 
     metrics = [Metric.load("summarization/coherence").with_steps(())]
 

@@ -30,6 +30,7 @@ __all__ = [
     "label_logprobs",
     "probe_length",
     "probe_requests",
+    "synthetic_requests",
     "widened",
 ]
 
@@ -169,3 +170,54 @@ def _fits(tensors: list[Any]) -> bool:
     for tensor in tensors:
         needed[tensor.device] = needed.get(tensor.device, 0) + 4 * tensor.numel()
     return all(2 * size <= free_memory(device) for device, size in needed.items())
+
+
+def synthetic_requests(
+    vocabulary: int,
+    *,
+    prefix: int,
+    document: int,
+    candidate: int,
+    documents: int = 3,
+    candidates: int = 4,
+    seed: int = 1,
+) -> list[Request]:
+    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Token ids are below half of it: the upper half is where stand-ins for images and the like are found.
+    prefix, document, candidate : int
+        Lengths in tokens, each at least 1.
+    documents, candidates : int
+        How many documents, and candidates of each.
+    seed : int
+        Of the token ids.
+
+    Returns
+    -------
+    list of Request
+        Every fourth one is read on 0-100 in digits, the others on a scale of one token per label, 1-5.
+    """
+    generator = np.random.default_rng(seed)
+    high = max(16, vocabulary // 2)
+
+    def text(length: int) -> NDArray[np.int32]:
+        return generator.integers(0, high, length, dtype=np.int32)
+
+    tokens = generator.permutation(high)[:15].tolist()
+    digits, labels = tokens[:10], tokens[10:]
+    flat = LabelTrie([SurfaceForm(number, str(number), (token,)) for number, token in enumerate(labels)], len(labels))
+    spelled = LabelTrie(
+        [SurfaceForm(value, str(value), tuple(digits[int(digit)] for digit in str(value))) for value in range(101)], 101
+    )
+    head = text(prefix)
+    made = []
+    for _ in range(documents):
+        source = text(document)
+        made += [
+            Request(np.concatenate([head, source, text(candidate)]), spelled if number % 4 == 3 else flat, head)
+            for number in range(candidates)
+        ]
+    return made

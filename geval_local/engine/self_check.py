@@ -39,15 +39,15 @@ from geval_local.engine.probe import (
     TOLERANCE,
     distance,
     label_logprobs,
+    synthetic_requests,
 )
 from geval_local.engine.throughput import linear_share, matmul_rate, operations, synchronize
 from geval_local.errors import first_line
 from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import PeakMemory, free_memory
-from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = ["Finding", "SelfCheck", "check_engine", "synthetic_requests"]
+__all__ = ["Finding", "SelfCheck", "check_engine"]
 
 #: On a GPU the checks may cost so many times what the probe at loading may; on a CPU they may take so long.
 _TIMES_THE_PROBE = 5
@@ -149,57 +149,6 @@ def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -
         except Exception as error:  # whatever a broken device or driver raises is what the check is for
             findings.append(Finding(name, False, f"{type(error).__name__}: {first_line(error)}"))
     return SelfCheck(describe_device(model, engine, report), tuple(findings))
-
-
-def synthetic_requests(
-    vocabulary: int,
-    *,
-    prefix: int,
-    document: int,
-    candidate: int,
-    documents: int = 3,
-    candidates: int = 4,
-    seed: int = 1,
-) -> list[Request]:
-    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate.
-
-    Parameters
-    ----------
-    vocabulary : int
-        Token ids are below half of it: the upper half is where stand-ins for images and the like are found.
-    prefix, document, candidate : int
-        Lengths in tokens, each at least 1.
-    documents, candidates : int
-        How many documents, and candidates of each.
-    seed : int
-        Of the token ids.
-
-    Returns
-    -------
-    list of Request
-        Every fourth one is read on 0-100 in digits, the others on a scale of one token per label, 1-5.
-    """
-    generator = np.random.default_rng(seed)
-    high = max(16, vocabulary // 2)
-
-    def text(length: int) -> NDArray[np.int32]:
-        return generator.integers(0, high, length, dtype=np.int32)
-
-    tokens = generator.permutation(high)[:15].tolist()
-    digits, labels = tokens[:10], tokens[10:]
-    flat = LabelTrie([SurfaceForm(number, str(number), (token,)) for number, token in enumerate(labels)], len(labels))
-    spelled = LabelTrie(
-        [SurfaceForm(value, str(value), tuple(digits[int(digit)] for digit in str(value))) for value in range(101)], 101
-    )
-    head = text(prefix)
-    made = []
-    for _ in range(documents):
-        source = text(document)
-        made += [
-            Request(np.concatenate([head, source, text(candidate)]), spelled if number % 4 == 3 else flat, head)
-            for number in range(candidates)
-        ]
-    return made
 
 
 def _affordable(model: PreTrainedModel, limit: int) -> int:

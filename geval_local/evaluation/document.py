@@ -20,7 +20,7 @@ from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.evaluation.model import Evaluation, known_keys, short
 from geval_local.files import check_is_file
 from geval_local.paths import expanded
-from geval_local.runs.manifest import EvaluationRecord
+from geval_local.runs.settings import EvaluationRecord
 from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = ["EvaluationFile", "Override", "Problems", "read_evaluation"]

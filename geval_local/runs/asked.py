@@ -23,7 +23,8 @@ from geval_local.questions.answer import Answer, answer_of
 from geval_local.questions.form import QuestionForm, forms_hash, question_forms
 from geval_local.questions.question import Question, parse_questions
 from geval_local.runs.executor import Preparer
-from geval_local.runs.manifest import Settings, definition
+from geval_local.runs.manifest import definition
+from geval_local.runs.settings import Settings
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.signature import Signature, signature_parts
 

@@ -23,7 +23,8 @@ from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import RunEvents
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.judge_choice import JudgeChoice, choices_of, labels_of
-from geval_local.runs.manifest import JudgeRecord, Manifest, QuestionSettings, Settings, definition
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.settings import QuestionSettings, Settings
 from geval_local.runs.target import find_target
 
 if TYPE_CHECKING:

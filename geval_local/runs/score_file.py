@@ -32,8 +32,9 @@ from geval_local.runs.completion import RunResult, complete, complete_parts
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.judge_choice import JudgeChoice, choices_of, labels_of
-from geval_local.runs.manifest import EvaluationRecord, JudgeRecord, Manifest, Settings, definition
-from geval_local.runs.ray.driver import wanted_parts
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.ray.input_blocks import wanted_parts
+from geval_local.runs.settings import EvaluationRecord, Settings
 from geval_local.runs.target import Target, find_manifest, find_parts_target, find_run, find_target
 from geval_local.score import Estimator
 

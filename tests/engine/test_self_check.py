@@ -19,7 +19,8 @@ from geval_local.engine.prefix_sharing import attention
 from geval_local.engine.prefix_sharing import engine as sharing
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel
-from geval_local.engine.self_check import check_engine, synthetic_requests
+from geval_local.engine.probe import synthetic_requests
+from geval_local.engine.self_check import check_engine
 from geval_local.models import head as read_out
 from geval_local.models.head import Head
 

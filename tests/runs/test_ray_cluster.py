@@ -21,7 +21,7 @@ from geval_local.judge import Judge
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
 from geval_local.runs.manifest import read_manifest
-from geval_local.runs.merge import merge_parts
+from geval_local.runs.ray.merge import merge_parts
 from geval_local.testing import MockEngine
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

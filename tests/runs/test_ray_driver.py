@@ -22,11 +22,12 @@ from geval_local.io.parts import part_names
 from geval_local.io.places import Place
 from geval_local.metric import Metric
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
-from geval_local.runs.merge import merge_parts
 from geval_local.runs.own_files import hold
 from geval_local.runs.ray import driver
 from geval_local.runs.ray.cluster import WorkerShare, share_out
-from geval_local.runs.ray.worker import BlockScorer, Job, Task, pack, unpack
+from geval_local.runs.ray.merge import merge_parts
+from geval_local.runs.ray.messages import Job, Task, pack, unpack
+from geval_local.runs.ray.worker import BlockScorer
 from geval_local.testing import MockEngine, MockJudge
 
 pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")

@@ -84,7 +84,7 @@ def merge(
 ) -> None:
     """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
     from geval_local.io.columns import read_columns
-    from geval_local.runs.merge import merge_parts
+    from geval_local.runs.ray.merge import merge_parts
 
     rows = merge_parts(run, output, columns=read_columns(columns), csv_safe=csv_safe, overwrite=overwrite)
     note(f"{rows} rows in {output}")

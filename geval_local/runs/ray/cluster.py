@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from geval_local.errors import ConfigurationError, GevalError, JudgeError
 from geval_local.io.blocks import Cut, SourceFile, Survey, survey
 from geval_local.runs.manifest import JudgeRecord
-from geval_local.runs.ray.worker import BlockScorer, Job, Task, error_of, pack, told, unpack
+from geval_local.runs.ray.messages import Job, Task, error_of, pack, told, unpack
+from geval_local.runs.ray.worker import BlockScorer
 
 if TYPE_CHECKING:
     import pyarrow as pa

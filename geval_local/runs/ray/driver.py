@@ -7,163 +7,44 @@ a block twice neither loses nor repeats a row.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from geval_local.errors import ConfigurationError, DataError, GevalError, Interrupted, JudgeError, OutputError
-from geval_local.fields import lookup
-from geval_local.grouping import EVERY_ROW, DocumentCounts
-from geval_local.io.blocks import Block, Cut, SourceFile, Survey, find_files, first_rows, is_unchanged
-from geval_local.io.checks import ROWS_CHECKED, check_rows
-from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
-from geval_local.io.parts import part_name, part_names, remove_parts
-from geval_local.io.places import is_address
+from geval_local.errors import DataError, GevalError, Interrupted, JudgeError, OutputError
+from geval_local.io.blocks import SourceFile, Survey, find_files, is_unchanged
+from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.result_manifest import PARTS_MANIFEST, ScoredMetric, manifest_text, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
-from geval_local.io.samples import samples_of
 from geval_local.metric import Metric
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.files import InputFile
-from geval_local.runs.manifest import JudgeRecord, Manifest, Settings, definition, now
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition, now
 from geval_local.runs.ray.cluster import cluster_share, score_blocks, survey_files
 from geval_local.runs.ray.gather import gather_blocks
+from geval_local.runs.ray.input_blocks import as_before, changed_files, choose_cut, input_of, limited, rows_in, tasks_of
+from geval_local.runs.ray.messages import Job, Task, error_of
 from geval_local.runs.ray.own_cluster import connected
 from geval_local.runs.ray.parts_directory import PartsDirectory
+from geval_local.runs.ray.reports import PartReport, Totals
 from geval_local.runs.ray.steps import steps_by_worker
-from geval_local.runs.ray.worker import Job, PartReport, Task, error_of, is_whole
+from geval_local.runs.ray.worker import is_whole
 from geval_local.runs.run import meet, steps_names
-from geval_local.summary import Summary, Sums
+from geval_local.summary import Summary
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
-__all__ = ["PartsRun", "Totals", "input_of", "wanted_parts"]
+__all__ = ["PartsRun"]
 
-#: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
-BLOCK_TOKENS = 1 << 21
-#: Least number of packs in a block, so that texts are shared and the next pack is ready in time.
-LEAST_PACKS = 8
-PACK_TOKENS = 8192
-#: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
-BLOCKS_EACH = 4
-#: Estimated bytes per token.
-BYTES_PER_TOKEN = 4
-#: Largest number of rows in a block.
-MOST_ROWS = 1 << 16
 #: Number of footers of parts read in parallel.
 _READERS = 16
 #: Number of failed blocks that are named.
 _NAMED = 5
-
-
-def input_of(given: Sequence[str], files: Sequence[SourceFile], rows: int | None = None) -> InputFile:
-    """Describe many input files as one, by the hash of their hashes; before the survey, by their sizes."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.sha256 or file.address} {file.bytes}\n".encode())
-    name = given[0] if len(given) == 1 else f"{given[0]} and {len(given) - 1} more"
-    size = sum(file.bytes for file in files)
-    return InputFile(
-        path=name,
-        name=name.rstrip("/").rpartition("/")[2] or name,
-        sha256=digest.hexdigest(),
-        bytes=size,
-        lines=0,
-        changed=max((file.changed for file in files), default=0),
-        rows=rows,
-    )
-
-
-def wanted_parts(
-    settings: Settings,
-    given: Sequence[str | os.PathLike[str]],
-    judges: Sequence[JudgeRecord],
-    metrics: Sequence[Metric],
-) -> Manifest:
-    """Return the manifest of a requested run, after checking the first rows; before a judge is loaded.
-
-    Raises
-    ------
-    GevalError
-        If there are several judges, or the input cannot be scored.
-    """
-    if len(judges) > 1:
-        raise ConfigurationError(
-            "a distributed run has one judge",
-            hint="Score once for every judge, each into a directory of its own; `compare` and `jury` take them all.",
-        )
-    inputs = [one if is_address(one) else os.path.abspath(one) for one in (os.fspath(path) for path in given)]
-    files = find_files(inputs)
-    first, origin = files[0], files[0].place.name
-    rows = list(samples_of(first_rows(first, ROWS_CHECKED), origin, settings.fields))
-    if not rows:
-        raise DataError(f"{first.address} holds no rows", hint="Was the file written completely?")
-    check_rows(rows, metrics, first.address, settings.fields)
-    for group, what in ((settings.group_by, "group"), (settings.gather_by, "gather")):
-        given_field = group is not None and (group != EVERY_ROW or what == "gather")
-        if given_field and not any(lookup(row.fields, str(group)) is not None for row in rows):
-            raise DataError(
-                f"{first.address}: the field {group!r} to {what} by is missing",
-                hint=f"Columns: {', '.join(map(str, rows[0].fields))}.",
-            )
-    columns = [name for name in settings.columns or () if name not in FIGURES]
-    check_chosen(columns, rows, [metric.name for metric in metrics])
-    keeps_all = settings.columns is None or holds_all_input(settings.columns)
-    named = settings.model_copy(
-        update={
-            "inputs": inputs,
-            "columns": None if keeps_all else columns,
-            "group_by": settings.group_by or settings.gather_by,
-        }
-    )
-    return Manifest.new(input_of(inputs, files), named, list(judges))
-
-
-class Totals:
-    """Sums over the parts so far; their size does not depend on the number of rows."""
-
-    def __init__(self, metrics: Sequence[str], group_by: str | None, gather_by: str | None = None) -> None:
-        self.gather_by = gather_by
-        self.rows = 0
-        self.sums = [Sums(metric) for metric in metrics]
-        self.tokens = [[0, 0] for _ in metrics]
-        self.documents = DocumentCounts(group_by)
-        self.columns: dict[str, str] = {}
-        self.failed = 0
-
-    def add(self, report: PartReport) -> None:
-        """Add a part."""
-        self.rows += report.rows
-        for own, more in zip(self.sums, report.sums, strict=True):
-            own.add(more)
-        self.tokens = [
-            [one + two for one, two in zip(*pair, strict=True)] for pair in zip(self.tokens, report.tokens, strict=True)
-        ]
-        self.documents += report.documents
-        for name, kind in report.columns.items():
-            # Types differ where a column is empty in one part, or has only integers.
-            self.columns[name] = kind if self.columns.get(name, kind) == kind else f"{self.columns[name]} or {kind}"
-        self.failed += report.failed
-
-    def summaries(self) -> list[Summary]:
-        """Return the summaries, one per metric."""
-        documents = self.documents
-        told, pieces, count = documents.told, documents.distinct, documents.documents
-        if documents.field is not None and documents.field != self.gather_by and pieces > count:
-            told += (
-                f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
-                f"and its shared text is computed again (--gather-by {documents.field} would bring {pieces - count} "
-                "of them together)"
-            )
-        return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]
 
 
 class PartsRun:
@@ -268,7 +149,7 @@ class PartsRun:
             return surveys
         known = {one.file.address: one for one in directory.surveys(on_record)}
         surveys = self._surveyed(files, known)
-        changed = _changed_files(list(known.values()), surveys)
+        changed = changed_files(list(known.values()), surveys)
         if changed and not overwrite:
             raise self._refused(changed, "replaces the parts of what has changed")
         self.manifest = on_record.model_copy(deep=True, update={"settings": wanted.settings, "ended": None})
@@ -288,7 +169,7 @@ class PartsRun:
     def _describe(self, surveys: Sequence[Survey]) -> None:
         self._several = len(surveys) > 1
         files = [one.file for one in surveys]
-        self.manifest.input = input_of(self.manifest.settings.inputs, files, _rows(surveys))
+        self.manifest.input = input_of(self.manifest.settings.inputs, files, rows_in(surveys))
 
     def _surveyed(self, files: Sequence[SourceFile], known: Mapping[str, Survey]) -> list[Survey]:
         """Have workers survey the files that are new or may have changed."""
@@ -301,39 +182,19 @@ class PartsRun:
         limit = self.manifest.settings.limit
         if new:
             self._connect()
-            cut = self._cut(sum(file.bytes for file in files))
+            settings, judge = self.manifest.settings, self.manifest.judges[0]
+            workers = settings.workers or cluster_share(None, judge).workers
+            cut = choose_cut(settings, judge.choice.get("batch_tokens"), workers, sum(file.bytes for file in files))
             # With --limit, files beyond the limit are not read.
             step = len(new) if limit is None else 1
             for first in range(0, len(new), step):
-                if limit is not None and _rows(found.values()) >= limit:
+                if limit is not None and rows_in(found.values()) >= limit:
                     break
                 for one in survey_files(new[first : first + step], cut):
-                    found[one.file.address] = _as_before(one, known)
+                    found[one.file.address] = as_before(one, known)
                     self._stop_if_asked()
         surveys = [found[file.address] for file in files if file.address in found]
-        return surveys if limit is None else _limited(surveys, limit)
-
-    def _cut(self, size: int) -> Cut:
-        """Choose the size of blocks: by --window, else a few minutes of work with several blocks per worker."""
-        settings, judge = self.manifest.settings, self.manifest.judges[0]
-        if settings.block_rows is not None:
-            return Cut(settings.block_rows, 1 << 62)
-        prompts = len(self.metrics)
-        workers = settings.workers or cluster_share(None, judge).workers
-        pack = int(judge.choice.get("batch_tokens") or PACK_TOKENS)
-        least = LEAST_PACKS * pack * BYTES_PER_TOKEN // prompts
-        most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts)
-        return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * workers))))
-
-    def tasks(self, surveys: Sequence[Survey], *, again: bool = False, gathered: bool = False) -> list[Task]:
-        """List the blocks with their parts, in order; a bucket of gathered rows and its part have one name."""
-        if gathered:
-            return [Task(one.file.place.name, one.file, block, again) for one in surveys for block in one.blocks]
-        return [
-            Task(part_name(number, place), one.file, block, again)
-            for number, one in enumerate(surveys)
-            for place, block in enumerate(one.blocks)
-        ]
+        return surveys if limit is None else limited(surveys, limit)
 
     def _gathered(self, surveys: Sequence[Survey], *, retry_errors: bool) -> list[Survey]:
         """Bring the rows of a document into one block, unless that is done already; list these blocks."""
@@ -341,13 +202,13 @@ class PartsRun:
         there, known = set(part_names(directory.place)), directory.gathered(self.manifest)
         if known and all(
             (task.part in there and not retry_errors) or is_unchanged(task.file)
-            for task in self.tasks(known, gathered=True)
+            for task in tasks_of(known, gathered=True)
         ):
             return known
         self._connect()
         self.events.on_load(None)
         directory.make_buckets()
-        tasks = self.tasks(surveys)
+        tasks = tasks_of(surveys)
         job = replace(self._job(self.manifest.judges[0], self.metrics), output=directory.buckets.address)
         assert settings.gather_by is not None
         found = []
@@ -356,9 +217,10 @@ class PartsRun:
                 found.append(one)
                 self._stop_if_asked()
         found.sort(key=lambda one: one.file.place.name)
-        if _rows(found) != _rows(surveys):
+        if rows_in(found) != rows_in(surveys):
             raise OutputError(
-                f"gathering kept {_rows(found)} of {_rows(surveys)} rows", hint="This is a defect: please report it."
+                f"gathering kept {rows_in(found)} of {rows_in(surveys)} rows",
+                hint="This is a defect: please report it.",
             )
         directory.write_gathered(found, self.manifest)
         return found
@@ -369,7 +231,7 @@ class PartsRun:
         """Have workers score the blocks without a part."""
         record = self.manifest.judges[0]
         gathered = self.manifest.settings.gather_by is not None
-        tasks = self.tasks(surveys, again=retry_errors, gathered=gathered)
+        tasks = tasks_of(surveys, again=retry_errors, gathered=gathered)
         results, rows = len(self.metrics), sum(task.block.rows for task in tasks)
         remove_parts(self.directory.place, self.manifest.run, {task.part for task in tasks})
         missing = self._missing(tasks, record)
@@ -505,7 +367,7 @@ class PartsRun:
         """Record that every block has its part, and the counts."""
         self.events.on_write()
         record, manifest, totals = self.manifest.judges[0], self.manifest, self.totals
-        expected = _rows(surveys)
+        expected = rows_in(surveys)
         if totals.rows != expected:
             raise OutputError(
                 f"the parts in {self.directory.place} hold {totals.rows} rows, and the input has {expected}",
@@ -552,49 +414,6 @@ class PartsRun:
         local = SourceFile(given, 0, 0).place.local
         found = None if more or local is None or not local.exists() else read_manifest(Path(local))
         return {} if found is None else found.metrics
-
-
-def _rows(surveys: Any) -> int:
-    return sum(block.rows for one in surveys for block in one.blocks)
-
-
-def _as_before(found: Survey, known: Mapping[str, Survey]) -> Survey:
-    """Keep the blocks of a file whose time changed but not its content."""
-    before = known.get(found.file.address)
-    if before is None or before.file.sha256 != found.file.sha256:
-        return found
-    return Survey(found.file, before.blocks)
-
-
-def _limited(surveys: Sequence[Survey], limit: int) -> list[Survey]:
-    """Keep the first rows only."""
-    taken: list[Survey] = []
-    for one in surveys:
-        blocks: list[Block] = []
-        for block in one.blocks:
-            if limit <= 0:
-                break
-            rows = min(block.rows, limit)
-            blocks.append(Block(**{**asdict(block), "rows": rows, "repeated": block.repeated}))
-            limit -= rows
-        if blocks:
-            taken.append(Survey(one.file, blocks))
-    return taken
-
-
-def _changed_files(before: Sequence[Survey], after: Sequence[Survey]) -> list[str]:
-    """List the input files that have changed, are missing, or are new."""
-    old, new = ({one.file.address: one.file.sha256 for one in surveys} for surveys in (before, after))
-    kinds = {
-        "the input has another content:": [name for name in new if name in old and new[name] != old[name]],
-        "the input has lost": [name for name in old if name not in new],
-        "the input has a new file:": [name for name in new if name not in old],
-    }
-    return [
-        f"{kind} {', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''}"
-        for kind, names in kinds.items()
-        if names
-    ]
 
 
 def _undone(failures: Sequence[tuple[Task, str]], count: int) -> GevalError:

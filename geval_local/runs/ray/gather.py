@@ -25,7 +25,8 @@ from geval_local.io.parts import PART_KEY, about_part, part_name
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample
 from geval_local.runs.ray.cluster import plain_failures, quietly
-from geval_local.runs.ray.worker import Job, Task, error_of, pack, samples_of_block, told, unpack
+from geval_local.runs.ray.messages import Job, Task, error_of, pack, told, unpack
+from geval_local.runs.ray.worker import samples_of_block
 
 if TYPE_CHECKING:
     import pyarrow as pa

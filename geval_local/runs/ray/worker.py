@@ -13,30 +13,29 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from geval_local import __version__, errors
+from geval_local import __version__
 from geval_local.errors import ConfigurationError, DataError, GevalError, OutputError
 from geval_local.fields import resolve
-from geval_local.grouping import DocumentCounts, Documents
-from geval_local.io.blocks import Block, SourceFile, block_rows
+from geval_local.grouping import Documents
+from geval_local.io.blocks import SourceFile, block_rows
 from geval_local.io.columns import SCORES
 from geval_local.io.parts import PART_KEY, about_part
-from geval_local.io.places import Place
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.looks import mean_outcomes
-from geval_local.runs.events import Calibrator
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
+from geval_local.runs.ray.messages import Job, Task, pack, told, unpack
+from geval_local.runs.ray.reports import PartReport
 from geval_local.runs.run import Identity, meet
 from geval_local.runs.store import MemoryStore, Origin
 from geval_local.score import LOW_LABEL_MASS, Estimator, Score
-from geval_local.summary import Sums, Tally
+from geval_local.summary import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,183 +43,11 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.tokens.requests import Prepared
 
-__all__ = [
-    "ATTEMPTS",
-    "BlockScorer",
-    "Job",
-    "PartReport",
-    "Task",
-    "error_of",
-    "gathered_samples",
-    "is_whole",
-    "pack",
-    "samples_of_block",
-    "told",
-    "unpack",
-]
+__all__ = ["ATTEMPTS", "BlockScorer", "gathered_samples", "is_whole", "samples_of_block"]
 
 
 #: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
 ATTEMPTS = 4
-
-
-@dataclass(frozen=True)
-class Task:
-    """A block to be scored, and the name of its part.
-
-    Attributes
-    ----------
-    part : str
-        Name of the part.
-    file : SourceFile
-        The file.
-    block : Block
-        The block.
-    again : bool
-        Whether an existing part with failed scores is replaced.
-    """
-
-    part: str
-    file: SourceFile
-    block: Block
-    again: bool = False
-
-    @property
-    def where(self) -> str:
-        """The rows' location, for messages."""
-        first = self.block.line
-        return f"{self.file.address}, rows {first} to {first + self.block.rows - 1}"
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Identity of the block, which its part contains."""
-        return {"file": self.file.sha256, "first": self.block.first, "rows": self.block.rows}
-
-    def to_record(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Task:
-        """Restore it from plain values."""
-        block = Block(**{**record["block"], "repeated": tuple(map(tuple, record["block"]["repeated"]))})
-        return cls(record["part"], SourceFile(**record["file"]), block, record["again"])
-
-
-@dataclass(frozen=True)
-class Job:
-    """Settings of a run for its workers, as plain values, since the versions of two machines may differ.
-
-    Attributes
-    ----------
-    run : str
-        The run's identifier.
-    output : str
-        Address of the directory of parts.
-    judge : dict
-        The judge's record in the manifest, with its token budget and signatures if they are known.
-    metrics : list of dict
-        Definitions, with their final evaluation steps.
-    estimator : dict
-        Fields of `Estimator`.
-    threshold : float or None
-        Overrides the thresholds of the metrics.
-    fields : dict of str to str
-        See `Sample.mapping`.
-    columns : list of str or None
-        Input columns to keep in parts; None for all.
-    window : int
-        Rows that are planned together.
-    group_by : str or None
-        See `Documents`.
-    gathered : bool
-        Whether blocks are buckets of gathered rows, see `geval_local.runs.ray.gather`.
-    several : bool
-        Whether the input has several files, so that messages name the file of a row.
-    calibrations : dict of str to Calibrator
-        Metric -> map of its scores.
-    alone : bool
-        Whether a worker scores one block at a time, so that its block is the cause if it dies.
-    version : str
-        Version of the driver.
-    """
-
-    run: str
-    output: str
-    judge: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    estimator: dict[str, Any] = field(default_factory=dict)
-    threshold: float | None = None
-    fields: dict[str, str] = field(default_factory=dict)
-    columns: list[str] | None = None
-    window: int = 4096
-    group_by: str | None = None
-    gathered: bool = False
-    several: bool = False
-    calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
-    alone: bool = False
-    version: str = __version__
-
-    def part(self, name: str) -> Place:
-        """Return the place of a part."""
-        return Place(self.output).child(name)
-
-
-@dataclass
-class PartReport:
-    """Sums over the rows of a part, which is all that the driver learns about them.
-
-    Attributes
-    ----------
-    rows : int
-        Number of rows.
-    sums : list of Sums
-        Figures per metric.
-    documents : DocumentCounts
-        Counts of documents.
-    tokens : list of [int, int]
-        Per metric, tokens of the prompts and tokens that went through the model.
-    failed : int
-        Missing scores whose cause is not the row.
-    columns : dict of str to str
-        Input columns -> Arrow types.
-    judge : Identity or None
-        Identity of the judge; None for an existing part.
-    """
-
-    rows: int
-    sums: list[Sums]
-    documents: DocumentCounts
-    tokens: list[list[int]]
-    failed: int
-    columns: dict[str, str] = field(default_factory=dict)
-    judge: Identity | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "rows": self.rows,
-            "sums": [one.to_record() for one in self.sums],
-            "documents": asdict(self.documents),
-            "tokens": self.tokens,
-            "failed": self.failed,
-            "columns": self.columns,
-            "judge": None if self.judge is None else self.judge._asdict(),
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> PartReport:
-        """Restore it from plain values."""
-        judge = record["judge"]
-        return cls(
-            int(record["rows"]),
-            [Sums.from_record(one) for one in record["sums"]],
-            DocumentCounts(**{**record["documents"], "smallest": tuple(record["documents"]["smallest"])}),
-            [[int(count) for count in pair] for pair in record["tokens"]],
-            int(record["failed"]),
-            dict(record["columns"]),
-            None if judge is None else Identity(**judge),
-        )
 
 
 def is_whole(job: Job, task: Task) -> PartReport | None:
@@ -531,33 +358,3 @@ class _Part:
         self._sink.discard()
         report.judge = identity
         return self._buffer.getbuffer(), report
-
-
-# --- messages between driver and workers ------------------------------------------------------------------------------
-
-
-def pack(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Pack records of plain values into a table, one row each."""
-    import pyarrow as pa
-
-    return pa.table({"record": pa.array([json.dumps(record) for record in records], type=pa.large_string())})
-
-
-def unpack(table: pa.Table) -> list[dict[str, Any]]:
-    """Unpack the records of a table."""
-    return [json.loads(text) for text in table.column("record").to_pylist()]
-
-
-def told(error: Exception) -> dict[str, Any]:
-    """Return an error as plain values; an error from outside the package concerns this block only."""
-    if isinstance(error, GevalError):
-        return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-    return {"error": None, "message": f"{type(error).__name__}: {error}".strip()[:500], "hint": None}
-
-
-def error_of(report: Mapping[str, Any]) -> GevalError | None:
-    """Restore the error in a report; None if it is not one of the package."""
-    kind = getattr(errors, str(report.get("error")), None)
-    if not (isinstance(kind, type) and issubclass(kind, GevalError)):
-        return None
-    return kind(report["message"], hint=report["hint"])
