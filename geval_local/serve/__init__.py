@@ -10,7 +10,8 @@
     systemone    POST /v1/systemone, TypeSafe's
     scores       POST /v1/score, this project's own
     counters     what /metrics tells
-    app          the routes put together around one batcher per judge
+    judges       the judges, loaded while the server listens already
+    app          the routes put together around the judges
 """
 
 from __future__ import annotations

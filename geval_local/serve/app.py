@@ -31,13 +31,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from geval_local import __version__
 from geval_local.errors import BusyError, GevalError
 from geval_local.judge import Judge
-from geval_local.judging.batcher import Batcher
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import order_count
 from geval_local.questions.question import Question
 from geval_local.serve import openai, scores, systemone
 from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
 from geval_local.serve.counters import CONTENT_TYPE, Counters
+from geval_local.serve.judges import Load, ServedJudges
 from geval_local.serve.refusals import Refused, openai_body, system_one_body
 from geval_local.serve.settings import ServeSettings, is_loopback
 
@@ -61,22 +61,29 @@ _Route = Callable[[Request], Awaitable[Response]]
 _Reader = Callable[[Mapping[str, Any]], "tuple[Any, list[Question], int | None]"]
 
 
-def create_app(judges: Mapping[str, Judge], settings: ServeSettings | None = None) -> FastAPI:
+def create_app(
+    judges: Mapping[str, Judge | Load],
+    settings: ServeSettings | None = None,
+    on_loaded: Callable[[BaseException | None], None] = lambda error: None,
+) -> FastAPI:
     """Create the application.
 
     Parameters
     ----------
-    judges : mapping of str to Judge
-        Name -> judge, at least one; the first is the default. The application owns them from now on: each is used
-        by its own thread until the application shuts down.
+    judges : mapping of str to (Judge or Load)
+        Name -> judge, or a function that loads it once the application has started; at least one, and the first is
+        the default. Until all are loaded, requests get 503 with Retry-After. The application owns them from now on:
+        each is used by its own thread until the application shuts down.
     settings : ServeSettings, optional
         API key and limits.
+    on_loaded : callable, optional
+        Called once all judges are loaded, or with the error that one raised; from the thread that loads them.
 
     Returns
     -------
     FastAPI
     """
-    server = _Server(judges, settings or ServeSettings())
+    server = _Server(judges, settings or ServeSettings(), on_loaded)
     app = FastAPI(
         title="geval-local",
         version=__version__,
@@ -99,35 +106,35 @@ def create_app(judges: Mapping[str, Judge], settings: ServeSettings | None = Non
 
 
 class _Server:
-    def __init__(self, judges: Mapping[str, Judge], settings: ServeSettings) -> None:
+    def __init__(
+        self,
+        judges: Mapping[str, Judge | Load],
+        settings: ServeSettings,
+        on_loaded: Callable[[BaseException | None], None],
+    ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.judges = dict(judges)
+        self.served = ServedJudges(judges, settings.queue, self.counters, on_loaded)
         self.started = datetime.now(timezone.utc)
         self.is_closing = False
         self.body_bytes = HeldBytes(HELD * settings.max_body)
         key = settings.api_key
         self._key = None if key is None else hashlib.sha256(key.encode()).digest()
-        self.batchers: dict[str, Batcher] = {}
-        for name, judge in self.judges.items():
-            on_batch = partial(self.counters.batch, name)
-            self.batchers[name] = Batcher(judge, queue=settings.queue, on_batch=on_batch)
-            self.counters.watch(name, self.batchers[name])
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self.served.start()
         try:
             yield
         finally:
             self.is_closing = True
-            for batcher in self.batchers.values():
-                await run_in_threadpool(batcher.close)
+            await run_in_threadpool(self.served.close)
 
     def routes(self) -> list[tuple[str, str, _Route, str]]:
         return [
-            ("/v1/decisions", "POST", self._guard(self._decisions, openai_body), "Questions, in OpenAI's dialect."),
-            ("/v1/systemone", "POST", self._guard(self._system_one, system_one_body), "Questions, in System One's."),
-            ("/v1/score", "POST", self._guard(self._score, openai_body), "Rows scored on a metric, with signature."),
+            ("/v1/decisions", "POST", self._judged(self._decisions, openai_body), "Questions, in OpenAI's dialect."),
+            ("/v1/systemone", "POST", self._judged(self._system_one, system_one_body), "Questions, in System One's."),
+            ("/v1/score", "POST", self._judged(self._score, openai_body), "Rows scored on a metric, with signature."),
             ("/v1/models", "GET", self._guard(self._models, openai_body), "The judges."),
             ("/metrics", "GET", self._guard(self._metrics, openai_body), "Counters for Prometheus."),
             ("/health", "GET", self._health, "Whether the process lives; needs no key."),
@@ -154,9 +161,9 @@ class _Server:
 
     async def _score(self, request: Request) -> Response:
         body, large = await self._body(request)
-        name = self._judge_name({"model": next(iter(self.judges)), **body}, openai_body)
+        name = self._judge_name({"model": self.served.names[0], **body}, openai_body)
         metric, samples, threshold = await _maybe_in_thread(large, scores.read_request, body)
-        batcher, judge = self.batchers[name], self.judges[name]
+        batcher, judge = self.served.batchers[name], self.served.judges[name]
         found = await self._wait(request, name, partial(batcher.score, metric, samples, threshold=threshold))
         # Steps were written and pinned with the first row; the signature contains them.
         signature = await self._wait(
@@ -167,10 +174,10 @@ class _Server:
 
     async def _models(self, request: Request) -> Response:
         created = int(self.started.timestamp())
-        listed = [{"id": name, "object": "model", "created": created, "owned_by": "local"} for name in self.judges]
-        first = next(iter(self.judges))
-        described = {name: f"Local judge {name}, exact label probabilities." for name in self.judges}
-        described |= {} if ALIAS in self.judges else {ALIAS: f"Another name of {first}."}
+        names = self.served.names
+        listed = [{"id": name, "object": "model", "created": created, "owned_by": "local"} for name in names]
+        described = {name: f"Local judge {name}, exact label probabilities." for name in names}
+        described |= {} if ALIAS in names else {ALIAS: f"Another name of {names[0]}."}
         date = self.started.date().isoformat()
         models = [{"name": name, "description": text, "release_date": date} for name, text in described.items()]
         return JSONResponse({"object": "list", "data": listed, "models": models})
@@ -182,8 +189,8 @@ class _Server:
         return JSONResponse({"status": "alive", "version": __version__})
 
     async def _ready(self, request: Request) -> Response:
-        status = "closing" if self.is_closing else "ready"
-        return JSONResponse({"status": status, "models": list(self.judges)}, 503 if self.is_closing else 200)
+        status = "closing" if self.is_closing else "ready" if self.served.are_ready else "loading"
+        return JSONResponse({"status": status, "models": self.served.names}, 200 if status == "ready" else 503)
 
     # --- shared by routes -------------------------------------------------------------------------------------------
 
@@ -204,6 +211,19 @@ class _Server:
                 self.body_bytes.give_back(getattr(request.state, "held", 0))
 
         return guarded
+
+    def _judged(self, route: _Route, shape: Callable[[Refused], dict[str, Any]]) -> _Route:
+        """Guard a route that needs the judges, and refuse it while they are loaded."""
+
+        async def judged(request: Request) -> Response:
+            if not self.served.are_ready:
+                await self._drain(request)
+                raise Refused(
+                    "the judges are being loaded; /ready tells when", 503, code="loading", headers={"Retry-After": "2"}
+                )
+            return await route(request)
+
+        return self._guard(judged, shape)
 
     def _authorize(self, request: Request) -> None:
         if self._key is None:
@@ -263,11 +283,11 @@ class _Server:
             if shape is system_one_body:
                 raise Refused("Field required", 422, loc=("body", "model"), rule="missing")
             raise Refused("model is missing", param="model", code="missing_required_parameter")
-        if model in self.judges:
+        if model in self.served.names:
             return model
         if model == ALIAS:
-            return next(iter(self.judges))
-        known = ", ".join(self.judges)
+            return self.served.names[0]
+        known = ", ".join(self.served.names)
         if shape is system_one_body:
             raise Refused(f"there is no model {model[:100]!r}; there is {known}", 404)
         raise Refused(
@@ -280,16 +300,15 @@ class _Server:
         state, questions, rotations = await _maybe_in_thread(large, read, body)
         rotations = rotations or self.settings.rotations
         _refuse_many_prompts(questions, rotations)
-        return await self._wait(
-            request, name, partial(self.batchers[name].decide, state, questions, rotations=rotations), large=large
-        )
+        decide = self.served.batchers[name].decide
+        return await self._wait(request, name, partial(decide, state, questions, rotations=rotations), large=large)
 
     async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]], *, large: bool = False) -> _T:
         """Wait for an answer as long as the client does."""
         try:
             future = await _maybe_in_thread(large, ask)
         except BusyError as error:
-            after = str(self.batchers[name].retry_after)
+            after = str(self.served.batchers[name].retry_after)
             raise Refused(error.message, 429, code="busy", headers={"Retry-After": after}) from None
         answer = asyncio.wrap_future(future)
         gone = asyncio.create_task(_disconnected(request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +49,8 @@ def serve(
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
 
-    On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
+    It listens at once; while judges are loaded, /ready and all that needs them answer 503. On Ctrl-C or SIGTERM it
+    accepts no more requests and finishes those in progress.
     """
     from geval_local.serve.settings import ServeSettings, parse_size, read_key
 
@@ -71,17 +73,30 @@ def serve(
     choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
     listening = _bound(host, port)
     port = listening.getsockname()[1]
-    judges: dict[str, Judge] = {}
-    for name, choice in choices.items():
-        note(f"loading {name} ...", "dim")
-        judges[name] = choice.load()
-        note(f"engine: {judges[name].engine_report.text}", "dim")
-    config = server_config(create_app(judges, settings), settings)
-    note(f"serving {', '.join(judges)} on http://{host}:{port} (the routes: /docs)")
+    failures: list[BaseException] = []
+
+    def on_loaded(error: BaseException | None) -> None:
+        if error is None:
+            note(f"serving {', '.join(choices)} on http://{host}:{port} (the routes: /docs)")
+        else:
+            failures.append(error)
+            server.should_exit = True
+
+    loads = {name: partial(_load, name, choice) for name, choice in choices.items()}
+    server = uvicorn.Server(server_config(create_app(loads, settings, on_loaded), settings))
     # uvicorn raises the signal again after finishing all requests: this is the requested stop.
     with listening, contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])
+    if failures:
+        raise failures[0]
     note("stopped; all requests in progress are finished")
+
+
+def _load(name: str, choice: JudgeChoice) -> Judge:
+    note(f"loading {name} ...", "dim")
+    judge = choice.load()
+    note(f"engine: {judge.engine_report.text}", "dim")
+    return judge
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -1,0 +1,100 @@
+"""Judges that are loaded while the server listens already."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not installed")
+pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
+testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test client needs an HTTP client")
+
+from cli_run import run  # noqa: E402
+
+from geval_local.errors import JudgeError  # noqa: E402
+from geval_local.serve.app import create_app  # noqa: E402
+from geval_local.serve.counters import Counters  # noqa: E402
+from geval_local.serve.judges import ServedJudges  # noqa: E402
+from geval_local.testing import MockJudge  # noqa: E402
+
+DECISION = {"model": "slow", "input": "A text.", "questions": [{"type": "predicate", "instructions": "It rains."}]}
+SYSTEM_ONE = {"model": "slow", "state": "A text.", "questions": {"n": {"type": "noul", "instructions": "It rains."}}}
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def client_of(judges, **given):
+    return testclient.TestClient(create_app(judges, **given), base_url="http://127.0.0.1")
+
+
+def test_a_server_answers_while_its_judges_are_loaded():
+    allowed, loaded = threading.Event(), []
+
+    def load():
+        assert allowed.wait(30)
+        return MockJudge()
+
+    with client_of({"first": MockJudge(), "slow": load}, on_loaded=loaded.append) as client:
+        assert client.get("/health").status_code == 200
+        ready = client.get("/ready")
+        assert ready.status_code == 503
+        assert ready.json() == {"status": "loading", "models": ["first", "slow"]}
+        assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["first", "slow"]
+        assert client.get("/metrics").status_code == 200
+        for path, body in (("/v1/decisions", DECISION), ("/v1/systemone", SYSTEM_ONE), ("/v1/score", {"rows": []})):
+            refused = client.post(path, json=body)
+            assert refused.status_code == 503
+            assert int(refused.headers["Retry-After"]) > 0
+            assert "being loaded" in refused.text
+        assert not loaded
+        allowed.set()
+        until(lambda: loaded)
+        assert loaded == [None]
+        assert client.get("/ready").json()["status"] == "ready"
+        expected = MockJudge().decide("A text.", [{"type": "predicate", "instructions": "It rains."}])
+        answer = client.post("/v1/decisions", json=DECISION).json()["answers"][0]
+        assert answer["probability"] == pytest.approx(expected[0].probability)
+
+
+def test_a_judge_that_cannot_be_loaded_is_told_and_serves_nothing():
+    told = []
+
+    def load():
+        raise JudgeError("its weights are missing")
+
+    with client_of({"slow": load}, on_loaded=told.append) as client:
+        until(lambda: told)
+        assert isinstance(told[0], JudgeError)
+        assert client.get("/ready").status_code == 503
+        assert client.post("/v1/decisions", json=DECISION).status_code == 503
+
+
+def test_a_judge_that_comes_after_the_end_is_not_used():
+    allowed, loaded = threading.Event(), []
+
+    def load():
+        assert allowed.wait(30)
+        return MockJudge()
+
+    served = ServedJudges({"slow": load}, 8, Counters(), loaded.append)
+    served.start()
+    served.close()
+    allowed.set()
+    until(lambda: loaded)
+    assert not served.batchers
+    assert not served.are_ready
+
+
+def test_the_command_ends_with_the_error_of_a_judge(tmp_path):
+    (tmp_path / "judge").mkdir()
+    done = run("serve", "--judge", tmp_path / "judge", "--port", "0", home=tmp_path / "home")
+    assert done.exit_code == 2
+    assert "error" in done.stderr
+    assert "serving" not in done.stderr
