@@ -1,7 +1,8 @@
 """Rows through DeepEval, 20 test cases at a time, against the same rows through `score_many`.
 
 SummEval's development half, coherence. Beside both stands DeepEval by itself, with a metric that does nothing: what no
-judge can make up for. Every round takes the arms in turn; medians are printed, with processor time.
+judge can make up for. Every round takes the arms in turn; medians are printed, with processor time. No arm leaves a
+thread that has run the model, which would slow down the next one (`geval_local/engine/threads.py`).
 
     python benchmarks/hosts.py nano --rows 200 --rounds 3
 """
@@ -24,6 +25,8 @@ from deepeval.metrics import BaseMetric
 from deepeval.test_case import LLMTestCase
 
 from geval_local import Judge, Metric
+from geval_local.engine.threads import in_own_thread
+from geval_local.integrations.bound import release_judges
 from geval_local.integrations.deepeval import GEvalLocal
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
@@ -55,8 +58,12 @@ def main() -> None:
     fields = [{"source": row["source"], "output": row["system_output"]} for row in rows]
     cases = [LLMTestCase(input=row["source"], actual_output=row["output"]) for row in fields]
     judge = Judge.load(options.judge)
-    metric = judge.with_steps(Metric.load("summarization/coherence"))
-    judge.score_many(metric, fields)  # what a first pass pays for once is no arm's own
+    metric = in_own_thread(lambda: judge.with_steps(Metric.load("summarization/coherence")))
+
+    def in_bulk() -> None:
+        in_own_thread(lambda: judge.score_many(metric, fields))
+
+    in_bulk()  # what a first pass pays for once is no arm's own
 
     def through(measured: BaseMetric) -> None:
         evaluate(
@@ -69,7 +76,7 @@ def main() -> None:
 
     local = GEvalLocal(metric, judge)
     arms: dict[str, Callable[[], object]] = {
-        "score_many": lambda: judge.score_many(metric, fields),
+        "score_many": in_bulk,
         "deepeval": lambda: through(local),
         "deepeval alone": lambda: through(Nothing()),
     }
@@ -81,6 +88,7 @@ def main() -> None:
             run()
             seconds[name].append(time.perf_counter() - begin)
             processor[name].append(time.process_time() - used)
+            release_judges()
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     print(
         json.dumps(

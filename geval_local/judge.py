@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geval_local.engine.choose import EngineChoice, choose_engine
+from geval_local.engine.threads import in_own_thread
 from geval_local.errors import ConfigurationError
 from geval_local.judging.identity import judge_signature, readout_identity
 from geval_local.judging.scorer import Scorer
@@ -123,7 +124,7 @@ class Judge(Scorer):
             quantization=quantization,
             trust_remote_code=trust_remote_code,
         )
-        return cls(load_model(entry, options), batch_tokens=batch_tokens, engine=engine)
+        return in_own_thread(lambda: cls(load_model(entry, options), batch_tokens=batch_tokens, engine=engine))
 
     @property
     def precision(self) -> str:

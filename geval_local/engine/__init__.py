@@ -10,6 +10,7 @@ self_check      whether the chosen engine computes on this device what it should
 device_record   what a judge runs on: devices, versions, and how its engine was chosen
 attention_check a layer's attention against its definition, for the self-check
 throughput      how fast a model could be, and how much there is to do
+threads         why only one thread runs a model
 window          units of a window of rows, the loop that executes them, what becomes of the read-outs
 """
 
