@@ -18,7 +18,7 @@ from geval_local.score import LOW_LABEL_MASS, Outcome
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_window"]
+__all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_units", "read_window"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,14 @@ def _results(
     yield from engine.execute(requests, packs)
 
 
+def read_units(engine: Engine, prepared: Sequence[Prepared]) -> Iterator[dict[int, Readout]]:
+    """Run an engine over the scorable samples of a window, and yield the read-outs of each unit by sample, from 0."""
+    places = [place for place, entry in enumerate(prepared) if entry.request is not None]
+    requests = [entry.request for entry in prepared if entry.request is not None]
+    for unit, readouts in execute(engine, requests):
+        yield {places[index]: readout for index, readout in zip(unit.requests, readouts, strict=True)}
+
+
 def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[[int], object]) -> list[Readout | None]:
     """Run an engine over the scorable samples of a window.
 
@@ -128,12 +136,10 @@ def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[
         In the order of `prepared`; None where there is no request.
     """
     found: list[Readout | None] = [None] * len(prepared)
-    places = [place for place, entry in enumerate(prepared) if entry.request is not None]
-    requests = [entry.request for entry in prepared if entry.request is not None]
-    advance(len(prepared) - len(places))
-    for unit, readouts in execute(engine, requests):
-        for index, readout in zip(unit.requests, readouts, strict=True):
-            found[places[index]] = readout
+    advance(sum(entry.request is None for entry in prepared))
+    for readouts in read_units(engine, prepared):
+        for place, readout in readouts.items():
+            found[place] = readout
         advance(len(readouts))
     return found
 

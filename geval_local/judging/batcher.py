@@ -15,13 +15,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from geval_local.engine.window import read_window
+from geval_local.engine.interface import Readout
+from geval_local.engine.window import read_units
 from geval_local.errors import BusyError
 from geval_local.io.samples import Sample
 from geval_local.judging.kept import KeptPrefixes, Newcomer
@@ -394,27 +395,46 @@ class Batcher:
             self._on_batch(BatchRecord(len(batch), items, seconds))
 
     def _read(self, members: list[_Part]) -> None:
+        """Compute the members' prompts, and answer each call as soon as the unit with its last prompt is done."""
         entries = [entry for _, _, own in members for entry in own]
+        found: list[Readout | None] = [None] * len(entries)
+        waiting = {place for place, entry in enumerate(entries) if entry.request is not None}
+        ends = list(itertools.accumulate(len(own) for _, _, own in members))
+        left = list(zip(members, [0, *ends], ends, strict=False))
+
+        def answer() -> None:
+            for one in list(left):
+                (job, stop, own), start, end = one
+                if waiting.isdisjoint(range(start, end)):
+                    left.remove(one)
+                    with self._failing(job):
+                        self._answer(job, stop, map(self.judge.outcome, own, found[start:end]))
+
         try:
-            readouts = read_window(self.judge.engine, entries, lambda count: None)
+            answer()
+            for readouts in read_units(self.judge.engine, entries):
+                for place, readout in readouts.items():
+                    found[place] = readout
+                waiting.difference_update(readouts)
+                answer()
         except Exception:
-            if len(members) > 1:
+            if len(left) > 1:
                 # One job may be the cause: retry them separately, so that the others do not fail.
-                for member in members:
+                for member, _, _ in left:
                     self._read([member])
                 return
-            with self._failing(members[0][0]):
-                raise
-            return
-        outcomes = map(self.judge.outcome, entries, readouts)
-        for job, stop, own in members:
-            with self._failing(job):
-                job.outcomes += itertools.islice(outcomes, len(own))
-                job.next = stop
-                if stop == len(job.work) and not job.is_over:
-                    result = job.work.finish(job.outcomes)
-                    with contextlib.suppress(InvalidStateError):  # cancelled in between
-                        job.future.set_result(result)
+            for (job, _, _), _, _ in left:
+                with self._failing(job):
+                    raise
+
+    def _answer(self, job: _Job, stop: int, outcomes: Iterable[Outcome]) -> None:
+        """Take the outcomes of a job's part, and answer it if it was the last one."""
+        job.outcomes += outcomes
+        job.next = stop
+        if stop == len(job.work) and not job.is_over:
+            result = job.work.finish(job.outcomes)
+            with contextlib.suppress(InvalidStateError):  # cancelled in between
+                job.future.set_result(result)
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Any:

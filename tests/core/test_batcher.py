@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -223,3 +223,25 @@ DOCUMENTS = (
     "The committee met on Tuesday and agreed to postpone the vote until the spring session. ",
     "A storm off the coast kept the fishing boats in the harbour for the third day in a row. ",
 )
+
+
+def test_a_call_is_answered_before_its_batch_ends():
+    """The units of a batch are answered one by one, so that a caller's own work goes on beside the rest."""
+    gate = threading.Event()
+
+    class Units(MockEngine):
+        def read(self, requests):
+            if self.executed_packs > 1:
+                assert gate.wait(30)
+            return super().read(requests)
+
+    engine = Units(batch_tokens=1)  # every prompt is a unit
+    with Batcher(MockJudge(engine), gather_seconds=0.5) as batcher:
+        asked = [batcher.decide(f"state {number}", predicates(1)) for number in range(3)]
+        done, late = wait(asked, timeout=30, return_when=FIRST_COMPLETED)
+        assert len(done) == 1
+        assert engine.executed_packs == 2
+        gate.set()
+        expected = MockJudge().decide("state 0", predicates(1))
+        assert asked[0].result(30) == expected
+    assert all(one.done() for one in late)
