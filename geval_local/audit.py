@@ -168,7 +168,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
     return PromptAudit(
         text=text,
         token_ids=tuple(ids.tolist()),
-        pieces=tuple(encoder.decode_token(token) for token in ids.tolist()),
+        pieces=tuple(encoder.decode([token]) for token in ids.tolist()),
         bos_count=0 if bos is None else int((ids == bos).sum()),
         dropped_tokens=prepared.dropped_tokens,
         forms=tuple(
@@ -177,7 +177,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
                 scale.values[form.label],
                 form.text,
                 form.token_ids,
-                tuple(encoder.decode_token(token) for token in form.token_ids),
+                tuple(encoder.decode([token]) for token in form.token_ids),
             )
             for form in trie.forms
         ),
@@ -247,7 +247,7 @@ def _distributions(
                 )
             logprobs[index] = readout.label_logprobs
             if index == 0:
-                other = tuple((maker.encoder.decode_token(token), p) for token, p in readout.other_tokens)
+                other = tuple((maker.encoder.decode(tokens), p) for tokens, p in readout.other_tokens)
     return [Distribution(maker.metric.scale, logprobs[index]) for index in range(len(requests))], other
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.models.head import Head
+from geval_local.models.head import OTHER_TOKENS, Head
+from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Request
 
 __all__ = [
@@ -31,6 +32,10 @@ __all__ = [
 ]
 
 
+#: Of a label's first tokens that are less likely, nobody needs to know how they would have gone on.
+LEAST_REACHED = 1e-4
+
+
 @dataclass(frozen=True)
 class Readout:
     """The model's result for one form.
@@ -39,14 +44,15 @@ class Readout:
     ----------
     label_logprobs : ndarray of float64, shape (labels,), or None
         ``log P(l | form)``; None if the form could not be computed.
-    other_tokens : tuple of (int, float)
-        The likeliest next tokens that do not start a label, with their probabilities, likeliest first.
+    other_tokens : tuple of (tuple of int, float)
+        The likeliest token sequences that leave the labels with their last token, with their probabilities, likeliest
+        first: single tokens, and those after a label's first tokens (" " and then "7" on a scale of 1 to 5).
     error : str or None
         Why there are no log-probabilities.
     """
 
     label_logprobs: NDArray[np.float64] | None
-    other_tokens: tuple[tuple[int, float], ...] = ()
+    other_tokens: tuple[tuple[tuple[int, ...], float], ...] = ()
     error: str | None = None
 
 
@@ -160,7 +166,8 @@ class PendingPositions:
 class _Partial:
     edges: NDArray[np.float64]
     missing: int
-    other: tuple[tuple[int, float], ...] = field(default=())
+    #: By inner node, tokens that lead to none of its children.
+    other: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
 
 class ReadoutTable:
@@ -185,8 +192,7 @@ class ReadoutTable:
             self._partial[position.request] = partial
         partial.edges[trie.edge_slices[position.node]] = logprobs
         partial.missing -= 1
-        if position.node == 0:
-            partial.other = other
+        partial.other[position.node] = other
 
     def take(self, request: int) -> Readout:
         """Return the finished read-out of a request."""
@@ -195,7 +201,19 @@ class ReadoutTable:
             raise AssertionError(f"request {request} lacks {partial.missing} read-out positions")
         if np.isnan(partial.edges).any():
             return Readout(None, error="the model's logits are not numbers (NaN) for this prompt")
-        logprobs = self._requests[request].trie.label_logprobs(partial.edges)
+        trie = self._requests[request].trie
+        logprobs = trie.label_logprobs(partial.edges)
         if np.isneginf(logprobs).all():
             return Readout(None, error="the model gives no label of the scale any probability")
-        return Readout(logprobs, partial.other)
+        return Readout(logprobs, _other_tokens(trie, partial))
+
+
+def _other_tokens(trie: LabelTrie, partial: _Partial) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """List what leaves the label trie, likeliest first; what follows a whole label ends it, and is not listed."""
+    found = [
+        ((*node.path, token), reached * prob)
+        for number, (node, reached) in enumerate(zip(trie.inner_nodes, trie.reach(partial.edges), strict=True))
+        if reached > LEAST_REACHED and not node.is_label
+        for token, prob in partial.other[number]
+    ]
+    return tuple(sorted(found, key=lambda one: -one[1])[:OTHER_TOKENS])

@@ -161,7 +161,7 @@ def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncode
         return Outcome(error=reason or "unknown reason", prompt_tokens=entry.prompt_tokens)
     other: tuple[tuple[str, float], ...] = ()
     if np.exp(readout.label_logprobs).sum() < LOW_LABEL_MASS:
-        other = tuple((encoder.decode_token(token), p) for token, p in readout.other_tokens)
+        other = tuple((encoder.decode(tokens), p) for tokens, p in readout.other_tokens)
     return Outcome(
         readout.label_logprobs,
         other,

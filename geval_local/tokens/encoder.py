@@ -148,9 +148,9 @@ class PromptEncoder:
         offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
-    def decode_token(self, token_id: int) -> str:
-        """Return the text of a single token, for display."""
-        return str(self.tokenizer.decode([token_id]))
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, for display."""
+        return str(self.tokenizer.decode(list(token_ids)))
 
 
 def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool:

@@ -113,7 +113,7 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
     dropped: list[DroppedForm] = []
     for (index, label, surface), ids in zip(tried, extended, strict=True):
         if len(ids) <= len(form) or not np.array_equal(ids[: len(form)], form):
-            changed = "".join(encoder.decode_token(int(token)) for token in ids[len(form) - 1 :])
+            changed = "".join(encoder.decode([int(token)]) for token in ids[len(form) - 1 :])
             dropped.append(DroppedForm(label, surface, f"re-tokenizes the form (its end becomes {changed!r})"))
         else:
             forms.append(SurfaceForm(index, surface, tuple(int(token) for token in ids[len(form) :])))

@@ -58,11 +58,14 @@ class InnerNode:
         Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
     tokens : tuple of int
         The children's tokens, whose log-probabilities are needed here.
+    is_label : bool
+        Whether a label may end here, as 1 does where 10 is a label too.
     """
 
     path: tuple[int, ...]
     parent: int
     tokens: tuple[int, ...]
+    is_label: bool
 
 
 @dataclass
@@ -115,7 +118,7 @@ class LabelTrie:
 
     def _collect(self, node: _Node, path: tuple[int, ...], parent: int, inner: list[InnerNode]) -> int:
         index = len(inner)
-        inner.append(InnerNode(path, parent, tuple(node.children)))
+        inner.append(InnerNode(path, parent, tuple(node.children), node.label >= 0))
         # Edges are numbered node by node, so that an inner node's read-out fills one contiguous slice.
         first = len(self._edges)
         self._edges += [(index, -1, child.label) for child in node.children.values()]
@@ -180,21 +183,31 @@ class LabelTrie:
         """
         edges = np.asarray(edge_logprobs, dtype=np.float64)
         batch = edges.shape[:-1]
-        reach = [np.zeros(batch) for _ in self.inner_nodes]
+        reach = self._reach(edges)
         going_on = [np.exp(edges[..., part]).sum(axis=-1) for part in self.edge_slices]
         total = np.full((*batch, self.labels), -np.inf)
-        # Preorder numbering: a parent's reach is complete before it is needed for any child.
-        for number, (parent, child, label) in sorted(enumerate(self._edges), key=lambda item: item[1][0]):
-            path = reach[parent] + edges[..., number]
-            if child >= 0:
-                reach[child] = path
+        for number, (parent, child, label) in enumerate(self._edges):
             if label >= 0:
+                path = reach[parent] + edges[..., number]
                 if child >= 0:
                     # Rounding may push the children's sum past 1 by an ulp; the label then has probability 0.
                     with np.errstate(divide="ignore"):
                         path = path + np.log(np.maximum(1.0 - going_on[child], 0.0))
                 total[..., label] = np.logaddexp(total[..., label], path)
         return total
+
+    def _reach(self, edges: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the log-probability of the path to every inner node, each of shape (...)."""
+        found = [np.zeros(edges.shape[:-1]) for _ in self.inner_nodes]
+        # Preorder numbering: a parent's path is complete before it is needed for any child.
+        for number, (parent, child, _) in enumerate(self._edges):
+            if child >= 0:
+                found[child] = found[parent] + edges[..., number]
+        return found
+
+    def reach(self, edge_logprobs: NDArray[np.floating]) -> list[float]:
+        """Return the probability of the path to every inner node, of one prompt's edges; 1 for the root."""
+        return [float(np.exp(path)) for path in self._reach(np.asarray(edge_logprobs, dtype=np.float64))]
 
 
 def _prune(node: _Node) -> None:

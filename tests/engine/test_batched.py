@@ -11,7 +11,7 @@ from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Position, ReadoutTable
-from geval_local.models.head import Head
+from geval_local.models.head import OTHER_TOKENS, Head
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import length_groups
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
@@ -118,15 +118,37 @@ def test_no_batch_exceeds_the_budget_unless_it_is_one_row(budget, monkeypatch):
     assert max(sizes) <= max(budget, 40 + DIGITS.depth)
 
 
-def test_other_tokens_are_the_likeliest_that_open_no_label():
-    requests = some_requests([12, 12])
-    for request, readout in zip(requests, run(an_engine(), requests), strict=True):
-        with torch.no_grad():
-            p = torch.softmax(MODEL(torch.tensor(request.ids[None].astype(np.int64))).logits[0, -1], dim=-1)
-        opening = set(request.trie.inner_nodes[0].tokens)
-        expected = [token for token in p.argsort(descending=True)[:8].tolist() if token not in opening]
-        assert [token for token, _ in readout.other_tokens] == expected
-        np.testing.assert_allclose([q for _, q in readout.other_tokens], p[expected], rtol=1e-9)
+def next_probabilities(ids):
+    with torch.no_grad():
+        logits = MODEL(torch.tensor(np.asarray(ids, dtype=np.int64)[None])).logits
+    return torch.softmax(logits[0, -1], dim=-1).double().numpy()
+
+
+def leaving(request):
+    """Every token sequence that leaves the label trie, with its probability, by asking the model after each path."""
+    found = {}
+    for node in request.trie.inner_nodes:
+        if node.path and any(form.token_ids == node.path for form in request.trie.forms):
+            continue  # a label may end there
+        reached = 1.0
+        for place, token in enumerate(node.path):
+            reached *= next_probabilities([*request.ids, *node.path[:place]])[token]
+        for token, p in enumerate(next_probabilities([*request.ids, *node.path])):
+            if token not in node.tokens:
+                found[(*node.path, token)] = reached * p
+    return found
+
+
+def test_other_tokens_are_the_likeliest_that_leave_the_labels():
+    for request, readout in zip(requests := some_requests([12, 12]), run(an_engine(), requests), strict=True):
+        expected = leaving(request)
+        likeliest = sorted(expected.values(), reverse=True)
+        # Of the tokens that are looked at, those that do lead to labels are at most four.
+        assert OTHER_TOKENS - 4 <= len(readout.other_tokens) <= OTHER_TOKENS
+        for rank, (tokens, p) in enumerate(readout.other_tokens):
+            np.testing.assert_allclose(p, expected[tokens], rtol=1e-6)
+            if rank < OTHER_TOKENS - 4:
+                np.testing.assert_allclose(p, likeliest[rank], rtol=1e-6)
 
 
 def test_no_requests_are_no_packs():

@@ -413,8 +413,8 @@ def test_drop_tokens_always_gets_shorter_and_never_splits_a_character(text, coun
         assert len(rest) < len(text)
 
 
-def test_decode_token_shows_one_token():
+def test_tokens_are_decoded_with_control_tokens():
     tokenizer = byte_tokenizer()
     encoder = PromptEncoder(tokenizer)
-    assert encoder.decode_token(tokenizer.convert_tokens_to_ids("7")) == "7"
-    assert encoder.decode_token(1) == "</s>"
+    assert encoder.decode(tokenizer.convert_tokens_to_ids(["7", "1"])) == "71"
+    assert encoder.decode([1]) == "</s>"
