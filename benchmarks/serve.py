@@ -6,7 +6,8 @@ may be lost, and every probability is compared with that of bulk. Every round ru
 number of clients; medians over the rounds are printed at the end. Rates per second of the clock say little on a machine
 that does other work, so processor time per question is given too: of bulk, of the server's process (`processor_ms`),
 and of the clients (`client_ms`), which share this process with bulk. `--soak` sends so many requests more at the end
-and tells the server's memory on the way. The last line is one JSON object.
+and tells the server's memory on the way; with `--short` these are about the summary alone, and no two are alike. The
+last line is one JSON object.
 
 With more torch threads than idle cores, processor time says nothing either: set OMP_NUM_THREADS.
 
@@ -58,11 +59,14 @@ class Server:
                 connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
                 connection.request("GET", "/v1/models")
                 self.model = json.loads(connection.getresponse().read())["data"][0]["id"]
-                break
+                connection.request("GET", "/ready")
+                if connection.getresponse().status == 200:
+                    break
             except OSError:
-                if self.process.poll() is not None:
-                    raise RuntimeError("the server did not start") from None
-                time.sleep(0.2)
+                pass
+            if self.process.poll() is not None:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.2)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -188,6 +192,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--queue", type=int, default=512)
     parser.add_argument("--soak", type=int, default=0, help="requests of 64 clients that follow, for the memory")
+    parser.add_argument("--short", action="store_true", help="these are about the summary alone, each another one")
     parser.add_argument("--alone", type=int, default=50, help="how many are asked one at a time in Python")
     options = parser.parse_args()
     wanted = states(options.requests)
@@ -220,6 +225,11 @@ def main() -> None:
                 show(f"median, {name}", row)
         for sent in range(0, options.soak, 1000):
             some = list(itertools.islice(itertools.cycle(wanted), sent, sent + min(1000, options.soak - sent)))
+            if options.short:
+                some = [
+                    {"source": f"(number {sent + place})", "summary": state["summary"]}
+                    for place, state in enumerate(some)
+                ]
             drive(server, some, 64)
             memory.append(server.memory)
             print(f"after {sent + len(some)} more: {server.memory:.0f} MB", flush=True)
