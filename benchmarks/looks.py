@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from development_half import add_options, prepare
 from machine import save
 from rich.console import Console
 
@@ -27,7 +27,6 @@ from geval_local.io.samples import read_samples
 from geval_local.judging.windows import WINDOW
 from geval_local.signature import judge_name
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 LOOKS = 6
 
 
@@ -44,22 +43,10 @@ def planned(judge: Judge, metric: Metric, rows: Path) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--judge", default="nano")
-    parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
-    parser.add_argument("--dimension", default="coherence")
-    parser.add_argument("--documents", type=int, help="the first so many documents")
-    parser.add_argument("--directory", type=Path, default=Path("/tmp/geval-local-looks"))
-    parser.add_argument("--output", type=Path, required=True)
+    add_options(parser, Path("/tmp/geval-local-looks"))
     options = parser.parse_args()
 
-    # Runs of different judges and data do not replace each other.
-    directory = options.directory / f"{judge_name(options.judge)}-{options.dimension}-{options.documents or 'all'}"
-    directory.mkdir(parents=True, exist_ok=True)
-    published = json.loads(DATA.read_text(encoding="utf-8"))
-    kept = list(dict.fromkeys(row["doc_id"] for row in published))[: options.documents]
-    rows = directory / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in published if row["doc_id"] in kept), encoding="utf-8")
-    metric = Metric.load(f"summarization/{options.dimension}").with_steps(())
+    directory, rows, documents, metric = prepare(options)
     judge = Judge.load(options.judge, style=options.style)
     every = metric.model_copy(update={"looks": LOOKS})
     tokens = planned(judge, every, rows)
@@ -76,7 +63,7 @@ def main() -> None:
 
     console = Console(record=True, width=150)
     console.print(
-        f"{judge_name(options.judge)}, {metric.name}, {len(kept)} documents, {len(items)} rows, {result.seconds:.0f} s"
+        f"{judge_name(options.judge)}, {metric.name}, {documents} documents, {len(items)} rows, {result.seconds:.0f} s"
     )
     spread, deviation = float(np.nanmean(looks.std(axis=1, ddof=1))), float(np.nanstd(looks.mean(axis=1), ddof=1))
     console.print(

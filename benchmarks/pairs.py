@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
+from development_half import add_options, prepare
 from machine import save
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -37,7 +37,6 @@ from geval_local.questions.pair import pair_metric
 from geval_local.signature import judge_name
 
 LEVELS: tuple[Level, ...] = ("summary", "system")
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 
 
 def planned(judge: Judge, metric: Metric, rows: Path, plan: PairPlan) -> dict[str, int]:
@@ -66,30 +65,18 @@ def show(console: Console, table: Table, title: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--judge", default="nano")
-    parser.add_argument("--style", choices=["completion", "chat", "chat-no-prefill"])
-    parser.add_argument("--dimension", default="coherence")
-    parser.add_argument("--documents", type=int, help="the first so many documents")
     parser.add_argument("--budget", type=int, help="so many pairs instead of all")
-    parser.add_argument("--directory", type=Path, default=Path("/tmp/geval-local-pairs"))
+    add_options(parser, Path("/tmp/geval-local-pairs"))
     parser.add_argument("--tokens", action="store_true", help="count tokens, and judge nothing")
-    parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
 
-    # Runs of different judges and data do not replace each other.
-    directory = options.directory / f"{judge_name(options.judge)}-{options.dimension}-{options.documents or 'all'}"
-    directory.mkdir(parents=True, exist_ok=True)
-    published = json.loads(DATA.read_text(encoding="utf-8"))
-    kept = list(dict.fromkeys(row["doc_id"] for row in published))[: options.documents]
-    rows = directory / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in published if row["doc_id"] in kept), encoding="utf-8")
-    metric = Metric.load(f"summarization/{options.dimension}").with_steps(())
+    directory, rows, documents, metric = prepare(options)
     plan = PairPlan() if options.budget is None else PairPlan(rule="budget", budget=options.budget)
     compared = "pairs" if options.budget is None else f"pairs-{options.budget}"
     judge = Judge.load(options.judge, style=options.style)
 
     console = Console(record=True, width=160)
-    console.print(f"{judge_name(options.judge)}, {metric.name}, {len(kept)} documents of SummEval's development half")
+    console.print(f"{judge_name(options.judge)}, {metric.name}, {documents} documents of SummEval's development half")
     tokens = planned(judge, pair_metric(metric), rows, plan)
     pairs_told = "all pairs" if options.budget is None else f"{options.budget} pairs"
     for name, count in tokens.items():
