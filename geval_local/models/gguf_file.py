@@ -34,6 +34,8 @@ _STRING, _ARRAY = 8, 9
 #: Bounds beyond which a header is damaged: the largest models have some thousand tensors and some dozen keys.
 _MOST_ENTRIES = 1 << 20
 _MOST_DIMENSIONS = 8
+#: Plain numbers, by the code of their type.
+_PLAIN_DTYPES = {0: "float32", 1: "float16", 30: "bfloat16"}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SHOWN = 5
 
@@ -108,6 +110,12 @@ class GGUFHeader:
         """Whether it is a language model and not an image projector, an adapter or an importance matrix."""
         kind = self.metadata.get("general.type", "model")
         return kind == "model" and self.architecture not in ("", "clip")
+
+    @property
+    def plain_dtype(self) -> str | None:
+        """Dtype of the file's plain numbers: float16, bfloat16 or float32; None if weights are packed into blocks."""
+        kinds = {tensor.kind for tensor in self.tensors}
+        return next((dtype for kind, dtype in _PLAIN_DTYPES.items() if kinds <= {kind, 0}), None)
 
     def own(self, key: str) -> Any:
         """Return the value of an architecture's key, such as ``context_length``; None if it is missing."""

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from geval_local.errors import first_line
 from geval_local.metric import Metric, preset_names
 from geval_local.models.chat_template import chat_frame
+from geval_local.models.gguf_file import gguf_files, read_header
 from geval_local.models.head import Head, input_device, trunk_of
 from geval_local.models.memory import default_device, release_memory
 from geval_local.prompt import render_form
@@ -162,7 +163,7 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
     Parameters
     ----------
     directory : Path or None
-        Directory of the model's files.
+        Directory of the model's files, or its GGUF file.
     placement : mapping
         The ``device_map`` that the model is loaded with.
 
@@ -170,12 +171,18 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
     -------
     torch.dtype or "auto"
         float32 on a CPU with enough memory; else ``auto``, which for transformers means the dtype of the weight
-        files; `settle` then decides.
+        files, and for a GGUF file that of its plain numbers, or bfloat16, which has the range of packed blocks;
+        `settle` then decides.
     """
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
     on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
-    return torch.float32 if on_cpu and _fits_in_float32(directory) else AUTO
+    if on_cpu and _fits_in_float32(directory):
+        return torch.float32
+    if directory is not None and directory.is_file():
+        found: torch.dtype = getattr(torch, read_header(directory).plain_dtype or "bfloat16")
+        return found
+    return AUTO
 
 
 def settle(
@@ -421,7 +428,7 @@ def _is_quantized(model: Any) -> bool:
 
 
 def _fits_in_float32(directory: Path | None) -> bool:
-    """Whether the weight files, twice as large in float32, fit into free memory; True if unknown."""
+    """Whether the weights, twice as large as their files in float32, fit into free memory; True if unknown."""
     if directory is None or "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return True
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -430,4 +437,7 @@ def _fits_in_float32(directory: Path | None) -> bool:
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         pass
+    if directory.is_file():
+        weights = sum(tensor.elements for part in gguf_files(directory) for tensor in read_header(part).tensors)
+        return torch.float32.itemsize * weights <= free
     return 2 * sum(file.stat().st_size for file in directory.glob("*.safetensors")) <= free

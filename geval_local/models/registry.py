@@ -41,8 +41,6 @@ __all__ = [
 _PACKAGE = Path(__file__).resolve().parents[1]
 # A command looks for its judge at several steps, and parsing the packaged file takes a tenth of a second each time.
 _parsed = lru_cache(maxsize=4)(load_yaml)
-#: Dtype for a GGUF file's plain numbers, by type; blocks are unpacked to bfloat16, which has their range.
-_GGUF_DTYPES: Mapping[int, Literal["float32", "float16", "bfloat16"]] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 #: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
@@ -425,11 +423,9 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
 def _gguf_entry(file: Path, name: str) -> JudgeEntry:
     header = read_header(file)
     context = header.own("context_length")
-    kinds = {tensor.kind for tensor in header.tensors}
     return JudgeEntry(
         name=name,
         path=file,
-        dtype=next((dtype for kind, dtype in _GGUF_DTYPES.items() if kinds <= {kind, 0}), "bfloat16"),
         style="chat" if header.metadata.get("tokenizer.chat_template") else "completion",
         context=context if isinstance(context, int) and context > 0 else None,
         note="style and context as the GGUF file says",

@@ -16,8 +16,9 @@ from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, U
 from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
-from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.models.gguf_file import GGUFTensor, find_gguf, gguf_files, is_gguf, read_header
 from geval_local.models.load import LoadOptions, check_judge, load_model, load_tokenizer
+from geval_local.models.precision import automatic_dtype
 from geval_local.models.registry import JudgeEntry, find_judge
 
 gguf = pytest.importorskip("gguf")
@@ -61,7 +62,7 @@ def file(tmp_path, model):
 
 def test_weights_tokenizer_and_template_come_from_the_file(file, model):
     entry = find_judge(file)
-    assert (entry.path, entry.dtype, entry.style, entry.context) == (file, "float32", "chat", 4096)
+    assert (entry.path, entry.dtype, entry.style, entry.context) == (file, "auto", "chat", 4096)
     loaded = load_model(entry)
     assert_same(loaded.model, model)
     assert loaded.directory == file
@@ -71,14 +72,20 @@ def test_weights_tokenizer_and_template_come_from_the_file(file, model):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(KINDS.F16, "float16"), (KINDS.BF16, "bfloat16"), (KINDS.Q8_0, "bfloat16")]
+    ("kind", "dtype"), [(KINDS.F16, torch.float16), (KINDS.BF16, torch.bfloat16), (KINDS.Q8_0, torch.bfloat16)]
 )
-def test_the_dtype_follows_the_files_own(tmp_path, model, kind, dtype):
+def test_the_dtype_is_float32_on_a_cpu_and_elsewhere_the_files_own(tmp_path, model, kind, dtype, monkeypatch):
     file = write_gguf(tmp_path / "m.gguf", model, kind=kind)
     entry = find_judge(file)
-    assert (entry.dtype, entry.style) == (dtype, "completion")
-    embeddings = [one.get_input_embeddings().weight for one in (load_model(entry, FLOAT32).model, model)]
+    assert (entry.dtype, entry.style) == ("auto", "completion")
+    loaded = load_model(entry)
+    assert loaded.dtype == torch.float32
+    embeddings = [one.get_input_embeddings().weight for one in (loaded.model, model)]
     assert 1e-5 < (embeddings[0] - embeddings[1]).abs().max() < 0.02
+    assert automatic_dtype(file, {"device_map": {"": "cuda"}}) == dtype
+    # Where float32 does not fit into memory, a CPU takes the file's own too.
+    monkeypatch.setattr(GGUFTensor, "elements", property(lambda tensor: 1 << 60))
+    assert automatic_dtype(file, {"device_map": {"": "cpu"}}) == dtype
 
 
 def test_names_do_not_count_and_content_does(tmp_path, file, model):
