@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.tables import correlation_table
 from geval_local.analysis.text_table import Table, folded
 from geval_local.grouping import documents_of
-from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
 from geval_local.report.human_ratings import (
     GroupCorrelation,
@@ -41,6 +41,8 @@ from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
 
+#: Rows that a page holds unless it is told otherwise: 40 MB of summaries, which a browser still opens at once.
+MOST_ROWS = 20_000
 #: Groups that the page lists by name; the histogram has all of them.
 GROUPS_LISTED = 200
 #: Columns of correlations that most often say the same in all rows.
@@ -94,6 +96,7 @@ def write_report(
     tie: float = 0.0,
     seed: int = 0,
     reasons: Sequence[WrittenReason] = (),
+    rows: int = MOST_ROWS,
     up: str = "",
 ) -> Path:
     """Write a run as one self-contained HTML page.
@@ -130,6 +133,9 @@ def write_report(
         As in `geval_local.analysis.studies.systems.rank_systems`.
     reasons : sequence of WrittenReason
         Shown beside their rows; see `geval_local.report.written_reasons.read_reasons`.
+    rows : int
+        Most rows that charts and list hold: of more, rows at equal distances, and those with a reason; the page says
+        so. Tables, intervals and correlations are always of all rows.
     up : str
         Relative address of the page that leads to this one, where there is one.
 
@@ -153,8 +159,11 @@ def write_report(
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)
     documents = documents_of((record.columns for record in run.records), group_by)[0]
+    keys = run.row_keys()
+    chosen = _chosen(run, rows, reasons)
+    shown = run if len(chosen) == len(run.records) else replace(run, records=_taken(run.records, chosen))
     items = {
-        metric: scored_items(run, run.row_keys(), metric, human_field(human, metric), documents, system)
+        metric: scored_items(run, keys, metric, human_field(human, metric), documents, system)
         for metric in run.metrics
     }
     people = _people(run, items, human, grouped=documents is not None)
@@ -166,10 +175,11 @@ def write_report(
     overall = summaries(run, low_mass=low_mass, group_by=group_by)
     page = render(
         "report.html.j2",
-        _data(run, notes, people, documents, low_mass, reasons),
+        _data(shown, [keys[place] for place in chosen], notes, people, chosen, documents, low_mass, reasons),
         title=title or run.name,
         file=run.name,
         count=len(run.records),
+        shown=len(chosen),
         judge=judges(signatures, manifest),
         overview=overview_table(overall),
         summaries=overall,
@@ -183,6 +193,23 @@ def write_report(
         facts=facts(manifest),
     )
     return write_page(target, page)
+
+
+def _chosen(run: Results, most: int, reasons: Sequence[WrittenReason]) -> Sequence[int]:
+    """Choose the rows that the page holds, from 0, in order."""
+    count = len(run.records)
+    if count <= most:
+        return range(count)
+    explained = {reason.row for reason in reasons}
+    numbered = enumerate(run.records) if explained else ()
+    with_reason = {place for place, record in numbered if record.number in explained}
+    return sorted(with_reason | {place * count // most for place in range(most)})
+
+
+def _taken(records: Iterable[Record], chosen: Sequence[int]) -> tuple[Record, ...]:
+    """Take the chosen ones, in one pass."""
+    wanted = set(chosen)
+    return tuple(record for place, record in enumerate(records) if place in wanted)
 
 
 def _people(
@@ -217,12 +244,15 @@ def _without_level(table: Table) -> Table:
 
 def _data(
     run: Results,
+    keys: Sequence[str],
     notes: Mapping[str, MetricNotes],
     people: Sequence[People],
+    chosen: Sequence[int],
     group_by: str | None,
     low_mass: float,
     reasons: Sequence[WrittenReason],
 ) -> dict[str, Any]:
+    """Lay out the page's rows; `people` is of all rows of the run, of which these are the `chosen` ones."""
     texts = TextColumns()
     names = list(dict.fromkeys(name for record in run.records for name in record.columns))
     for name in names:
@@ -245,13 +275,13 @@ def _data(
         "columns": texts.columns,
         **found,
         "group": -1 if group_by is None else names.index(group_by),
-        "keys": [as_text(key) for key in run.row_keys()],
+        "keys": [as_text(key) for key in keys],
         "rows": [record.number for record in run.records],
         "metrics": [
             metric_payload(
                 metric,
                 [[record.scores[metric] for record in run.records]],
-                by_metric[metric].ratings if metric in by_metric else (),
+                [by_metric[metric].ratings[place] for place in chosen] if metric in by_metric else (),
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
             )

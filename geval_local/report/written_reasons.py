@@ -143,7 +143,8 @@ def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
     DataError
         If the run lacks a row or a metric, or scored it otherwise; with the line.
     """
-    records = {record.number: record for record in run.records}
+    rows = {reason.row for reason in reasons}
+    records = {record.number: record for record in run.records if record.number in rows} if rows else {}
     for reason in reasons:
         told = _mismatch(reason, records, run)
         if told:

@@ -10,6 +10,7 @@ import re
 from importlib.resources import files
 
 import pytest
+from cli_run import write_rows
 from html_page import Page
 from report_data import HOSTILE, rows
 
@@ -21,6 +22,7 @@ from geval_local.io.writer import ResultWriter
 from geval_local.report.human_ratings import agreement, group_correlations, scored_items
 from geval_local.report.page import SCRIPTS, json_block
 from geval_local.report.run_page import write_report
+from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Score
 
 
@@ -95,6 +97,46 @@ def test_one_source_of_many_items_is_held_once(tmp_path):
     made = rows(50, per_group=50)
     page = (write_report(made, tmp_path / "r.html")).read_text(encoding="utf-8")
     assert page.count(json.dumps(made[0]["source"])) == 1
+
+
+def item(data, place):
+    """Everything that the script is told about one item."""
+    metric = data["metrics"][0]
+    values = [metric["runs"][0][figure][place] for figure in ("score", "mass", "p")]
+    return (
+        values,
+        metric["human"][place],
+        [data["texts"][one["v"][place]] for one in data["columns"]],
+        data["keys"][place],
+    )
+
+
+def test_of_many_rows_the_page_holds_some_and_its_tables_are_of_all(tmp_path):
+    made = rows(40, metrics=("coherence",), unscored=[3])
+    whole = written(tmp_path, made, human="scores.coherence", group_by="doc_id")
+    page = written(tmp_path, made, human="scores.coherence", group_by="doc_id", rows=7)
+    assert page.data["rows"] == [1 + place * 40 // 7 for place in range(7)]
+    assert "hold 7 of them, at equal distances" in page.text
+    assert "hold 7 of them" not in whole.text
+    tables = [re.sub(r"Tables are of all .*? takes more\.", "", one.text) for one in (page, whole)]
+    assert tables[0].split() == tables[1].split()
+    for index, number in enumerate(page.data["rows"]):
+        assert item(page.data, index) == item(whole.data, number - 1)
+
+
+def test_rows_with_a_reason_are_always_on_the_page(tmp_path):
+    made = rows(40, metrics=("coherence",))
+    results = write_rows(tmp_path / "results.jsonl", made)
+    signature, score = "judge:mock", made[12]["geval"]["coherence"]
+    reason = {
+        "row": 13, "metric": "coherence", "label": score["mode"], "score": score["score"], "reason": "Because.",
+        "is_complete": True, "cites": False, "prompt_sha256": "0" * 64, "signature": signature,
+    }  # fmt: skip
+    reasons = read_reasons(write_rows(tmp_path / "reasons.jsonl", [reason]))
+    page = written(tmp_path, results, reasons=reasons, rows=2)
+    assert page.data["rows"] == [1, 13, 21]
+    assert page.data["metrics"][0]["reasons"][0][0] == 1
+    assert "and those with a written reason" in page.text
 
 
 def test_prompt_steps_signature_manifest_and_ablation_are_shown(tmp_path):

@@ -20,6 +20,7 @@ from geval_local.errors import ConfigurationError, DataError, Interrupted, Judge
 from geval_local.io.blocks import Block, SourceFile
 from geval_local.io.parts import part_names
 from geval_local.io.places import Place
+from geval_local.io.results import load_results
 from geval_local.metric import Metric
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
@@ -152,7 +153,7 @@ def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
     assert len(items) == ROWS
     home = tmp_path / "home"
     for arguments, expected in (
-        (("report", tmp_path / "a", "-o", tmp_path / "a.html"), ""),
+        (("report", tmp_path / "a", "-o", tmp_path / "a.html", "--rows", 10), ""),
         (("compare", tmp_path / "a", tmp_path / "b", "--human", "rating"), f"{ROWS} rows, by mock"),
         (("meta-eval", file, "-m", METRICS[0].name, "--human", "rating", "--results", tmp_path / "a"), "pearson"),
         (("merge", tmp_path / "a", "-o", tmp_path / "a.csv"), ""),
@@ -160,7 +161,11 @@ def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
         done = run_command(*arguments, home=home)
         assert done.exit_code == 0, done.stderr
         assert expected in done.stdout
-    assert (tmp_path / "a.html").stat().st_size > 10_000
+    assert f"Tables are of all {ROWS} items" in (tmp_path / "a.html").read_text(encoding="utf-8")
+    records = load_results(tmp_path / "a").records
+    assert not isinstance(records, tuple)  # read part by part
+    assert [record.columns["id"] for record in records] == [row["id"] for row in rows]
+    assert records[ROWS - 1] == records[-1] == list(records)[-1]
     with (tmp_path / "a.csv").open(newline="") as merged:
         assert len(list(csv.reader(merged))) == ROWS + 1
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,6 +55,9 @@ def report(
         typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
     ] = None,
     field: options.Fields = None,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
+    ] = 20_000,
     title: Annotated[str | None, typer.Option(help="Heading of the page; absent: the file's name.")] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
@@ -77,7 +81,8 @@ def report(
             raise ConfigurationError(
                 "--reasons belong to one run, and this is a folder of pages", hint="Write -o PAGE.html."
             )
-        _write_site(runs, output, mapping, human or [], group_by, system, estimators, title, overwrite=overwrite)
+        told = partial(_told, group_by=group_by, system=system, estimators=estimators, rows=rows)
+        _write_site(runs, output, mapping, human or [], told, title, overwrite=overwrite)
         return
     scored = ScoredRun(runs[0], mapping)
     target = check_target(output, scored.path)
@@ -85,7 +90,7 @@ def report(
     page = write_report(
         scored.path,
         output,
-        **_told(scored, human or [], group_by, system, estimators),
+        **_told(scored, human or [], group_by=group_by, system=system, estimators=estimators, rows=rows),
         reasons=written,
         title=title or scored.name if scored.path != runs[0] else title,
     )
@@ -93,7 +98,13 @@ def report(
 
 
 def _told(
-    run: ScoredRun, human: list[str], group_by: str | None, system: str | None, estimators: Sequence[Estimator]
+    run: ScoredRun,
+    human: list[str],
+    *,
+    group_by: str | None,
+    system: str | None,
+    estimators: Sequence[Estimator],
+    rows: int,
 ) -> dict[str, Any]:
     """Gather what the page of a run is told beside its rows."""
     ratings = _ratings(human, run.metrics)
@@ -106,6 +117,7 @@ def _told(
         "ablation": _ablation(run, ratings, group_by, estimators),
         "fields": run.mapping,
         "system": system,
+        "rows": rows,
     }
 
 
@@ -114,9 +126,7 @@ def _write_site(
     folder: Path,
     mapping: Mapping[str, str],
     human: list[str],
-    group_by: str | None,
-    system: str | None,
-    estimators: Sequence[Estimator],
+    told: Callable[[ScoredRun, list[str]], dict[str, Any]],
     title: str | None,
     *,
     overwrite: bool,
@@ -147,7 +157,7 @@ def _write_site(
     for place, run in enumerate(found):
         try:
             own = [one for one in human if not one.rpartition("=")[0] or one.rpartition("=")[0] in run.metrics]
-            shown.append(site.add(place, run.name, run.path, _told(run, own, group_by, system, estimators)))
+            shown.append(site.add(place, run.name, run.path, told(run, own)))
         except DataError as error:
             failed[str(run.path)] = error.message
     if not shown:
