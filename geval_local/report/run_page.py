@@ -163,8 +163,7 @@ def write_report(
     chosen = _chosen(run, rows, reasons)
     shown = run if len(chosen) == len(run.records) else replace(run, records=_taken(run.records, chosen))
     items = {
-        metric: scored_items(run, keys, metric, human_field(human, metric), documents, system)
-        for metric in run.metrics
+        metric: scored_items(run, keys, metric, human_field(human, metric), documents, system) for metric in run.metrics
     }
     people = _people(run, items, human, grouped=documents is not None)
     pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]

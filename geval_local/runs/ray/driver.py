@@ -183,8 +183,10 @@ class PartsRun:
         if new:
             self._connect()
             settings, judge = self.manifest.settings, self.manifest.judges[0]
-            workers = settings.workers or cluster_share(None, judge).workers
-            cut = choose_cut(settings, judge.choice.get("batch_tokens"), workers, sum(file.bytes for file in files))
+            size = sum(file.bytes for file in files)
+            cut = choose_cut(
+                settings, judge.choice.get("batch_tokens"), size, lambda: cluster_share(None, judge).workers
+            )
             # With --limit, files beyond the limit are not read.
             step = len(new) if limit is None else 1
             for first in range(0, len(new), step):

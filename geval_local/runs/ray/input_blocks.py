@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from geval_local.errors import ConfigurationError, DataError
@@ -107,17 +107,18 @@ def rows_in(surveys: Iterable[Survey]) -> int:
     return sum(block.rows for one in surveys for block in one.blocks)
 
 
-def choose_cut(settings: Settings, batch_tokens: int | None, workers: int, size: int) -> Cut:
+def choose_cut(settings: Settings, batch_tokens: int | None, size: int, workers: Callable[[], int]) -> Cut:
     """Choose the size of blocks: by --window, else a few minutes of work with several blocks per worker.
 
-    `size` is that of all files, in bytes; `batch_tokens` the judge's budget, None if it is not set.
+    `batch_tokens` is the judge's budget, None if it is not set; `size` that of all files, in bytes; `workers` tells how
+    many the cluster has room for, unless the settings say it.
     """
     if settings.block_rows is not None:
         return Cut(settings.block_rows, 1 << 62)
     prompts = len(settings.metrics)
     least = LEAST_PACKS * (batch_tokens or PACK_TOKENS) * BYTES_PER_TOKEN // prompts
     most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts)
-    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * workers))))
+    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * (settings.workers or workers())))))
 
 
 def tasks_of(surveys: Sequence[Survey], *, again: bool = False, gathered: bool = False) -> list[Task]:
