@@ -13,7 +13,7 @@ from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, lookup, nearest, output_text
 from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number
-from geval_local.runs.results import result_file
+from geval_local.runs.directory import result_file
 
 __all__ = [
     "check_ratings",

@@ -17,7 +17,7 @@ from geval_local.fields import check_mapping, output_text
 from geval_local.io.checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.samples import Sample
-from geval_local.runs.results import result_file
+from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import signature_parts
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from geval_local.errors import DataError
 from geval_local.io.parts import PartRows
@@ -150,7 +150,7 @@ class Results:
         The file's name, or ``results``.
     metrics : tuple of str
         In order of appearance.
-    records : sequence of Record
+    records : collection of Record
         In the order of the rows. Of a directory of parts they are read as they are asked for, so memory holds one part.
     fields : dict of str to str
         Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by
@@ -159,7 +159,7 @@ class Results:
 
     name: str
     metrics: tuple[str, ...]
-    records: Sequence[Record]
+    records: Collection[Record]
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def ids(self) -> list[str] | None:
@@ -204,14 +204,14 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     )
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
-    records: Sequence[Record] = _Records(rows, where, metrics)
+    records: Collection[Record] = _Records(rows, where, metrics)
     return Results(
         name, metrics, records if isinstance(rows, PartRows) else tuple(records), mapping | dict(fields or {})
     )
 
 
-class _Records(Sequence[Record]):
-    """Records of result rows, made as they are asked for."""
+class _Records(Collection[Record]):
+    """Records of result rows, made whenever they are asked for."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], where: str, metrics: Sequence[str]) -> None:
         self._rows, self._where, self._metrics = rows, where, metrics
@@ -219,26 +219,15 @@ class _Records(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, record: object) -> bool:
+        return any(own == record for own in self)
+
     def __iter__(self) -> Iterator[Record]:
-        return (self._record(number, row) for number, row in numbered(self._rows))
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        row = self._rows[index]
-        return self._record(row_number(row, index % len(self) + 1), row)
-
-    def _record(self, number: int, row: Mapping[str, Any]) -> Record:
-        place = f"{self._where}, row {number}"
-        own = _figures(row, place)
-        scores = {metric: read_score(metric, own.get(metric), place) for metric in self._metrics}
-        return Record(number, _columns(row), scores)
+        for number, row in numbered(self._rows):
+            place = f"{self._where}, row {number}"
+            own = _figures(row, place)
+            scores = {metric: read_score(metric, own.get(metric), place) for metric in self._metrics}
+            yield Record(number, _columns(row), scores)
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:

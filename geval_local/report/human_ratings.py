@@ -86,7 +86,7 @@ def scored_items(
         for record, key in zip(results.records, keys, strict=True)
     ]
     if field is not None and all(math.isnan(item.human) for item in items):
-        columns = ", ".join(results.records[0].columns)
+        columns = ", ".join(next(iter(results.records)).columns)
         raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
     return items
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -158,7 +158,7 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(as_text(name), as_text(value)) for name, value in manifest.items() if value is not None]
 
 
-def group_names(records: Sequence[Record], group_by: str | None) -> list[str | None] | None:
+def group_names(records: Iterable[Record], group_by: str | None) -> list[str | None] | None:
     """Return the group of every record; None without grouping."""
     if group_by is None:
         return None

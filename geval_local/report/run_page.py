@@ -41,7 +41,7 @@ from geval_local.score import LOW_LABEL_MASS
 
 __all__ = ["People", "write_report"]
 
-#: Rows that a page holds unless it is told otherwise: 40 MB of summaries, which a browser still opens at once.
+#: Rows that a page holds unless it is told otherwise.
 MOST_ROWS = 20_000
 #: Groups that the page lists by name; the histogram has all of them.
 GROUPS_LISTED = 200

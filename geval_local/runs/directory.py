@@ -1,4 +1,4 @@
-"""Run directories: creating, reopening, rejecting other directories, and cleaning up.
+"""Run directories: creating, reopening, rejecting other directories, cleaning up, and finding their results.
 
 A directory is a run only if it contains a manifest, which is written before anything else and removed after everything
 else. So a directory without a manifest contains no files of a run except the lock.
@@ -6,11 +6,12 @@ else. So a directory without a manifest contains no files of a run except the lo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from geval_local.errors import OutputError
+from geval_local.errors import DataError, OutputError
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
@@ -29,6 +30,7 @@ __all__ = [
     "open_directory",
     "open_run",
     "remove_run",
+    "result_file",
     "side_directory",
 ]
 
@@ -274,3 +276,45 @@ def clean_directory(directory: Path, made: bool) -> None:
             path.unlink()
         if made:
             directory.rmdir()  # stays if it contains anything else
+
+
+def result_file(path: str | Path) -> Path:
+    """Return the result file for a path.
+
+    Parameters
+    ----------
+    path : str or Path
+        A result file, or a run directory whose run is finished.
+
+    Returns
+    -------
+    Path
+        The path itself unless it is a directory; then the first exported file that still exists,
+        CSV last, because it may lack columns. For a directory of parts, the directory.
+
+    Raises
+    ------
+    DataError
+        If a directory contains no run, or one that is not finished or whose files are missing.
+    OutputError
+        If its manifest is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise DataError(
+            f"{path} is a directory that holds no run",
+            hint="Name a result file, or the directory that `geval-local score FILE ... -o DIR/` made.",
+        )
+    resume = f"geval-local resume {shlex.quote(str(path))}"
+    if manifest.ended is None:
+        raise DataError(f"the run in {path} is not finished", hint=f"Finish it: {resume}")
+    if manifest.settings.distributed is not None:
+        return path
+    files = sorted((path / name for name in manifest.files or ()), key=lambda file: file.suffix == ".csv")
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise DataError(f"the results of the run in {path} are gone", hint=f"Write them again: {resume}")
+    return found

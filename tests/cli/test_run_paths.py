@@ -14,8 +14,8 @@ from geval_local.analysis.reading import read_results
 from geval_local.analysis.tables import Table
 from geval_local.cli.output.tables import show_table
 from geval_local.errors import DataError
+from geval_local.runs.directory import result_file
 from geval_local.runs.manifest import read_manifest, write_manifest
-from geval_local.runs.results import result_file
 
 
 @pytest.fixture

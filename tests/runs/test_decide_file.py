@@ -15,6 +15,7 @@ import time
 import pytest
 from cli_run import judge_directory
 from cli_run import run as run_command
+from run_kit import killed_after
 
 from geval_local import Interrupted, RunEvents, decide_file, score_file
 from geval_local.errors import ConfigurationError, OutputError
@@ -222,20 +223,9 @@ def test_a_run_that_is_killed_at_random_gives_the_same_bytes(file, tmp_path, pla
     output.parent.mkdir()
     decide(file, whole, judge(unit_packs=2))
     chance, kills, kept = random.Random(place), 0, 0
-    while kills < 5:
-        child = os.fork()
-        if child == 0:
-            try:
-                decide(file, output, judge(unit_packs=2, seconds=0.01))
-                os._exit(0)
-            except BaseException:
-                os._exit(1)
-        time.sleep(chance.uniform(0.02, 0.25))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
+    while kills < 5 and killed_after(
+        chance.uniform(0.02, 0.25), lambda: decide(file, output, judge(unit_packs=2, seconds=0.01))
+    ):
         kills += 1
         found = rows_in(output)
         assert found >= kept, "committed rows were lost"

@@ -6,14 +6,12 @@ import errno
 import json
 import os
 import random
-import signal
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from run_kit import METRICS, engine, execute, read, wanted, write_input
+from run_kit import METRICS, engine, execute, killed_after, read, wanted, write_input
 from tiny import byte_tokenizer, tiny_model
 
 from geval_local.engine.batched import PaddedEngine
@@ -63,20 +61,10 @@ def test_killed_at_random_moments_nothing_is_lost(file, expected, tmp_path):
         directory = tmp_path / f"killed{trial}"
         kills = 0
         kept = 0
-        while kills < 6:
-            child = os.fork()
-            if child == 0:
-                try:
-                    execute(directory, wanted(file), lambda: engine(seconds=0.01))
-                    os._exit(0)
-                except BaseException:
-                    os._exit(1)
-            time.sleep(random_moments.uniform(0.05, 0.5))
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            if os.WIFEXITED(status):
-                assert os.WEXITSTATUS(status) == 0
-                break
+        while kills < 6 and killed_after(
+            random_moments.uniform(0.05, 0.5),
+            lambda: execute(directory, wanted(file), lambda: engine(seconds=0.01)),  # noqa: B023 - called at once
+        ):
             kills += 1
             if (directory / "manifest.json").is_file():
                 before, kept = kept, rows_in(directory)

@@ -76,9 +76,9 @@ def serve(
     failures: list[BaseException] = []
 
     def on_loaded(error: BaseException | None) -> None:
-        if error is None:
+        if error is None and not server.should_exit:
             note(f"serving {', '.join(choices)} on http://{host}:{port} (the routes: /docs)")
-        else:
+        if error is not None:
             failures.append(error)
             server.should_exit = True
 

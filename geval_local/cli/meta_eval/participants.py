@@ -23,7 +23,7 @@ from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.runs.results import result_file
+from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
 
