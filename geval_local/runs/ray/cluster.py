@@ -22,12 +22,14 @@ from geval_local.runs.ray.worker import BlockScorer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import ray
 
     from geval_local.judge import Judge
 
 __all__ = [
     "WorkerShare",
     "cluster_share",
+    "handed_out",
     "plain_failures",
     "quietly",
     "score_blocks",
@@ -119,13 +121,9 @@ def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, Non
     JudgeError
         If the cluster fails.
     """
-    import ray
-
     with quietly(), plain_failures("the survey of the input"):
         records = [{"address": file.address, "bytes": file.bytes, "changed": file.changed} for file in files]
-        found = ray.data.from_arrow_refs([ray.put(pack([record])) for record in records]).map_batches(
-            partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow"
-        )
+        found = handed_out(records).map_batches(partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow")
         for record in _records(found):
             error = error_of(record)
             if error is not None:
@@ -172,29 +170,36 @@ def score_blocks(
     JudgeError
         If workers cannot be started, or the cluster fails.
     """
-    import ray
     from ray.data import ActorPoolStrategy
 
     record = JudgeRecord.model_validate(job.judge)
     share = cluster_share(workers, record)
     with quietly(), plain_failures(f"the workers of {record.name}"):
-        references = [ray.put(pack([task.to_record()])) for task in tasks]
         options: dict[str, Any] = {"max_tasks_in_flight_per_actor": 1 if alone else 2}
         known = inspect.signature(ActorPoolStrategy.__init__).parameters
         if not alone and {"enable_true_multi_threading", "max_concurrent_calls_per_actor"} <= set(known):
             # The next block is read, and the last one written, while the model computes.
             options |= {"enable_true_multi_threading": True, "max_concurrent_calls_per_actor": 2}
-        reports = ray.data.from_arrow_refs(references).map_batches(
+        reports = handed_out([task.to_record() for task in tasks]).map_batches(
             BlockScorer,
             fn_constructor_args=(load, job),
             batch_size=1,
             batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=min(share.workers, len(references)), **options),
+            compute=ActorPoolStrategy(size=min(share.workers, len(tasks)), **options),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
         )
-        del references
         yield from _records(reports)
+
+
+def handed_out(records: Sequence[Mapping[str, Any]]) -> ray.data.Dataset:
+    """Make a data set of one record per block, which Ray Data gives to workers one by one.
+
+    `from_arrow_refs` would start a task for every block, only to learn its size.
+    """
+    import ray
+
+    return ray.data.from_blocks([pack([record]) for record in records])
 
 
 def _records(data: Any) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from geval_local.io.blocks import Block, SourceFile, Survey
 from geval_local.io.parts import PART_KEY, about_part, part_name
 from geval_local.io.places import Place
 from geval_local.io.samples import Sample
-from geval_local.runs.ray.cluster import plain_failures, quietly
+from geval_local.runs.ray.cluster import handed_out, plain_failures, quietly
 from geval_local.runs.ray.messages import Job, Task, error_of, pack, told, unpack
 from geval_local.runs.ray.worker import samples_of_block
 
@@ -58,11 +58,9 @@ def gather_blocks(tasks: Sequence[Task], job: Job, field: str, buckets: int) -> 
     GevalError
         If a block cannot be read, or a bucket cannot be written.
     """
-    import ray
-
     with quietly(), plain_failures("gathering the rows"):
-        blocks = [ray.put(pack([task.to_record() | {"number": number}])) for number, task in enumerate(tasks)]
-        rows = ray.data.from_arrow_refs(blocks).map_batches(
+        blocks = [task.to_record() | {"number": number} for number, task in enumerate(tasks)]
+        rows = handed_out(blocks).map_batches(
             partial(rows_of_block, job=job, field=field, buckets=buckets), batch_size=1, batch_format="pyarrow"
         )
         found = rows.groupby("bucket").map_groups(partial(write_bucket, job=job), batch_format="pyarrow")
