@@ -31,6 +31,10 @@ LEAST_PACKS = 8
 PACK_TOKENS = 8192
 #: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
 BLOCKS_EACH = 4
+#: Blocks beyond which they become larger instead of more, so that the driver's memory stays bounded: it keeps 6 KB of
+#: each. More where there are so many workers that each would have few.
+MANY_BLOCKS = 20_000
+MANY_BLOCKS_EACH = 32
 #: Estimated bytes per token.
 BYTES_PER_TOKEN = 4
 #: Largest number of rows in a block.
@@ -108,17 +112,18 @@ def rows_in(surveys: Iterable[Survey]) -> int:
 
 
 def choose_cut(settings: Settings, batch_tokens: int | None, size: int, workers: Callable[[], int]) -> Cut:
-    """Choose the size of blocks: by --window, else a few minutes of work with several blocks per worker.
+    """Choose the size of blocks: by --window, else at most a few minutes of work with several blocks per worker.
 
     `batch_tokens` is the judge's budget, None if it is not set; `size` that of all files, in bytes; `workers` tells how
     many the cluster has room for, unless the settings say it.
     """
     if settings.block_rows is not None:
         return Cut(settings.block_rows, 1 << 62)
-    prompts = len(settings.metrics)
+    prompts, count = len(settings.metrics), settings.workers or workers()
     least = LEAST_PACKS * (batch_tokens or PACK_TOKENS) * BYTES_PER_TOKEN // prompts
-    most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts)
-    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * (settings.workers or workers())))))
+    bounded = -(-size // max(MANY_BLOCKS, MANY_BLOCKS_EACH * count))
+    most = max(least, BLOCK_TOKENS * BYTES_PER_TOKEN // prompts, bounded)
+    return Cut(MOST_ROWS, min(most, max(least, size // (BLOCKS_EACH * count))))
 
 
 def tasks_of(surveys: Sequence[Survey], *, again: bool = False, gathered: bool = False) -> list[Task]:
