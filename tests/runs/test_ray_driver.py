@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,12 @@ from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
 from geval_local.runs.ray import driver
 from geval_local.runs.ray.cluster import WorkerShare, share_out
+from geval_local.runs.ray.input_blocks import choose_cut
 from geval_local.runs.ray.merge import merge_parts
 from geval_local.runs.ray.messages import Job, Task, pack, unpack
+from geval_local.runs.ray.own_cluster import watched_head
 from geval_local.runs.ray.worker import BlockScorer
+from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
 
 pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")
@@ -513,3 +518,34 @@ def test_a_cluster_is_shared_out(nodes, workers, choice, share):
 def test_too_small_a_cluster_is_refused(nodes, workers, choice, message):
     with pytest.raises(ConfigurationError, match=message):
         share_out(nodes, workers, choice)
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "least", "most"),
+    [
+        (1 << 30, 2, 100, 300),  # a few minutes of a GPU each
+        (1 << 27, 64, 256, 512),  # several for every worker, to the last
+        (1 << 20, 64, 1, 8),  # but several packs in each
+        (3 << 40, 8, 15_000, 20_000),  # the driver keeps every block in memory
+        (3 << 40, 1000, 30_000, 32_000),  # and every worker has a few dozen
+    ],
+)
+def test_blocks_are_neither_too_many_for_the_driver_nor_too_large_for_workers(size, workers, least, most):
+    settings = Settings(metrics=[definition(METRICS[0])], window=4096, workers=workers)
+    blocks = -(-size // choose_cut(settings, None, size, lambda: workers).bytes)
+    assert least <= blocks <= most
+
+
+def test_a_head_that_is_gone_is_told_once(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with watched_head(address, seconds=0.05):
+            time.sleep(0.5)
+            assert not caplog.records
+            head.close()
+            end = time.monotonic() + 10
+            while not caplog.records and time.monotonic() < end:
+                time.sleep(0.05)
+    (record,) = caplog.records
+    assert address in record.getMessage()
+    assert "repeat the command" in record.getMessage()

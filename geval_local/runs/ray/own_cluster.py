@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -23,7 +24,9 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["connected"]
+__all__ = ["connected", "watched_head"]
+
+logger = logging.getLogger("geval_local")
 
 #: Holds for every own cluster of this process: Ray reads its token once.
 _TOKEN = secrets.token_hex(32)
@@ -31,6 +34,9 @@ _TOKEN = secrets.token_hex(32)
 _LONGEST_BASE = 24
 #: Seconds in which Ray's processes have let go of their files.
 _REMOVAL_SECONDS = 10.0
+#: Seconds between two looks at the head of a cluster, and looks in vain after which it counts as gone.
+_LOOK_SECONDS = 3.0
+_LOOKS = 3
 
 
 @contextmanager
@@ -89,9 +95,40 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         try:
-            yield
+            with watched_head(ray.get_runtime_context().gcs_address):
+                yield
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
+    """Log an error when a cluster's head at HOST:PORT is gone: Ray ends this process a minute later, without a word."""
+    host, _, port = address.rpartition(":")
+    is_over = threading.Event()
+
+    def watch() -> None:
+        failed = 0
+        while failed < _LOOKS and not is_over.wait(seconds):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+                failed = 0
+            except OSError:
+                failed += 1
+        if failed == _LOOKS:
+            logger.error(
+                "the head of the Ray cluster at %s is gone, and Ray ends this run within a minute; finished blocks are "
+                "kept: start the cluster, then repeat the command",
+                address,
+            )
+
+    thread = threading.Thread(target=watch, name="watched-head", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _is_connected() -> bool:
