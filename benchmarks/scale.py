@@ -4,41 +4,48 @@
     python benchmarks/scale.py measure --rows 10000000 --workers 2     # an hour or more
     python benchmarks/scale.py check                                   # the model, against runs at 1, 2 and 4 workers
     python benchmarks/scale.py predict                                 # the model: 8, 64 and 1,000 GPUs
-    python benchmarks/scale.py faults --trials 20                      # workers, nodes and the driver killed
 
 Rows are made up: sixteen candidates of about 50 words for every source of about 300, in Parquet files. The judge is
 the mock, which costs about what tokenizing and packing cost. Each run is a process of its own with a cluster of its
-own. The last line of the output is JSON.
+own; `scale_faults.py` kills them. The last line of the output is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import resource
-import signal
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from scale_model import Costs, simulate
 
 WORDS = ("ship", "river", "town", "night", "market", "bridge", "letter", "storm", "winter", "harbour", "people")
 CANDIDATES = 16
+METRIC = "summarization/coherence"
+#: Seconds between two looks at the memory of a run.
+WATCHED_SECONDS = 2.0
 
 
 def write_files(directory: Path, rows: int, files: int, words: int = 300) -> None:
     """Write the rows as so many Parquet files."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rng = random.Random(1)
     directory.mkdir(parents=True)
     tails = [" ".join(rng.choices(WORDS, k=50)) for _ in range(997)]
@@ -74,13 +81,13 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
     from geval_local.runs.ray.input_blocks import wanted_parts
     from geval_local.runs.settings import Settings
 
-    metrics = [Metric.load("summarization/coherence").with_steps(())]
+    metrics = [Metric.load(METRIC).with_steps(())]
 
     class Events(RunEvents):
-        first = 0.0
+        first = cpu = 0.0
 
         def on_score(self, judge: str, total: int | None, there: int, done: int) -> None:
-            self.first = self.first or time.perf_counter()
+            self.first, self.cpu = time.perf_counter(), time.process_time()
 
     events = Events()
     settings = Settings(
@@ -104,6 +111,7 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
         "after_first_part": round(time.perf_counter() - events.first, 2) if events.first else None,
         "rows_per_second": round(tasks / seconds, 1),
         "driver_cpu_seconds": round(time.process_time() - cpu, 2),
+        "driver_cpu_after_first_part": round(time.process_time() - events.cpu, 2) if events.first else None,
         "driver_us_per_row": round(1e6 * (time.process_time() - cpu) / max(tasks, 1), 3),
         "driver_ms_per_block": round(1e3 * (time.process_time() - cpu) / max(blocks, 1), 2),
         "driver_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
@@ -114,76 +122,155 @@ def in_process(arguments: argparse.Namespace, given: Path, output: Path, workers
     """Do one run in a process of its own."""
     command = [sys.executable, __file__, "one", "--given", str(given), "--output", str(output)]
     command += ["--workers", str(workers), *([] if arguments.block is None else ["--block", str(arguments.block)])]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment_of(output))
+    watched = Watched(driver.pid)
+    while driver.poll() is None:
+        watched.look()
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(timeout=WATCHED_SECONDS)
+    assert driver.stdout is not None
+    lines = driver.stdout.read().splitlines()
+    if driver.returncode:
+        raise SystemExit(f"the run failed with exit code {driver.returncode}")
+    result: dict[str, object] = json.loads(lines[-1])
+    return result | watched.figures()
+
+
+class Watched:
+    """Memory of a run's driver, of its workers, and of the object store, in MB, looked at from outside.
+
+    And the processor time of all its processes, but for what they take after the last look.
+    """
+
+    def __init__(self, driver: int) -> None:
+        self._process = psutil.Process(driver)
+        self._before = shutil.disk_usage("/dev/shm").used
+        self._driver: list[float] = []
+        self._worker: list[float] = []
+        self._store: list[float] = []
+        self._seconds: dict[int, float] = {}
+
+    def look(self) -> None:
+        """Take one sample."""
+        with suppress(psutil.Error):
+            self._driver.append(self._process.memory_info().rss / 1e6)
+            self._store.append((shutil.disk_usage("/dev/shm").used - self._before) / 1e6)
+            sizes = [0.0]
+            for child in (self._process, *self._process.children(recursive=True)):
+                with suppress(psutil.Error):
+                    times = child.cpu_times()
+                    self._seconds[child.pid] = times.user + times.system
+                    if "BlockScorer" in " ".join(child.cmdline()):
+                        memory = child.memory_info()
+                        sizes.append((memory.rss - memory.shared) / 1e6)
+            self._worker.append(max(sizes))
+
+    def figures(self) -> dict[str, object]:
+        """Say the most of each in every tenth of the run."""
+        figures: dict[str, object] = {"cpu_seconds_of_all": round(sum(self._seconds.values()), 1)}
+        for name, series in (("driver", self._driver), ("largest_worker", self._worker), ("store", self._store)):
+            tenths = [max(series[len(series) * at // 10 : max(1, len(series) * (at + 1) // 10)], default=0)
+                      for at in range(10)]  # fmt: skip
+            figures[f"{name}_mb_by_tenths"] = [round(value) for value in tenths]
+        return figures
+
+
+def environment_of(output: Path) -> dict[str, str]:
+    """Let a run find this module, and keep its files beside its output."""
     here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": here, "GEVAL_LOCAL_HOME": str(output) + "-home"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return os.environ | {"PYTHONPATH": here, "GEVAL_LOCAL_HOME": f"{output}-home"}
+
+
+def ids_and_scores(output: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read the ids and scores of a file or of all parts, by id."""
+    paths = sorted(output.glob("part-*.parquet")) if output.is_dir() else [output]
+    ids, scores = [], []
+    for path in paths:
+        table = pq.ParquetFile(path).read(columns=["id", "geval"])
+        ids.append(table.column("id").to_numpy())
+        figures = pc.struct_field(table.column("geval"), [METRIC, "score"])
+        scores.append(figures.to_numpy(zero_copy_only=False).astype(float))
+    found = np.concatenate(ids) if ids else np.array([], dtype=int)
+    order = np.argsort(found, kind="stable")
+    return found[order], np.concatenate(scores)[order] if scores else np.array([])
 
 
 def rows_in(output: Path) -> int:
     """Count the rows of the parts, by reading every id: each has to be there once."""
-    import numpy as np
-    import pyarrow.parquet as pq
-
-    found = [pq.ParquetFile(path).read(columns=["id"]).column(0).to_numpy() for path in output.glob("part-*.parquet")]
-    ids = np.sort(np.concatenate(found)) if found else np.array([])
+    ids, _ = ids_and_scores(output)
     if not np.array_equal(ids, np.arange(len(ids))):
         raise SystemExit("a row is there twice, or is lost")
     return len(ids)
 
 
 def measure(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Rows per second, and the driver's time and memory, by workers."""
+    """Rows per second, and the driver's time and memory, by workers; each in every round, one after the other."""
     results = []
     for rows in arguments.rows:
         write_files(place / f"in{rows}", rows, arguments.files)
-        for workers in arguments.workers:
-            output = place / f"out{rows}-{workers}"
-            result = in_process(arguments, place / f"in{rows}", output, workers)
-            if rows_in(output) != rows:
-                raise SystemExit(f"{rows_in(output)} of {rows} rows came out")
-            result["bytes_in"] = sum(path.stat().st_size for path in (place / f"in{rows}").iterdir())
-            result["bytes_out"] = sum(path.stat().st_size for path in output.glob("part-*.parquet"))
-            result["load_average"] = os.getloadavg()[0]
-            results.append(result)
-            print(result, flush=True)
+    for number, rows, workers in itertools.product(range(arguments.rounds), arguments.rows, arguments.workers):
+        given, output = place / f"in{rows}", place / f"out{rows}-{workers}"
+        result = in_process(arguments, given, output, workers)
+        if rows_in(output) != rows:
+            raise SystemExit(f"{rows_in(output)} of {rows} rows came out")
+        result["round"] = number
+        result["bytes_in"] = sum(path.stat().st_size for path in given.iterdir())
+        result["bytes_out"] = sum(path.stat().st_size for path in output.glob("part-*.parquet"))
+        result["load_average"] = os.getloadavg()[0]
+        shutil.rmtree(output)
+        results.append(result)
+        print(result, flush=True)
     return results
 
 
 def check(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Take the model's costs from runs of two sizes with one worker; predict the others, and compare."""
+    """Take the model's costs from runs of two sizes with one worker; predict the others, and compare the medians.
+
+    Start-up is a measured input for every number of workers, since here they load on the same cores.
+    """
     small, large = sorted(arguments.rows)[:2]
     runs = measure(place, argparse.Namespace(**vars(arguments) | {"rows": [small, large]}))
-    alone = {run["rows"]: run for run in runs if run["workers"] == 1}
-    row_seconds = (alone[large]["seconds"] - alone[small]["seconds"]) / (large - small)
-    start_up = max(0.0, alone[small]["seconds"] - small * row_seconds)
+
+    def own(rows: int, workers: int) -> list[dict[str, object]]:
+        return [run for run in runs if (run["rows"], run["workers"]) == (rows, workers)]
+
+    def median(figure: str, rows: int, workers: int) -> float:
+        return statistics.median(run[figure] for run in own(rows, workers))
+
+    def of_a_row(figure: str) -> float:
+        return (median(figure, large, 1) - median(figure, small, 1)) / (large - small)
+
     results = []
-    for run in runs:
-        costs = Costs(
-            rows=run["rows"],
-            # Two cores do not do the work of four, however many workers there are.
-            workers=min(run["workers"], os.cpu_count() or 1),
-            block_rows=-(-run["rows"] // run["blocks"]),
-            row_seconds=row_seconds,
-            bytes_in=run["bytes_in"] / run["rows"],
-            bytes_out=run["bytes_out"] / run["rows"],
-            survey_rate=1e12,  # in the seconds of a row
-            start_up=start_up,
-            driver_block=run["driver_ms_per_block"] / 1e3,
-        )
-        predicted = 3600 * simulate(costs).hours
-        results.append(
-            {
-                "rows": run["rows"],
-                "workers": run["workers"],
-                "measured_seconds": run["seconds"],
-                "predicted_seconds": round(predicted, 2),
-                "error": round(predicted / run["seconds"] - 1, 3),
-                "fitted": run["workers"] == 1,
-            }
-        )
-        print(results[-1], flush=True)
+    for workers in arguments.workers:
+        begun = median("until_first_part", small, workers)
+        for rows in (small, large):
+            run = own(rows, workers)[0]
+            costs = Costs(
+                rows=rows,
+                workers=workers,
+                block_rows=-(-rows // run["blocks"]),
+                row_seconds=of_a_row("seconds"),
+                row_processor_seconds=of_a_row("cpu_seconds_of_all"),
+                cores=os.cpu_count() or 1,
+                bytes_in=run["bytes_in"] / rows,
+                bytes_out=run["bytes_out"] / rows,
+                survey_rate=1e12,  # in the seconds of a row
+                driver_block=arguments.driver_ms / 1e3,
+            )
+            # Every worker's first block is done when the first part is there.
+            first = small / own(small, workers)[0]["blocks"] * costs.seconds_of_row()
+            predicted = 3600 * simulate(replace(costs, start_up=max(0.0, begun - first))).hours
+            results.append(
+                {
+                    "rows": rows,
+                    "workers": workers,
+                    "measured_seconds": sorted(one["seconds"] for one in own(rows, workers)),
+                    "predicted_seconds": round(predicted, 2),
+                    "error": round(predicted / median("seconds", rows, workers) - 1, 3),
+                    "fitted": workers == 1,
+                }
+            )
+            print(results[-1], flush=True)
     return [*runs, *results]
 
 
@@ -191,96 +278,44 @@ def predict(arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Ask the model for clusters and inputs that are not here."""
     results = []
     base = Costs(
-        rows=10**9, workers=1, block_rows=3000, planned_share=arguments.planned, row_seconds=200e-6, overlap=1.0,
+        rows=10**9, workers=1, block_rows=1, planned_share=arguments.planned, row_seconds=200e-6, overlap=1.0,
         tokens_per_second=arguments.tokens, bandwidth=arguments.bandwidth, failures=0.01, slow_share=0.05,
         driver_block=arguments.driver_ms / 1e3,
     )  # fmt: skip
-    print(f"{'rows':>14}{'GPUs':>6}{'hours':>9}{'GPU-hours':>11}{'tokens':>10}{'TB read':>9}{'TB out':>8}"
+    print(f"{'rows':>14}{'GPUs':>6}{'blocks':>8}{'hours':>9}{'GPU-hours':>11}{'tokens':>10}{'TB read':>9}{'TB out':>8}"
           f"{'driver':>8}{'storage':>9}  first to break")  # fmt: skip
-    for rows in (10**7, 10**9):
-        for gpus in (8, 64, 1000):
-            found = simulate(replace(base, rows=rows, workers=gpus, start_up=120.0 if gpus > 8 else 60.0))
-            results.append({"rows": rows, "gpus": gpus, **found.to_record()})
-            print(
-                f"{rows:>14,}{gpus:>6}{found.hours:>9.2f}{found.worker_hours:>11.1f}{found.model_tokens:>10.2e}"
-                f"{found.bytes_read / 1e12:>9.2f}{found.bytes_written / 1e12:>8.2f}{found.driver_busy:>8.1%}"
-                f"{found.storage_busy:>9.1%}  {found.first_to_break}",
-                flush=True,
-            )
+    for rows, gpus in itertools.product((10**7, 10**9), (8, 64, 1000)):
+        each = block_rows(rows, gpus, base.bytes_in)
+        start_up = 120.0 if gpus > 8 else 60.0
+        found = simulate(replace(base, rows=rows, workers=gpus, block_rows=each, start_up=start_up))
+        results.append({"rows": rows, "gpus": gpus, **found.to_record()})
+        print(
+            f"{rows:>14,}{gpus:>6}{found.blocks:>8}{found.hours:>9.2f}{found.worker_hours:>11.1f}"
+            f"{found.model_tokens:>10.2e}{found.bytes_read / 1e12:>9.2f}{found.bytes_written / 1e12:>8.2f}"
+            f"{found.driver_busy:>8.1%}{found.storage_busy:>9.1%}  {found.first_to_break}",
+            flush=True,
+        )
     return results
 
 
-def faults(place: Path, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Kill workers, nodes and the driver of a local cluster of several nodes; every row has to come out once."""
-    from ray.cluster_utils import Cluster
+def block_rows(rows: int, workers: int, bytes_in: float) -> int:
+    """Ask the package how many rows a block of such an input has."""
+    from geval_local.metric import Metric
+    from geval_local.runs.manifest import definition
+    from geval_local.runs.ray.input_blocks import choose_cut
+    from geval_local.runs.settings import Settings
 
-    rng = random.Random(arguments.seed)
-    (rows,) = arguments.rows[:1]
-    write_files(place / "in", rows, arguments.files)
-    results = []
-    for number in range(arguments.trials):
-        output = place / f"out{number}"
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
-        killed: list[str] = []
-        try:
-            for _ in range(20):
-                driver = _driver(arguments, place / "in", output, cluster.address)
-                ends = time.monotonic() + rng.uniform(*arguments.pause)
-                kind = rng.choice(["worker", "node", "driver"]) if len(killed) < arguments.kills else "none"
-                while driver.poll() is None and (kind == "none" or time.monotonic() < ends):
-                    time.sleep(0.05)
-                if driver.poll() is None and kind == "driver":
-                    driver.kill()
-                    driver.wait()
-                    killed.append(kind)
-                    continue
-                if driver.poll() is None and kind == "node":
-                    cluster.remove_node(nodes.pop(0), allow_graceful=False)
-                    nodes.append(cluster.add_node(num_cpus=1))
-                    killed.append(kind)
-                elif driver.poll() is None and kind == "worker":
-                    for process in _workers_of(nodes)[:1]:
-                        os.kill(process, signal.SIGKILL)
-                        killed.append(kind)
-                driver.wait()
-                if driver.returncode == 0:
-                    break
-        finally:
-            cluster.shutdown()
-        found = rows_in(output)
-        results.append({"trial": number, "kills": killed, "rows": found, "exact": found == rows})
-        print(results[-1], flush=True)
-    print(f"{sum(bool(one['exact']) for one in results)} of {len(results)} exact")
-    return results
-
-
-def _driver(arguments: argparse.Namespace, given: Path, output: Path, address: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, "one", "--given", str(given), "--output", str(output), "--workers", "3"]
-    command += ["--block", str(arguments.block or 500), "--address", address]
-    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": here, "GEVAL_LOCAL_HOME": f"{output}-home"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
-
-
-def _workers_of(nodes: list) -> list[int]:
-    """List the processes that Ray's nodes have begun for actors."""
-    import psutil
-
-    found = []
-    for node in nodes:
-        raylet = node.all_processes.get("raylet", [])
-        for process in raylet:
-            children = psutil.Process(process.process.pid).children(recursive=True)
-            found += [child.pid for child in children if "ray::" in " ".join(child.cmdline())]
-    return found
+    settings = Settings(window=4096, metrics=[definition(Metric.load(METRIC).with_steps(()))], workers=workers)
+    cut = choose_cut(settings, None, int(rows * bytes_in), lambda: workers)
+    return min(cut.rows, int(cut.bytes // bytes_in))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["measure", "check", "predict", "faults", "one"])
-    parser.add_argument("--rows", type=int, nargs="+", help="200000; 50000 and 200000 for check; 20000 for faults")
+    parser.add_argument("what", choices=["measure", "check", "predict", "one"])
+    parser.add_argument("--rows", type=int, nargs="+", help="200000; 50000 and 200000 for check")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, help="times that each run is done; 1, for check 3")
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--block", type=int, help="rows of a block; absent: as by default")
     parser.add_argument("--directory", type=Path, help="where inputs and runs go; a temporary one when absent")
@@ -289,11 +324,7 @@ def main() -> None:
     )
     parser.add_argument("--planned", type=float, default=0.15, help="predict: share of prompt tokens left by sharing")
     parser.add_argument("--bandwidth", type=float, default=2e9, help="predict: bytes a second of the storage")
-    parser.add_argument("--driver-ms", type=float, default=5.0, help="predict: what a block costs the driver")
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--pause", type=float, nargs=2, default=[2.0, 15.0], help="faults: seconds before a kill")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--driver-ms", type=float, default=6.7, help="predict: what a block costs the driver")
     parser.add_argument("--given")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--address")
@@ -305,13 +336,14 @@ def main() -> None:
             )
         )
         return
-    defaults = {"check": [50_000, 200_000], "faults": [20_000]}
+    defaults = {"check": [50_000, 200_000]}
     arguments.rows = arguments.rows or defaults.get(arguments.what, [200_000])
+    arguments.rounds = arguments.rounds or (3 if arguments.what == "check" else 1)
     if arguments.what == "predict":
         results = predict(arguments)
     else:
         with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="scale-") as place:
-            results = {"measure": measure, "check": check, "faults": faults}[arguments.what](Path(place), arguments)
+            results = {"measure": measure, "check": check}[arguments.what](Path(place), arguments)
     record = {
         "benchmark": f"scale {arguments.what}",
         "date": time.strftime("%Y-%m-%d"),

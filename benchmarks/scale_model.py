@@ -34,6 +34,8 @@ class Costs:
         as `overlap` says, 0 to 1.
     overlap : float
         See `row_seconds`.
+    row_processor_seconds, cores : float
+        Processor time of a row in all processes, and the cores that all workers share; without limit by default.
     bytes_in, bytes_out : float
         Per row.
     survey_rate : float
@@ -60,6 +62,8 @@ class Costs:
     tokens_per_second: float = math.inf
     row_seconds: float = 0.0
     overlap: float = 0.0
+    row_processor_seconds: float = 0.0
+    cores: float = math.inf
     bytes_in: float = 3000.0
     bytes_out: float = 3500.0
     survey_rate: float = 100e6
@@ -70,6 +74,13 @@ class Costs:
     restart: float = 90.0
     slow_share: float = 0.0
     slowness: float = 2.0
+
+    def seconds_of_row(self) -> float:
+        """Seconds of a row on a worker while all others work."""
+        model = self.prompt_tokens * self.planned_share / self.tokens_per_second
+        # What is hidden behind the model cannot take longer than the model.
+        alone = model + self.row_seconds - min(model, self.overlap * self.row_seconds)
+        return max(alone, self.row_processor_seconds * self.workers / self.cores)
 
 
 @dataclass(frozen=True)
@@ -102,10 +113,7 @@ def simulate(costs: Costs, seed: int = 0) -> Prediction:
     size_in, size_out = costs.rows * costs.bytes_in, costs.rows * costs.bytes_out
     # The survey reads everything once; so do the workers, who write besides.
     survey = max(size_in / (costs.survey_rate * costs.workers), size_in / costs.bandwidth)
-    model = costs.prompt_tokens * costs.planned_share / costs.tokens_per_second
-    # What is hidden behind the model cannot take longer than the model.
-    row = model + costs.row_seconds - min(model, costs.overlap * costs.row_seconds)
-    compute = costs.block_rows * row
+    compute = costs.block_rows * costs.seconds_of_row()
     moving = costs.block_rows * (costs.bytes_in + costs.bytes_out)
     slow = [costs.slowness if rng.random() < costs.slow_share else 1.0 for _ in range(costs.workers)]
     begin = costs.start_up + survey
