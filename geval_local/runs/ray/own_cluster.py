@@ -88,8 +88,8 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigurationError(
                 f"cannot reach a Ray cluster at {address or 'this machine'}: {told}",
-                hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and RAY_AUTH_TOKEN "
-                "as there; leave --address out for a cluster of this machine's own.",
+                hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and "
+                "RAY_AUTH_TOKEN as there; leave --address out for a cluster of this machine's own.",
             ) from error
         finally:
             # Ray takes SIGTERM for itself; it is the caller's.
