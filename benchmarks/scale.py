@@ -1,7 +1,7 @@
 """Distributed runs: what the driver costs, how workers add up, and what a run of any size would take.
 
     python benchmarks/scale.py measure --rows 200000 --workers 1 2 4   # rows/s, the driver's time and memory a row
-    python benchmarks/scale.py measure --rows 10000000 --workers 2     # an hour or more
+    python benchmarks/scale.py measure --rows 10000000 --workers 2     # an hour
     python benchmarks/scale.py check                                   # the model, against runs at 1, 2 and 4 workers
     python benchmarks/scale.py predict                                 # the model: 8, 64 and 1,000 GPUs
 
@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import random
-import resource
 import shutil
 import statistics
 import subprocess
@@ -87,7 +86,8 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
         first = cpu = 0.0
 
         def on_score(self, judge: str, total: int | None, there: int, done: int) -> None:
-            self.first, self.cpu = time.perf_counter(), time.process_time()
+            if not self.first:
+                self.first, self.cpu = time.perf_counter(), time.process_time()
 
     events = Events()
     settings = Settings(
@@ -114,7 +114,6 @@ def one(given: list[str], output: Path, workers: int, block: int | None, address
         "driver_cpu_after_first_part": round(time.process_time() - events.cpu, 2) if events.first else None,
         "driver_us_per_row": round(1e6 * (time.process_time() - cpu) / max(tasks, 1), 3),
         "driver_ms_per_block": round(1e3 * (time.process_time() - cpu) / max(blocks, 1), 2),
-        "driver_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
 
 

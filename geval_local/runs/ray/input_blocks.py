@@ -31,7 +31,7 @@ LEAST_PACKS = 8
 PACK_TOKENS = 8192
 #: Least number of blocks per worker, if there are enough rows, so that a slow worker does not delay the end.
 BLOCKS_EACH = 4
-#: Blocks beyond which they become larger instead of more, so that the driver's memory stays bounded: it keeps 6 KB of
+#: Blocks beyond which they become larger instead of more, so that the driver's memory is spared: it keeps 6 KB of
 #: each. More where there are so many workers that each would have few.
 MANY_BLOCKS = 20_000
 MANY_BLOCKS_EACH = 32

@@ -104,7 +104,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
 
 @contextmanager
 def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
-    """Log an error when a cluster's head at HOST:PORT is gone: Ray ends this process a minute later, without a word."""
+    """Log an error when a cluster's head at HOST:PORT stays silent: Ray soon ends this process, without a word."""
     host, _, port = address.rpartition(":")
     is_over = threading.Event()
 
@@ -118,8 +118,8 @@ def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]
                 failed += 1
         if failed == _LOOKS:
             logger.error(
-                "the head of the Ray cluster at %s is gone, and Ray ends this run within a minute; finished blocks are "
-                "kept: start the cluster, then repeat the command",
+                "the head of the Ray cluster at %s does not answer; if it is gone, Ray ends this run within a minute; "
+                "finished blocks are kept: start the cluster, then repeat the command",
                 address,
             )
 
