@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from geval_local.questions.answer import Decision
     from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
     from geval_local.runs.completion import RunResult
-    from geval_local.runs.decide_file import decide_file
     from geval_local.runs.events import RunEvents
-    from geval_local.runs.score_file import resume, score_file
+    from geval_local.runs.run_file import decide_file, resume, score_file
     from geval_local.scale import Scale
     from geval_local.score import Distribution, Estimator, Score
 
@@ -51,14 +50,14 @@ _HOMES = {
     "Score": "geval_local.score",
     "ScoreQuestion": "geval_local.questions.question",
     "ascore_frame": "geval_local.frames.scoring",
-    "decide_file": "geval_local.runs.decide_file",
+    "decide_file": "geval_local.runs.run_file",
     "load_questions": "geval_local.questions.question",
     "metric_from_prompt_file": "geval_local.prompt",
     "read_samples": "geval_local.io.samples",
     "register_accessors": "geval_local.frames.accessor",
-    "resume": "geval_local.runs.score_file",
+    "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
-    "score_file": "geval_local.runs.score_file",
+    "score_file": "geval_local.runs.run_file",
     "score_frame": "geval_local.frames.scoring",
 }
 

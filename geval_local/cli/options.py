@@ -13,6 +13,7 @@ from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
+    from geval_local.options import RunOptions
     from geval_local.score import Estimator
 
 __all__ = [
@@ -286,7 +287,7 @@ TrustRemoteCode = Annotated[
 ]
 
 
-def check_csv(columns: Sequence[str] | None, csv_safe: bool, formats: Sequence[str]) -> None:
+def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
     """Refuse options of CSV results where none are written.
 
     Raises
@@ -294,7 +295,8 @@ def check_csv(columns: Sequence[str] | None, csv_safe: bool, formats: Sequence[s
     ConfigurationError
         If they are given.
     """
-    if (columns or csv_safe) and "csv" not in formats:
+    columns = run.columns if run.distributed is None else None  # of parts they are those that are kept
+    if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
             "--columns and --csv-safe are about CSV results; the other formats keep everything",
             hint="Add -o NAME.csv, or --format csv to a run directory.",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from geval_local.judge import Judge
     from geval_local.metric import Metric
-    from geval_local.runs.judge_choice import JudgeChoice
+    from geval_local.options import JudgeOptions
 
 __all__ = ["Progress", "load_shown", "show_progress"]
 
@@ -220,8 +220,10 @@ def _shown_as_lines() -> Iterator[Progress]:
         teller.join()
 
 
-def load_shown(choice: JudgeChoice) -> Judge:
+def load_shown(options: JudgeOptions) -> Judge:
     """Load a judge while showing progress."""
     note("loading the judge ...", "dim")
     with show_progress("loading the judge", unit=""):
-        return choice.load()
+        from geval_local.judge import Judge
+
+        return Judge.load(options)

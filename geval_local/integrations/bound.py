@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +23,7 @@ from geval_local.integrations.words import in_words
 from geval_local.io.checks import check_metrics
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 from geval_local.score import Estimator, Score
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: A loaded judge, or how to load one: a name, a directory, a hub id; None is the default judge.
-JudgeLike: TypeAlias = "Judge | JudgeChoice | str | os.PathLike[str] | None"
+JudgeLike: TypeAlias = "Judge | JudgeOptions | str | os.PathLike[str] | None"
 #: A metric, the name of a preset, or the path of a metric's YAML file.
 MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
 
@@ -49,7 +49,7 @@ MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
 GATHER_SECONDS = 0.01
 
 _lock = threading.RLock()
-_judges: dict[JudgeChoice, Judge] = {}
+_judges: dict[JudgeOptions, Judge] = {}
 _batchers: dict[Judge, Batcher] = {}
 
 
@@ -58,8 +58,8 @@ def shared_judge(judge: JudgeLike = None) -> Judge:
 
     Parameters
     ----------
-    judge : Judge, JudgeChoice, str, path or None
-        A loaded judge is returned as it is. A `JudgeChoice` also says how to load it (style, dtype, device).
+    judge : Judge, JudgeOptions, str, path or None
+        A loaded judge is returned as it is. A `JudgeOptions` also says how to load it (style, dtype, device).
 
     Raises
     ------
@@ -71,12 +71,14 @@ def shared_judge(judge: JudgeLike = None) -> Judge:
 
     if isinstance(judge, Judge):
         return judge
-    choice = judge if isinstance(judge, JudgeChoice) else JudgeChoice(None if judge is None else os.fspath(judge))
+    choice = (
+        judge if isinstance(judge, JudgeOptions) else JudgeOptions(name=None if judge is None else os.fspath(judge))
+    )
     with _lock:
         if choice.name is None:
-            choice = replace(choice, name=load_registry(choice.models_file).default)
+            choice = choice.model_copy(update={"name": load_registry(choice.models_file).default})
         if choice not in _judges:
-            _judges[choice] = choice.load()
+            _judges[choice] = Judge.load(choice)
         return _judges[choice]
 
 
@@ -155,7 +157,7 @@ class BoundMetric:
         ----------
         metric : Metric, str or path
             A name is that of a preset, or the path of a YAML file.
-        judge : Judge, JudgeChoice, str, path or None
+        judge : Judge, JudgeOptions, str, path or None
             See `shared_judge`.
         fields, estimator
             See the attributes.

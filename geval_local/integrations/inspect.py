@@ -34,7 +34,7 @@ def geval(
     ----------
     metric : Metric, str or path
         A metric, a preset's name, or a YAML file.
-    judge : Judge, JudgeChoice, str, path or None
+    judge : Judge, JudgeOptions, str, path or None
         Who scores: a name is loaded once per process. Absent: the default judge.
     fields : mapping of str to str, optional
         Field of the metric -> column, such as ``{"context": "metadata.passages"}``.

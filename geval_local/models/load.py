@@ -37,12 +37,12 @@ from geval_local.models.gguf_model import (
     scale_rotary,
 )
 from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
-from geval_local.models.options import LoadOptions, loading_arguments, quiet
+from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
+from geval_local.options import JudgeOptions
 
 __all__ = [
-    "LoadOptions",
     "LoadedModel",
     "check_judge",
     "check_style",
@@ -195,7 +195,7 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
 
 
-def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
+def check_judge(entry: JudgeEntry, options: JudgeOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
     """Check that a judge can be loaded, without reading its weights.
 
     Returns
@@ -223,14 +223,14 @@ def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrain
     return directory, tokenizer, loading_arguments(options, entry.dtype, directory)
 
 
-def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:
+def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
     """Load a judge from local files.
 
     Parameters
     ----------
     entry : JudgeEntry
         From `registry.find_judge`.
-    options : LoadOptions, optional
+    options : JudgeOptions, optional
         Device, dtype, attention and so on.
 
     Raises
@@ -247,7 +247,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     ConfigurationError
         If an option cannot be met on this machine.
     """
-    options = options or LoadOptions()
+    options = options or JudgeOptions()
     directory, tokenizer, arguments = check_judge(entry, options)
     if directory.is_file():
         model, report = _load_gguf(entry, directory, arguments)
@@ -283,7 +283,7 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
     )
 
 
-def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
+def _load_weights(entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its safetensors directory, with the loading report of transformers."""
     with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
         return loader_for(_read_type(directory)).from_pretrained(
@@ -342,7 +342,7 @@ def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
         raise JudgeError(f"judge {entry.name!r} cannot be loaded from {place}: {first_line(error)}") from error
 
 
-def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
+def _keep_soft_capping(entry: JudgeEntry, model: Any, options: JudgeOptions) -> None:
     """Switch away from sdpa if attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap in sdpa."""
     config = model.config.get_text_config()
     if getattr(config, "attn_logit_softcapping", None) is None or config._attn_implementation != "sdpa":

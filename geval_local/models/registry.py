@@ -9,19 +9,21 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from geval_local.errors import JudgeError
+from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
+from geval_local.options import JudgeOptions
 from geval_local.paths import expanded, home_directory
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
+from geval_local.yaml_model import parse_file, read_file, validate
+from geval_local.yaml_text import line_of
 
 __all__ = [
     "BITS_PER_QUANTIZED_PARAMETER",
@@ -30,9 +32,12 @@ __all__ = [
     "JudgeEntry",
     "Registry",
     "directory_entry",
+    "entry_of",
     "fetch_directory",
     "find_fetchable",
     "find_judge",
+    "label_of",
+    "labels_of",
     "load_registry",
     "local_directory",
     "read_models",
@@ -40,7 +45,7 @@ __all__ = [
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # A command looks for its judge at several steps, and parsing the packaged file takes a tenth of a second each time.
-_parsed = lru_cache(maxsize=4)(load_yaml)
+_parsed = lru_cache(maxsize=4)(parse_file)
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 #: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
@@ -158,6 +163,13 @@ class JudgeEntry(BaseModel):
         return (plain * BYTES_PER_PARAMETER[self.dtype] + quantized * bits / 8) / 1e9
 
 
+class _ModelsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: str | None = None
+    judges: dict[str, JudgeEntry]
+
+
 @dataclass(frozen=True)
 class Registry:
     """Judges by name, and the default judge."""
@@ -216,45 +228,27 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
     JudgeError
         If the file cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit; with lines.
     """
-    try:
-        data, node = _parsed(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise JudgeError(f"cannot read the models file {path}: {error}") from error
-    except YAMLError as error:
-        raise JudgeError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("judges"), dict):
-        raise JudgeError(f"{path}: a models file is a mapping with the key judges (name -> entry)")
-    known = [field for field in JudgeEntry.model_fields if field != "name"]
-    problems = [
-        f"{path}, line {line_of(node, [key])}: unknown key {key!r}" for key in data if key not in ("default", "judges")
-    ]
-    default = data.get("default")
-    if default is not None and not isinstance(default, str):
-        problems.append(f"{path}, line {line_of(node, ['default'])}: default is the name of a judge, not {default!r}")
+    text = read_file(path, "the models file", JudgeError)
+    what = "a models file is a mapping with the key judges (name -> entry)"
+    data, node = _parsed(text, str(path), what, JudgeError)
+    for name, record in (data.get("judges") or {}).items() if isinstance(data.get("judges"), dict) else ():
+        if isinstance(record, dict) and "name" in record:
+            raise JudgeError(f"{path}, line {line_of(node, ('judges', name))}: the entry's own key is its name")
+    named = {
+        name: record | {"name": name} if isinstance(record, dict) else record
+        for name, record in (data.get("judges") or {}).items()
+    }
+    file: _ModelsFile = validate(
+        _ModelsFile, data | {"judges": named}, lambda place: f"{path}, line {line_of(node, place)}", JudgeError
+    )
     entries: dict[str, JudgeEntry] = {}
-    for name, record in data["judges"].items():
-        where = f"{path}, line {line_of(node, ['judges', name])}: {name}"
-        if not isinstance(record, dict):
-            problems.append(f"{where}: an entry is a mapping of keys such as hub and style")
-            continue
-        if "name" in record:
-            problems.append(f"{where}: unknown key 'name'; the entry's own key is its name")
-            continue
-        try:
-            entry = JudgeEntry.model_validate(record | {"name": name})
-        except ValidationError as error:
-            problems += [
-                f"{path}, line {line_of(node, ['judges', name, *problem['loc']])}: {name}: {_explain(problem, known)}"
-                for problem in error.errors()
-            ]
-            continue
+    for name, entry in file.judges.items():
         try:
             entries[name] = entry.model_copy(update=_absolute_paths(entry, base))
         except (OSError, RuntimeError, ValueError) as error:  # unknown user, symlink loop, null character
-            problems.append(f"{where}: its path cannot be followed: {error}")
-    if problems:
-        raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
-    return default, entries
+            where = f"{path}, line {line_of(node, ('judges', name))}: {name}"
+            raise JudgeError(f"{where}: its path cannot be followed: {error}") from error
+    return file.default, entries
 
 
 def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
@@ -264,15 +258,6 @@ def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
     for path in found.values():
         path.exists()  # raises if no file can have such a name
     return found
-
-
-def _explain(problem: Any, known: list[str]) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(where, known, n=1)
-        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
 
 
 def find_judge(
@@ -315,6 +300,51 @@ def find_judge(
             hint="Leave --adapter out, or name the judge without its adapter.",
         )
     return entry.model_copy(update={"adapter": directory})
+
+
+def entry_of(options: JudgeOptions) -> JudgeEntry:
+    """Find the entry of a judge, in the prompt style that is asked for; errors as by `find_judge`."""
+    entry = find_judge(options.name, options.models_file, adapter=options.adapter)
+    return entry if options.style is None else entry.model_copy(update={"style": options.style})
+
+
+def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
+    """Name judges in results: plain names, plus the distinguishing options if one is asked in several ways.
+
+    Raises
+    ------
+    ConfigurationError
+        If two of them are identical.
+    """
+    names = [label_of(one) for one in judges]
+    labels = [
+        name if names.count(name) == 1 else ",".join([name, *_differing(one, judges)])
+        for name, one in zip(names, judges, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise ConfigurationError(
+            f"a judge is named twice: {', '.join(labels)}",
+            hint="The same judge can be asked in two ways: -j NAME -j NAME,dtype=float64.",
+        )
+    return labels
+
+
+def label_of(options: JudgeOptions) -> str:
+    """Name a judge in results; a missing one is called as it was given."""
+    try:
+        return entry_of(options).label
+    except JudgeError:
+        return options.name or load_registry(options.models_file).default
+
+
+def _differing(judge: JudgeOptions, others: Sequence[JudgeOptions]) -> list[str]:
+    """List the options in which a judge differs from others."""
+    names = [name for name in JudgeOptions.model_fields if name not in ("name", "models_file")]
+    return [
+        f"{name.replace('_', '-')}={getattr(judge, name)}"
+        for name in names
+        if any(getattr(other, name) != getattr(judge, name) for other in others) and getattr(judge, name) is not None
+    ]
 
 
 def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:

@@ -25,7 +25,7 @@ from geval_local.questions.question import Question, parse_questions
 from geval_local.runs.executor import Preparer
 from geval_local.runs.manifest import definition
 from geval_local.runs.settings import Settings
-from geval_local.score import Estimator, Outcome, Score
+from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ class AskedMetrics(Asked):
         self.metrics = [Metric.model_validate(one) for one in settings.metrics]
         self.groups = sharing(self.metrics)
         self.names = [metric.name for metric in self.metrics]
-        estimator = Estimator(**settings.estimator)
         thresholds = [metric.threshold if settings.threshold is None else settings.threshold for metric in self.metrics]
         self._derive = [
-            partial(Outcome.score, metric=metric, estimator=estimator, threshold=threshold)
+            partial(Outcome.score, metric=metric, estimator=settings.estimator, threshold=threshold)
             for metric, threshold in zip(self.metrics, thresholds, strict=True)
         ]
 

@@ -24,7 +24,7 @@ from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.score import Estimator, Score
+from geval_local.score import Score
 from geval_local.signature import signature_differences
 from geval_local.steps import OnSteps, read_pinned
 
@@ -333,8 +333,7 @@ class Run:
     def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
         """Record the identity of a judge, or check that it is the one that the run started with."""
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
-        estimator = Estimator(**self.manifest.settings.estimator)
-        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
+        signatures = {metric.name: str(judge.signature(metric, self.manifest.settings.estimator)) for metric in metrics}
         meet(record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures))
         record.definitions = {metric.name: definition(metric) for metric in metrics}
         self.save()

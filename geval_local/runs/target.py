@@ -45,6 +45,11 @@ class Target:
     parts: str | None = None
 
     @property
+    def is_directory(self) -> bool:
+        """Whether the run stays where it is, in a directory that the user named."""
+        return self.directory is not None and self.output is None
+
+    @property
     def results(self) -> Path | str | None:
         """The result file, the first one if there are several formats; or the address of a directory of parts."""
         if self.parts is not None:

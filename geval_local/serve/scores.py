@@ -11,9 +11,9 @@ from geval_local.errors import GevalError
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import plain
 from geval_local.metric import Metric, preset_names
-from geval_local.metric_file import explain_problem
 from geval_local.score import Score
 from geval_local.serve.refusals import Refused
+from geval_local.yaml_model import problem_in_words
 
 __all__ = ["read_request", "write_answer"]
 
@@ -81,6 +81,6 @@ def _metric(given: Any) -> Metric:
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(["metric", *map(str, problem["loc"])])
-        raise Refused(explain_problem(problem, list(Metric.model_fields)), param=where) from None
+        raise Refused(problem_in_words(problem, Metric)[0], param=where) from None
     except GevalError as error:
         raise Refused(error.message, param="metric") from None

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.models.registry import entry_of
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.analysis.records import ScoredItem
@@ -24,7 +25,7 @@ __all__ = ["bias"]
 REST = "the others"
 
 
-@takes_loading()
+@takes_options()
 def bias(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
     group_by: Annotated[
@@ -49,10 +50,6 @@ def bias(
         list[str] | None,
         typer.Option("--side", metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
     ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option("--judge", "-j", metavar="NAME", help="The judge of FILE, for the form's prior."),
-    ] = None,
     prior_correction: Annotated[
         bool,
         typer.Option(
@@ -61,9 +58,8 @@ def bias(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
-    models: options.ModelsFile = None,
     *,
-    loading: Loading,
+    judge: JudgeOptions,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
@@ -86,9 +82,9 @@ def bias(
         )
     if sides and len(sides) != 2:
         raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
-    choice = None if judge is None else loading.of(judge, models)
+    choice = None if judge.name is None else judge
     if choice is not None:
-        choice.entry()
+        entry_of(choice)
     run = ScoredRun(file, read_mapping(field or []))
     name = run.one_metric(metric)
     documents, grouping = documents_of(run.rows, document)
@@ -188,7 +184,7 @@ def _prior(
     run: ScoredRun,
     metric: str,
     items: Sequence[ScoredItem],
-    choice: JudgeChoice,
+    choice: JudgeOptions,
     *,
     document: str | None,
 ) -> PriorEffect:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
-from geval_local.runs.judge_choice import JudgeChoice, labels_of
+from geval_local.models.registry import entry_of, label_of, labels_of
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.analysis.ratings.rated import Rated
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["meta_eval"]
 
 
-@takes_loading()
+@takes_options()
 def meta_eval(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A published benchmark file, or rows of your own.")],
     benchmark: Annotated[
@@ -35,9 +36,6 @@ def meta_eval(
         typer.Option(
             metavar="NAME", help="summeval, topical-chat, qags (or qags-cnn, qags-xsum): what FILE is, unmodified."
         ),
-    ] = None,
-    judge: Annotated[
-        list[str] | None, typer.Option("--judge", "-j", metavar="NAME", help="A judge; may be repeated.")
     ] = None,
     metric: Annotated[
         list[str] | None,
@@ -112,9 +110,8 @@ def meta_eval(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
     as_json: options.Json = False,
-    models: options.ModelsFile = None,
     *,
-    loading: Loading,
+    chosen_judges: list[JudgeOptions],
 ) -> None:
     """Correlate scores with human ratings: the paper's tables for published files, the same for your own.
 
@@ -168,13 +165,16 @@ def meta_eval(
     for dimension in metrics:
         # Find ratings that are not numbers now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
-    choices = loading.all_of(judge, models) if judge or not (results or from_responses) else []
+    judge = [one.name for one in chosen_judges if one.name is not None]
+    choices = chosen_judges if judge or not (results or from_responses) else []
     labels = labels_of(choices)
     for choice in choices:
-        choice.entry()
+        entry_of(choice)
     if len(choices) > 1:
+        from geval_local.models.load import check_judge
+
         for choice in choices:
-            choice.check()
+            check_judge(entry_of(choice), choice)
     dimensions = list(metrics)
     responses: list[Contender] = []
     parsed: dict[str, ParsedResponses] = {}
@@ -204,7 +204,7 @@ def meta_eval(
     for choice, label in zip(choices, labels, strict=True):
         taken = [one.name for one in found]
         # One judge with two sets of options has two files.
-        own = "--".join(filter(None, [part, label.removeprefix(choice.label())]))
+        own = "--".join(filter(None, [part, label.removeprefix(label_of(choice))]))
         found += _judged(
             rated,
             replace(runs, part=own),
@@ -225,7 +225,14 @@ def meta_eval(
             from geval_local.cli.meta_eval.model_baselines import from_reference_model
 
             found.append(
-                from_reference_model(rated, columns, asked, dimensions, models_file=models, device=loading.device)
+                from_reference_model(
+                    rated,
+                    columns,
+                    asked,
+                    dimensions,
+                    models_file=chosen_judges[0].models_file,
+                    device=chosen_judges[0].device,
+                )
             )
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
@@ -259,7 +266,7 @@ def _judged(
     rated: Rated,
     runs: KeptRuns,
     columns: KeptColumns,
-    choice: JudgeChoice,
+    choice: JudgeOptions,
     label: str,
     metrics: dict[str, Metric],
     taken: list[str],

@@ -100,13 +100,13 @@ def show(
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
     from geval_local.metric import Metric
-    from geval_local.metric_file import metric_file_text
+    from geval_local.yaml_model import read_file
 
     problems: list[str] = []
     hint = None
     for file in files:
         try:
-            metric = Metric.from_yaml(metric_file_text(file), origin=str(file))
+            metric = Metric.from_yaml(read_file(file, "the metric file", MetricError), origin=str(file))
         except MetricError as error:
             problems.append(error.message)
             hint = error.hint or hint

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -24,10 +23,8 @@ __all__ = ["serve"]
 INSTALL = "Install it with `pip install 'geval-local[serve]'`."
 
 
-@takes_loading()
+@takes_options()
 def serve(
-    judge: options.JudgeNames = None,
-    models: options.ModelsFile = None,
     host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs an API key.")] = (
         "127.0.0.1"
     ),
@@ -45,7 +42,7 @@ def serve(
         bool, typer.Option("--log-requests", help="Log route, status and time of every request; never its texts.")
     ] = False,
     *,
-    loading: Loading,
+    judges: list[JudgeOptions],
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
 
@@ -70,7 +67,7 @@ def serve(
         from geval_local.serve.connections import server_config
     except ImportError as error:
         raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
-    choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
+    choices = _named(judges)
     listening = _bound(host, port)
     port = listening.getsockname()[1]
     failures: list[BaseException] = []
@@ -92,9 +89,11 @@ def serve(
     note("stopped; all requests in progress are finished")
 
 
-def _load(name: str, choice: JudgeChoice) -> Judge:
+def _load(name: str, choice: JudgeOptions) -> Judge:
     note(f"loading {name} ...", "dim")
-    judge = choice.load()
+    from geval_local.judge import Judge
+
+    judge = Judge.load(choice)
     note(f"engine: {judge.engine_report.text}", "dim")
     return judge
 
@@ -113,13 +112,14 @@ def _bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _named(choices: list[JudgeChoice]) -> dict[str, JudgeChoice]:
+def _named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
     """Return the judges' public names: for a directory its last part, so that no path is revealed."""
+    from geval_local.models.registry import label_of
     from geval_local.signature import judge_name
 
-    named: dict[str, JudgeChoice] = {}
+    named: dict[str, JudgeOptions] = {}
     for choice in choices:
-        label = choice.label()
+        label = label_of(choice)
         name = judge_name(label) if Path(label).is_dir() else label
         if name in named:
             raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")

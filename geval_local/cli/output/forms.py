@@ -15,8 +15,8 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import load_tokenizer, resolve_directory
-from geval_local.models.registry import JudgeEntry, directory_entry
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.models.registry import JudgeEntry, directory_entry, entry_of
+from geval_local.options import JudgeOptions
 from geval_local.steps import with_pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import RequestMaker
@@ -27,7 +27,7 @@ UNLIMITED = 1 << 20
 
 
 def show_forms(
-    file: Path, metrics: Sequence[Metric], choice: JudgeChoice, mapping: Mapping[str, str], *, as_json: bool
+    file: Path, metrics: Sequence[Metric], judge: JudgeOptions, mapping: Mapping[str, str], *, as_json: bool
 ) -> None:
     """Print, for every metric, the form of the first row that fills it.
 
@@ -39,8 +39,8 @@ def show_forms(
         If the file cannot be read or the judge's tokenizer cannot be used.
     """
     rows = check_input(file, metrics, mapping=mapping)
-    entry = choice.entry()
-    tokenizer = load_tokenizer(entry, trust_remote_code=choice.trust_remote_code)
+    entry = entry_of(judge)
+    tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)
     directory = resolve_directory(entry)
     records: dict[str, Any] = {}

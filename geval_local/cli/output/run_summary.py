@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
-from geval_local.score import Estimator
 from geval_local.signature import signature_parts
 
 if TYPE_CHECKING:
@@ -265,7 +264,7 @@ def run_record(result: RunResult) -> dict[str, Any]:
     """Return a run's figures as plain JSON values."""
     return {
         **common_record(result),
-        "estimator": Estimator(**result.manifest.settings.estimator).text,
+        "estimator": result.manifest.settings.estimator.text,
         "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
         "metrics": {
             summary.metric: summary.to_dict() | {"signature": signature}

@@ -36,7 +36,7 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
     ----------
     metric : Metric, str or path, optional
         A metric, a preset's name, or a YAML file. Absent: it is made from DeepEval's terms below.
-    judge : Judge, JudgeChoice, str, path or None
+    judge : Judge, JudgeOptions, str, path or None
         Who scores: a loaded judge, or a name, which is loaded once per process. Absent: the default judge.
     threshold : float, optional
         The score that passes, on DeepEval's 0 to 1. Absent: the metric's own threshold, or 0.5.

@@ -40,7 +40,7 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
 
     Parameters
     ----------
-    judge : Judge, JudgeChoice, str, path or None
+    judge : Judge, JudgeOptions, str, path or None
         Who answers: a loaded judge, or a name, which is loaded once per process. Absent: the default judge.
     rotations : int
         In how many orders the outcomes of a question are shown; its answer is the mean over them.

@@ -12,6 +12,7 @@ from geval_local.errors import GevalError
 from geval_local.io.blocks import Block, SourceFile
 from geval_local.io.places import Place
 from geval_local.runs.events import Calibrator
+from geval_local.score import Estimator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +77,7 @@ class Job:
         The judge's record in the manifest, with its token budget and signatures if they are known.
     metrics : list of dict
         Definitions, with their final evaluation steps.
-    estimator : dict
+    estimator : Estimator
         Fields of `Estimator`.
     threshold : float or None
         Overrides the thresholds of the metrics.
@@ -104,7 +105,7 @@ class Job:
     output: str
     judge: dict[str, Any]
     metrics: list[dict[str, Any]]
-    estimator: dict[str, Any] = field(default_factory=dict)
+    estimator: Estimator = field(default_factory=Estimator)
     threshold: float | None = None
     fields: dict[str, str] = field(default_factory=dict)
     columns: list[str] | None = None

@@ -34,7 +34,7 @@ from geval_local.runs.ray.messages import Job, Task, pack, told, unpack
 from geval_local.runs.ray.reports import PartReport
 from geval_local.runs.run import Identity, meet
 from geval_local.runs.store import MemoryStore, Origin
-from geval_local.score import LOW_LABEL_MASS, Estimator, Score
+from geval_local.score import LOW_LABEL_MASS, Score
 from geval_local.summary import Tally
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ class BlockScorer:
         judge = self._load(record)
         if record.batch_tokens is not None:
             judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-        estimator = Estimator(**job.estimator)
-        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in self._metrics}
+        signatures = {metric.name: str(judge.signature(metric, job.estimator)) for metric in self._metrics}
         self._identity = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
         meet(record, self._identity)
         for name, calibration in job.calibrations.items():
@@ -232,7 +231,7 @@ class BlockScorer:
     def _scored(
         self, window: list[Sample], prepared: Sequence[tuple[Sequence[int], list[list[Prepared]]]], judge: Judge
     ) -> _Scored:
-        job, estimator, store = self._job, Estimator(**self._job.estimator), MemoryStore()
+        job, estimator, store = self._job, self._job.estimator, MemoryStore()
         worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
         with self._scoring:
             for group, entries in prepared:
