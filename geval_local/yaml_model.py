@@ -110,9 +110,11 @@ def _place(problem: Mapping[str, Any], model: Any) -> Place:
     """Where a problem is in the data: pydantic also names the alternatives of a union, which are no keys."""
     place: list[int | str] = []
     kind = model
-    for part in problem["loc"]:
+    last = len(problem["loc"]) - 1
+    for number, part in enumerate(problem["loc"]):
         models = _models(kind)
         is_key = any(str(part) in one.model_fields for one in models) or len(models) == 1
+        is_key |= number == last and problem["type"] == "extra_forbidden"
         if part != "[key]" and (is_key or _items(kind)):
             place.append(part)
             kind = _inner(kind, part)
