@@ -29,7 +29,14 @@ SHOWN_BYTES = 200_000
 
 #: Name -> commands of one folder, in order; ``$`` starts a statement of Python.
 COMMANDS: dict[str, list[str]] = {
-    "help": ["--help", "score --help", "meta-eval --help", "judges check --help", "nosuchverb", "score --no-such-option x"],
+    "help": [
+        "--help",
+        "score --help",
+        "meta-eval --help",
+        "judges check --help",
+        "nosuchverb",
+        "score --no-such-option x",
+    ],
     "score-jsonl": [
         "score summaries.jsonl -m summarization/coherence -o scores.jsonl",
         "score summaries.jsonl -m summarization/coherence -o scores.jsonl",
@@ -79,20 +86,31 @@ COMMANDS: dict[str, list[str]] = {
         "decide summaries.jsonl -q questions.yaml --state nosuch",
     ],
     "metrics": [
-        "metrics list", "metrics list --json", "metrics show summarization/coherence", "metrics validate clarity.yaml",
-        "metrics validate bad.yaml", "metrics show nosuch",
-        "steps summarization/coherence -o steps.yaml", "steps summarization/coherence -o steps.yaml",
+        "metrics list",
+        "metrics list --json",
+        "metrics show summarization/coherence",
+        "metrics validate clarity.yaml",
+        "metrics validate bad.yaml",
+        "metrics show nosuch",
+        "steps summarization/coherence -o steps.yaml",
+        "steps summarization/coherence -o steps.yaml",
         "steps clarity.yaml --json",
     ],
     "judges": ["judges list", "judges list --json", "judges check nosuch", "judges fetch nosuch"],
     "evaluation": [
         "init summaries.jsonl -m summarization/coherence -o evaluation.yaml",
-        "run evaluation.yaml --check", "run evaluation.yaml", "run evaluation.yaml --json",
-        "run badevaluation.yaml", "init --schema",
+        "run evaluation.yaml --check",
+        "run evaluation.yaml",
+        "run evaluation.yaml --json",
+        "run badevaluation.yaml",
+        "init --schema",
     ],
     "systems": [
-        "score a.jsonl -m summarization/coherence -o sa.jsonl", "score b.jsonl -m summarization/coherence -o sb.jsonl",
-        "compare sa.jsonl sb.jsonl", "compare sa.jsonl sb.jsonl --json", "compare sa.jsonl sb.jsonl --page c.html",
+        "score a.jsonl -m summarization/coherence -o sa.jsonl",
+        "score b.jsonl -m summarization/coherence -o sb.jsonl",
+        "compare sa.jsonl sb.jsonl",
+        "compare sa.jsonl sb.jsonl --json",
+        "compare sa.jsonl sb.jsonl --page c.html",
         "report sa.jsonl sb.jsonl -o site/",
         "compare sa.jsonl nosuch.jsonl",
         "reasons sa.jsonl -m summarization/coherence --lowest 2 -o reasons.jsonl --tokens 12",
@@ -123,7 +141,9 @@ COMMANDS: dict[str, list[str]] = {
     ],
     "pairs": [
         "pairs few.jsonl -m summarization/coherence --system system_id --group-by source --budget 6 -o pairs.jsonl",
-        "preferences pairs.jsonl", "preferences pairs.jsonl --json", "preferences pairs.jsonl --human coherence",
+        "preferences pairs.jsonl",
+        "preferences pairs.jsonl --json",
+        "preferences pairs.jsonl --human coherence",
         "report pairs.jsonl -o pairs.html",
     ],
     "other": ["cache", "cache --json", "cache --clear", "--version"],
@@ -160,9 +180,11 @@ def prepare(folder: Path) -> None:
     (folder / "clarity.yaml").write_text(METRIC)
     (folder / "bad.yaml").write_text(METRIC.replace("scale: 1-5", "scal: 1-5\ncriterion: x"))
     (folder / "badquestions.yaml").write_text("- type: predicat\n  text: Is it good?\n- instruction: x\n")
-    (folder / "badevaluation.yaml").write_text("dat: x.jsonl\nmetrics: [summarization/coherenc]\njudges: [{nam: nano}]\n")
+    (folder / "badevaluation.yaml").write_text(
+        "dat: x.jsonl\nmetrics: [summarization/coherenc]\njudges: [{nam: nano}]\n"
+    )
     (folder / "prompt.txt").write_text("Rate the summary.\n\n{{Document}}\n\n{{Summary}}\n\n- Coherence:")
-    (folder / "rows.csv").write_text("id,output,note\n1,A clear text.,=1+1\n2,\"Two, with comma\",\n3,,empty\n")
+    (folder / "rows.csv").write_text('id,output,note\n1,A clear text.,=1+1\n2,"Two, with comma",\n3,,empty\n')
     lines = (EXAMPLES / "summaries.jsonl").read_text().splitlines()
     (folder / "broken.jsonl").write_text("\n".join([lines[0], "{broken", '{"id": "no output"}', lines[1]]) + "\n")
     rated = json.loads((RATED / "summeval_dev.json").read_text())

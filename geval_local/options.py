@@ -284,7 +284,7 @@ class RunOptions(Options):
     limit: Annotated[Positive | None, Flag(metavar="N"), Field(description="Read the first N rows only.")] = None
     fields: Annotated[
         dict[str, str],
-        BeforeValidator(_mapping),
+        BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
         Flag(("--field",), metavar="FIELD=COLUMN"),
         Field(
             description="Read a metric's field from this column, or from a dotted path into one, such as "
@@ -301,7 +301,7 @@ class RunOptions(Options):
     ] = None
     estimator: Annotated[
         Estimator,
-        BeforeValidator(_estimator),
+        BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
         Flag(metavar="NAME"),
         Field(
             description="exact: the expectation; mode: the likeliest label's value; median; sample:N: the mean of N "
@@ -325,7 +325,7 @@ class RunOptions(Options):
     ] = Field(default_factory=list)
     columns: Annotated[
         list[str] | None,
-        BeforeValidator(_names),
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
         Flag(metavar="NAMES"),
         Field(
             description="Columns of CSV results, by commas: input columns, row, figures such as score or "

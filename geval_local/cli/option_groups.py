@@ -157,7 +157,8 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
 
 def _judges(values: Mapping[str, Any], *, many: bool) -> Any:
     """Build one judge, or a list of those that are named; the default judge if none is."""
-    named = (values["name"] or [None]) if many else [values["name"]]
+    given = values.get("name")
+    named = (given or [None]) if many else [given]
     judges = [_judge(one, values) for one in named]
     return judges if many else judges[0]
 

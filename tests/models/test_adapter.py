@@ -12,12 +12,12 @@ from cli_run import METRIC, run
 from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
-from geval_local.cli.loading import Loading
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
 from geval_local.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models.load import LoadOptions, load_model
-from geval_local.models.registry import find_judge
+from geval_local.models.load import load_model
+from geval_local.models.registry import find_judge, label_of
+from geval_local.options import JudgeOptions
 
 peft = pytest.importorskip("peft")
 
@@ -97,7 +97,7 @@ def test_an_adapter_in_the_judges_directory_is_named_and_counts(tmp_path, plain,
     found = Judge.load(both)
     assert (found.name, found.fingerprint) == (f"{both}+adapter", expected.fingerprint)
     assert values(found) == pytest.approx(values(expected), abs=1e-6)
-    assert Loading().of(str(both), None).label() == found.name
+    assert label_of(JudgeOptions(name=str(both))) == found.name
     with pytest.raises(JudgeError, match="already has an adapter"):
         Judge.load(both, adapter=adapter)
     # A model loaded without the adapter is the plain one, under its plain name.
@@ -184,7 +184,7 @@ def test_an_adapter_that_does_not_fit_is_refused(plain, adapter, change, error, 
 def test_an_adapter_and_quantization_exclude_each_other(plain, adapter, monkeypatch):
     entry = find_judge(plain, adapter=adapter)
     with pytest.raises(ConfigurationError, match="quantization has no room"):
-        load_model(entry, LoadOptions(quantization="4bit"))
+        load_model(entry, JudgeOptions(quantization="4bit"))
 
 
 def test_tied_embeddings_are_not_changed_in_one_place_only(tmp_path):

@@ -82,7 +82,7 @@ def test_parts_are_merged_into_the_bytes_of_one_process(file, tmp_path, workers)
 
 
 def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
-    from geval_local.runs.score_file import score_file
+    from geval_local.runs.run_file import score_file
 
     rows = [row | {"doc_id": f"d{row['id'] // 4}"} for row in read(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

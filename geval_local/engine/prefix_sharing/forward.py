@@ -27,7 +27,6 @@ from geval_local.engine.prefix_sharing.compiled import CompiledLayers
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
-from geval_local.engine.prefix_sharing.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.engine.prefix_sharing.packs import Work
 from geval_local.engine.prefix_sharing.prompt_trie import Index
 from geval_local.errors import UnsupportedModelError
@@ -174,7 +173,6 @@ class Launcher:
         self._head = head
         self._kernel = kernel
         self._attention = attention
-        self._linear = convertible(self.trunk) if convolution_is_faster() and not compiled else ()
         self._compiled = None
         if compiled:
             self._compiled = CompiledLayers(self.trunk, int(model.config.get_text_config().num_hidden_layers))
@@ -219,7 +217,7 @@ class Launcher:
         positions = to_device(stream.positions[start:stop], self.device)
         self._reset_rope()
         compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
-        with attending_through(self._config, attention), by_convolution(self._linear), compiled:
+        with attending_through(self._config, attention), compiled:
             hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
         low, high = np.searchsorted(work.places, [start, stop]).tolist()

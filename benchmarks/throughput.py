@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from geval_local.engine.prefix_sharing.linear import by_convolution, convolution_is_faster
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.models.head import trunk_of
 from geval_local.tokens.requests import Request
@@ -28,8 +27,7 @@ def synchronize(device: torch.device) -> None:
 def matmul_rate(model: PreTrainedModel, tokens: int, seconds: float = 2.0) -> float:
     """Measure the FLOP/s of the trunk's own linear layers, one after the other, on `tokens` tokens at a time.
 
-    The median over passes through all of them; the better of PyTorch's usual product and the one that the engine takes
-    on this processor, in turns.
+    The median over passes through all of them.
 
     Parameters
     ----------
@@ -38,7 +36,7 @@ def matmul_rate(model: PreTrainedModel, tokens: int, seconds: float = 2.0) -> fl
     tokens : int
         Rows of every product.
     seconds : float
-        How long to measure each way at least; three passes are made in any case.
+        How long to measure at least; three passes are made in any case.
     """
     layers = _linear_layers(model)
     device = layers[0].weight.device
@@ -49,19 +47,17 @@ def matmul_rate(model: PreTrainedModel, tokens: int, seconds: float = 2.0) -> fl
         for layer in layers
     }
     operations = sum(2 * tokens * layer.weight.numel() for layer in layers)
-    products: list[Sequence[nn.Linear]] = [(), layers] if convolution_is_faster() else [()]
-    times: list[list[float]] = [[] for _ in products]
+    times: list[float] = []
     begin = time.perf_counter()
-    while len(times[-1]) < 3 or time.perf_counter() - begin < seconds * len(products):
-        for exchanged, taken in zip(products, times, strict=True):
-            synchronize(device)
-            start = time.perf_counter()
-            with torch.inference_mode(), by_convolution(exchanged):
-                for layer in layers:
-                    layer(inputs[layer.in_features, layer.weight.device])
-            synchronize(device)
-            taken.append(time.perf_counter() - start)
-    return operations / min(statistics.median(taken) for taken in times)
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        synchronize(device)
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for layer in layers:
+                layer(inputs[layer.in_features, layer.weight.device])
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return operations / statistics.median(times)
 
 
 def operations(model: PreTrainedModel, requests: Sequence[Request]) -> float:
