@@ -190,9 +190,11 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
             "directory.",
         )
     try:
-        chat_frame(tokenizer)
+        warning = chat_frame(tokenizer).warning
     except TokenizerError as error:
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
+    if warning is not None:
+        logger.warning("judge %s: %s", entry.name, warning)
 
 
 def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
