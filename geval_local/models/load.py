@@ -211,6 +211,13 @@ def _read_config(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool)
                 f"{first_line(error)}",
                 hint="Copy the model's config.json again.",
             ) from error
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(context, int) and context < 2:
+        raise JudgeError(
+            f"judge {entry.name!r}: {directory / 'config.json'} says max_position_embeddings: {context}, which "
+            "leaves no room for a prompt and its answer",
+            hint="Copy the model's config.json again.",
+        )
     return config
 
 
@@ -250,6 +257,12 @@ def _read_tokenizer(
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
+    if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
+        raise TokenizerError(
+            f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
+            "score would come twice",
+            hint='Set "dropout": null in its tokenizer.json; it is meant for training.',
+        )
     frame = check_style(entry, tokenizer)
     rows = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
     check_vocabulary(entry, directory, tokenizer, rows if isinstance(rows, int) else None, frame)

@@ -84,6 +84,7 @@ class PromptEncoder:
             self.backend, self.original_ids, self.secret_names = _with_secret_names(
                 backend, self._salt, written, set(tokenizer.all_special_tokens)
             )
+            self.backend.encode("x\ue002", add_special_tokens=False)  # an unknown token that is not there shows in use
         except Exception as error:  # the backend checks a description that it wrote itself
             raise TokenizerError(
                 f"the tokenizer in {tokenizer.name_or_path or 'memory'} is inconsistent: {first_line(error)}",
