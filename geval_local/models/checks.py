@@ -297,6 +297,10 @@ def check_vocabulary(
         it, which no text can become (of images, in a text model), is no reason where the template does not write it.
     """
     vocabulary = tokenizer.get_vocab()
+    most = _MOST_TOKENS if rows is None else rows
+    numbers = set(vocabulary.values())
+    if len(numbers) == len(vocabulary) and max(numbers, default=0) < most:
+        return
     owner: dict[int, str] = {}
     for piece, number in vocabulary.items():
         if owner.setdefault(number, piece) != piece:
@@ -305,7 +309,6 @@ def check_vocabulary(
                 f"{owner[number]!r} and {piece!r}",
                 hint="Copy its tokenizer.json, tokenizer_config.json and added_tokens.json again.",
             )
-    most = _MOST_TOKENS if rows is None else rows
     control = {str(one): one.special for one in tokenizer.added_tokens_decoder.values()}
     written = f"{tokenizer.bos_token if tokenizer.bos_token is not None else ''}"
     written += f"{frame.before}{frame.after}" if frame is not None else ""

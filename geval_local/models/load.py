@@ -363,7 +363,10 @@ def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedM
         check_surplus(entry, directory, model, report)
         check_placement(entry, model)
         _keep_soft_capping(entry, model, options)
-        check_vocabulary(entry, directory, tokenizer, _embedding_rows(model), frame)
+        rows = _embedding_rows(model)
+        if directory.is_file() or rows != getattr(model.config.get_text_config(), "vocab_size", None):
+            # Otherwise it was checked against these rows before the weights were read.
+            check_vocabulary(entry, directory, tokenizer, rows, frame)
         if entry.adapter is not None:
             model = merge_adapter(entry, model)
         _own_weights(model, directory, entry.adapter)
