@@ -64,6 +64,7 @@ def render(task: dict[str, Any]) -> list[dict[str, str]]:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    del environment.filters["random"], environment.globals["lipsum"]  # a score must not depend on chance either
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _DATE.strftime
     try:
