@@ -17,7 +17,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.judging.identity import judge_signature, readout_identity
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
-from geval_local.models.generate import BEAMS, generate_list
+from geval_local.models.generate import BEAMS, generate_list, generation_text
 from geval_local.models.head import Head
 from geval_local.models.load import LoadedModel, load_model
 from geval_local.models.precision import dtype_name
@@ -138,8 +138,22 @@ class Judge(Scorer):
         """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        beams = 1 if self.is_chat else BEAMS
-        return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=beams, on_token=on_token)
+        text = generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=self._beams, on_token=on_token)
+        self.check_files()
+        return text
+
+    @property
+    def _beams(self) -> int:
+        return 1 if self.is_chat else BEAMS
+
+    @property
+    def generation(self) -> str:
+        """How it writes evaluation steps; no setting of the model's own directory counts."""
+        return generation_text(self.loaded.model, self._beams)
+
+    def check_files(self) -> None:
+        """Tell if the model's files have changed since it was loaded, see `LoadedModel.check_files`."""
+        self.loaded.check_files()
 
     @property
     def identity(self) -> str:

@@ -77,6 +77,8 @@ class StepsProvenance(BaseModel):
         UTC date and time, ISO 8601.
     version : str
         Version of geval-local.
+    generation : str
+        How they were written; empty in records of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,6 +88,7 @@ class StepsProvenance(BaseModel):
     prompt_sha256: str
     created: str
     version: str
+    generation: str = ""
 
 
 class Metric(BaseModel):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["expanded", "home_directory", "home_folder", "safe_file_name"]
+__all__ = ["expanded", "home_directory", "home_folder", "private_home", "safe_file_name"]
 
 logger = logging.getLogger("geval_local")
 
@@ -51,6 +51,22 @@ def home_directory() -> Path:
     return (Path(cache) if cache else expanded("~") / ".cache") / "geval_local"
 
 
+def private_home(folder: str = "") -> Path:
+    """Create the user's directory for this package, or a folder in it, for its user alone; return it.
+
+    Raises
+    ------
+    OSError
+        If that fails.
+    """
+    home = home_directory()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    if folder:
+        (home / folder).mkdir(mode=0o700, exist_ok=True)
+    return home / folder
+
+
 def home_folder(name: str) -> Path | None:
     """Create a folder in the user's directory for this package, private to the user.
 
@@ -63,9 +79,7 @@ def home_folder(name: str) -> Path | None:
     home = home_directory()
     folder = home / name
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        home.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        private_home(name)
         problem = None if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
     except OSError as error:
         problem = error.strerror or str(error)

@@ -69,6 +69,11 @@ class StepsWriter(Protocol):
         """Whether it is prompted through a chat template."""
         ...
 
+    @property
+    def generation(self) -> str:
+        """How it writes: greedily, or with how many beams."""
+        ...
+
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Continue a prompt with a numbered list, deterministically; `on_token` gets the number of new tokens."""
         ...
@@ -150,6 +155,7 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
         prompt_sha256=hashlib.sha256(prompt.text.encode()).hexdigest(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
+        generation=f"{judge.generation}, at most {MAX_STEPS_TOKENS} tokens",
     )
     return metric.with_steps(steps, provenance)
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
-from geval_local.paths import home_directory
+from geval_local.paths import private_home
 
 __all__ = ["input_file"]
 
@@ -72,8 +72,7 @@ def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
     try:
         if not keep:
             raise OSError
-        folder = home_directory() / "stdin"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = private_home("stdin")
         handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
         stays = True
     except OSError:

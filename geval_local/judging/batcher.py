@@ -413,6 +413,7 @@ class Batcher:
         try:
             answer()
             for readouts in read_units(self.judge.engine, entries):
+                self.judge.check_files()
                 for place, readout in readouts.items():
                     found[place] = readout
                 waiting.difference_update(readouts)

@@ -178,6 +178,7 @@ def write_reasons(
             release_memory()
             at_once = len(batch) // 2
             continue
+        judge.check_files()
         del waiting[: len(batch)]
         for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -62,6 +62,9 @@ class Scorer(ABC):
     def with_steps(self, metric: Metric) -> Metric:
         """Return a metric with its evaluation steps."""
 
+    def check_files(self) -> None:  # noqa: B027 - a scorer need not come from files
+        """Tell if what it was loaded from has changed; called before figures are given out or kept."""
+
     @overload
     def score(
         self, metric: Metric, /, *, estimator: Estimator | None = ..., threshold: float | None = ..., **fields: str
@@ -329,6 +332,7 @@ class Scorer(ABC):
             for group in sharing(complete):
                 prepared = [self.prepare(complete[place], window) for place in group]
                 readouts = iter(read_window(self.engine, list(itertools.chain.from_iterable(prepared)), advance))
+                self.check_files()
                 for place, entries in zip(group, prepared, strict=True):
                     metric = metrics[place]
                     limit = metric.threshold if threshold is None else threshold
@@ -425,6 +429,7 @@ class Scorer(ABC):
         prepared = [work.prepare(0, len(work)) for work in works]
         entries = list(itertools.chain.from_iterable(prepared))
         readouts = read_window(self.engine, entries, advance)
+        self.check_files()
         outcomes = map(self.outcome, entries, readouts)
         for work in works:
             yield work.finish(list(itertools.islice(outcomes, len(work))))

@@ -6,16 +6,17 @@ Sample text never goes through a template: the template is rendered with placeho
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import TokenizerError
-from geval_local.models.prompt_ending import Ending, Renderings, find_ending
+from geval_local.models.prompt_ending import MARK, Renderings, find_ending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +29,8 @@ _PATIENCE = 30.0
 _SWITCHES: dict[str, Any] = {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_budget": 0}
 #: Names under which templates look for an assistant's thoughts before the answer.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
+#: Literals at which a template may split an answer.
+_SEARCHED = re.compile(r"(?:split|partition)\(\s*(['\"])(.+?)\1")
 _USER, _ANSWER, _THOUGHT, _NEXT = (f"\ue000{name}\ue001" for name in ("user", "answer", "thought", "next"))
 _REMEDY = "Use --style completion (style: completion in a models file of your own), or correct the template: a file "
 _REMEDY += "chat_template.jinja in the directory of a judge's safetensors takes precedence."
@@ -45,11 +48,14 @@ class ChatFrame:
         Text from the message to the start of the answer.
     closes_thinking : bool
         Whether `after` contains an empty thinking block.
+    warning : str or None
+        Why the model may think instead of answering all the same.
     """
 
     before: str
     after: str
     closes_thinking: bool
+    warning: str | None = None
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
@@ -64,7 +70,7 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
     ------
     TokenizerError
         If there is no usable template, it fails, does not show the user's message once, or leaves the prompt inside
-        thinking that cannot be closed with tokens of this tokenizer.
+        thinking that nothing is known to close.
     """
     where = _whereabouts(tokenizer)
     template = tokenizer.chat_template
@@ -88,52 +94,66 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
 
 @lru_cache(maxsize=64)
 def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[str, ...]) -> ChatFrame:
-    user, answer = {"role": "user", "content": _USER}, {"role": "assistant", "content": _ANSWER}
-    follow_up = {"role": "user", "content": _NEXT}
-    # Only a mark that occurs in the template can be one that it searches for in an answer.
-    marks = [token for token in tokens if token.strip() and token in template]
-    conversations: list[list[dict[str, str]]] = [
-        [user],
-        [user, answer],
-        [user, answer, follow_up],
-        [user, answer | dict.fromkeys(_REASONING, _THOUGHT)],
-        *([user, answer | {"content": f"{_THOUGHT}{mark}{_ANSWER}"}, follow_up] for mark in marks),
-    ]
-    calls = [
-        {
-            "messages": messages,
-            "tools": None,
-            "documents": None,
-            "add_generation_prompt": len(messages) == 1,
-            **dict(special),
-            **_SWITCHES,
-        }
-        for messages in conversations
-    ]
-    opened, *others = _render(template, calls)
-    if "error" in opened:
-        raise TokenizerError(f"the chat template fails: {opened['error']}")
-    text = opened["text"]
-    if text.count(_USER) != 1:
-        raise TokenizerError("the chat template does not show the user's message exactly once")
-    before, prompt = text.split(_USER)
-    finished, continued, thought, *stripped = (_after_the_message(other.get("text", "")) for other in others)
-    ending: Ending = find_ending(
+    # Only a text that occurs in the template can be one that it searches for in an answer.
+    found = {text.replace("\\n", "\n") for _, text in _SEARCHED.findall(template)}.union(re.findall(MARK, template))
+    marks = sorted(text for text in found.union(t for t in tokens if t in template) if len(text.strip()) > 1)
+    results = _render(template, special, _conversations(str, marks))
+    fault = _fault(results[0])
+    if fault is not None:  # some templates take content only as a list of parts
+        results = _render(template, special, _conversations(_parts, marks))
+        if _fault(results[0]) is not None:
+            raise TokenizerError(fault)
+    before, prompt = results[0]["text"].split(_USER)
+    unswitched = results[1].get("text", results[0]["text"]).partition(_USER)
+    finished, continued, with_field, with_part, in_parts, *stripped = (
+        result.get("text", "").partition(_USER)[2] for result in results[2:]
+    )
+    # A template that writes an answer in parts as it writes a plain one knows what parts are.
+    thoughts = (with_field, with_part) if in_parts == finished else (with_field,)
+    ending = find_ending(
         Renderings(
+            before=before,
             prompt=prompt,
+            unswitched=(unswitched[0], unswitched[2]),
             history=_up_to(finished, _ANSWER) if _ANSWER in finished else _up_to(continued, _ANSWER),
-            thought=_around_thought(thought),
+            thought=next(filter(None, map(_around_thought, thoughts)), None),
             closing=tuple(
-                mark for mark, text in zip(marks, stripped, strict=True) if _ANSWER in text and _THOUGHT not in text
+                mark.strip()
+                for mark, text in zip(marks, stripped, strict=True)
+                if _ANSWER in text and _THOUGHT not in text
             ),
         ),
         frozenset(tokens),
     )
-    return ChatFrame(before, ending.text, ending.closes_thinking)
+    return ChatFrame(before, ending.text, ending.closes_thinking, ending.warning)
 
 
-def _after_the_message(text: str) -> str:
-    return text.partition(_USER)[2]
+def _conversations(put: Callable[[str], Any], marks: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """List what is rendered, with content in the form that `put` gives it; the first two are the prompt."""
+    user, answer = ({"role": role, "content": put(text)} for role, text in (("user", _USER), ("assistant", _ANSWER)))
+    follow_up = {"role": "user", "content": put(_NEXT)}
+    parts = _parts(_ANSWER)
+    return [
+        [user],
+        [user],
+        [user, answer],
+        [user, answer, follow_up],
+        [user, answer | dict.fromkeys(_REASONING, _THOUGHT)],
+        [user, answer | {"content": [{"type": "thinking", "thinking": _THOUGHT}, *parts]}],
+        [user, answer | {"content": parts}],
+        *([user, answer | {"content": put(f"{_THOUGHT}{mark}{_ANSWER}")}, follow_up] for mark in marks),
+    ]
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _fault(result: dict[str, str]) -> str | None:
+    if "error" in result:
+        return f"the chat template fails: {result['error']}"
+    is_shown = result["text"].count(_USER) == 1
+    return None if is_shown else "the chat template does not show the user's message exactly once"
 
 
 def _up_to(text: str, mark: str) -> str | None:
@@ -144,12 +164,18 @@ def _around_thought(text: str) -> tuple[str, str] | None:
     """Return the text before an assistant's thoughts, and between the thoughts and the answer."""
     before, found, rest = text.partition(_THOUGHT)
     between, answered, _ = rest.partition(_ANSWER)
-    return (before, between) if found and answered and _THOUGHT not in between else None
+    return (before, between) if found and answered and between.strip() and _THOUGHT not in between else None
 
 
-def _render(template: str, calls: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Render in a separate process, see `render_template`."""
-    task = json.dumps({"template": template, "calls": calls}).encode()
+def _render(
+    template: str, special: tuple[tuple[str, str], ...], conversations: Sequence[list[dict[str, Any]]]
+) -> list[dict[str, str]]:
+    """Render in a separate process, see `render_template`; all but the second one with thinking switched off."""
+    settings = {"tools": None, "documents": None, **dict(special)}
+    calls = [
+        {"messages": messages, "add_generation_prompt": len(messages) == 1} | settings for messages in conversations
+    ]
+    task = json.dumps({"template": template, "switches": _SWITCHES, "unswitched": 1, "calls": calls}).encode()
     try:
         done = subprocess.run(
             [sys.executable, str(_SCRIPT)], input=task, capture_output=True, timeout=_PATIENCE, check=False

@@ -7,7 +7,7 @@ from pathlib import Path
 from geval_local.errors import GevalError, JudgeError, WeightsError
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry, fetch_directory
-from geval_local.paths import expanded
+from geval_local.paths import expanded, private_home
 
 __all__ = ["FILE_PATTERNS", "fetch"]
 
@@ -65,6 +65,8 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
         # in the directory as if they had just been fetched.
         published = HfApi().model_info(entry.hub, revision=entry.revision)
         _check_files(entry, directory, {sibling.rfilename for sibling in published.siblings or ()})
+        if not destination:
+            private_home("judges")
         snapshot_download(entry.hub, revision=published.sha, local_dir=directory, allow_patterns=list(FILE_PATTERNS))
     except GevalError:
         raise

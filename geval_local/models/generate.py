@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,15 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from geval_local.models.head import input_device
 
-__all__ = ["BEAMS", "Paragraph", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
+__all__ = [
+    "BEAMS",
+    "Paragraph",
+    "generate_list",
+    "generate_paragraphs",
+    "generation_text",
+    "repetition_start",
+    "without_repetition",
+]
 
 #: Number of beams for a plain language model.
 BEAMS = 4
@@ -172,8 +180,7 @@ def generate_list(
         repetitions are removed.
     """
     prompt = torch.from_numpy(ids.astype(np.int64))[None].to(input_device(model))
-    # A state that is not kept token by token cannot follow several texts.
-    config = _settings(model, tokenizer, max_new_tokens, 1 if getattr(model, "_is_stateful", False) else beams)
+    config = _settings(tokenizer, max_new_tokens, _beams(model, beams))
     over = _EndOfList(tokenizer, prompt.shape[1])
     output = model.generate(  # type: ignore[operator]
         prompt,
@@ -183,7 +190,7 @@ def generate_list(
     )
     new = output[0, prompt.shape[1] :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    is_ended = int(new[-1]) in _end_tokens(model, tokenizer) or bool(over(output[:1], output)[0])
+    is_ended = int(new[-1]) in _end_tokens(tokenizer) or bool(over(output[:1], output)[0])
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
         text = text.rpartition("\n")[0]
     return without_repetition(text)
@@ -230,10 +237,10 @@ def generate_paragraphs(
     output = model.generate(  # type: ignore[operator]
         torch.from_numpy(ids).to(device),
         attention_mask=torch.from_numpy(mask).to(device),
-        generation_config=_settings(model, tokenizer, max_new_tokens, 1),
+        generation_config=_settings(tokenizer, max_new_tokens, 1),
         stopping_criteria=[over],
     )
-    ends = _end_tokens(model, tokenizer)
+    ends = _end_tokens(tokenizer)
     written = []
     for new in output[:, width:]:
         text = str(tokenizer.decode(new, skip_special_tokens=True))
@@ -244,23 +251,31 @@ def generate_paragraphs(
     return written
 
 
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Ids of the tokens that end a text."""
-    ends: Any = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    return set(ends) if isinstance(ends, list) else set() if ends is None else {int(ends)}
+def _end_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of the tokens that end a text: all special ones, since a turn may end with another than the text's last."""
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return special if tokenizer.eos_token_id is None else {*special, int(tokenizer.eos_token_id)}
 
 
-def _settings(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int
-) -> GenerationConfig:
+def _beams(model: PreTrainedModel, beams: int) -> int:
+    """Return the number of beams: a state that is not kept token by token cannot follow several texts."""
+    return 1 if getattr(model, "_is_stateful", False) else beams
+
+
+def generation_text(model: PreTrainedModel, beams: int) -> str:
+    """Describe how `generate_list` writes, for the record."""
+    number = _beams(model, beams)
+    return "greedy" if number == 1 else f"beam search, {number} beams"
+
+
+def _settings(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int) -> GenerationConfig:
     """Say how to generate: never sampled."""
-    ends = sorted(_end_tokens(model, tokenizer))
+    ends = sorted(_end_tokens(tokenizer))
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         num_beams=beams,
         max_new_tokens=max_new_tokens,
         eos_token_id=ends or None,
-        pad_token_id=ends[0] if ends else 0,
+        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
         bos_token_id=tokenizer.bos_token_id,
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.paths import home_directory
+from geval_local.paths import private_home
 
 __all__ = ["GGUFHeader", "GGUFTensor", "array_size", "find_gguf", "gguf_files", "is_gguf", "joined", "read_header"]
 
@@ -291,8 +291,7 @@ def joined(files: Sequence[Path]) -> Iterator[Path]:
             f"{files[0].name} and the {len(files) - 1} files after it are not the parts of one model",
             hint="Copy or download all parts again.",
         )
-    home = home_directory()
-    home.mkdir(parents=True, exist_ok=True)
+    home = private_home()
     size = sum(header.size for header in headers)
     if size > shutil.disk_usage(home).free:
         raise JudgeError(

@@ -49,10 +49,9 @@ def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path
     placement = _placement(options)
     dtype = automatic_dtype(directory, placement) if name == AUTO else DTYPES[name]
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
-    arguments = {"dtype": dtype, **placement, **_quantization(options, computed_in)}
-    if options.attention is not None:
-        arguments["attn_implementation"] = options.attention
-    return arguments
+    # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
+    attention = {"attn_implementation": options.attention}
+    return {"dtype": dtype, **attention, **placement, **_quantization(options, computed_in)}
 
 
 def _placement(options: JudgeOptions) -> dict[str, Any]:

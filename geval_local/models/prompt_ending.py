@@ -1,57 +1,47 @@
 """Start of the answer: the text that must stand between a prompt and the form's last line.
 
-A template's generation prompt does not always end there. It may open a thinking block, which precedes the answer, or
-stop before a channel that the model would name by itself. No model is treated specially; the template decides. Where
-it puts the answer of a finished conversation, there an answer starts. A block opened by the generation prompt but not
-open at that place is closed with the template's own marks.
+A template's generation prompt does not always end there. It may open a thinking block, which precedes the answer, stop
+before a channel that the model would name by itself, or leave it to the model to begin with a thinking block. No model
+is treated specially; the template decides. Where it puts the answer of a finished conversation, there an answer starts.
+What it writes around an assistant's thoughts is an empty block; a mark after which it drops them closes one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
 from geval_local.errors import TokenizerError
 
-__all__ = ["Ending", "Renderings", "find_ending"]
+__all__ = ["MARK", "Ending", "Renderings", "find_ending"]
 
 #: Patterns of marks: <x>, <|x|>, [X], ◁x▷. A tokenizer's added tokens are always marks.
-_MARK = r"<[^<>\s]{1,80}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|◁[^◁▷\s]{1,40}▷"
+MARK = r"<[^<>\s]{1,80}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|◁[^◁▷\s]{1,40}▷"
 _THINKING = re.compile(
-    r"think|thought|reason|reflect|analy[sz]|ponder|deliberat|rationale|scratchpad|monologue|(?<![a-z])(cot|inner)(?![a-z])",
+    r"(?<!no)(?<!no[-_])(think|thought|reason|reflect|analy[sz]|ponder|deliberat|rationale|scratchpad|monologue"
+    r"|(?<![a-z])(cot|inner)(?![a-z]))",
     re.IGNORECASE,
 )
-_ANSWERING = re.compile(
-    r"final|respon[sd]|answer|output|(?<![a-z])(text|content|message|outer)(?![a-z])", re.IGNORECASE
-)
-#: Marks for the absence of thinking.
-_DENIAL = re.compile(r"(?<![a-z])(no|non|off|skip|without|disabled?)(?![a-z])|nothink", re.IGNORECASE)
+_ANSWERING = re.compile(r"final|respon[sd]|answer|output", re.IGNORECASE)
 _CLOSING = re.compile(r"^[<\[◁]+[|｜]?/|(?<![a-z])(end|close|suffix|stop)(?![a-z])|^<[^|｜].*[|｜]>$", re.IGNORECASE)
-#: Rules that derive a closing mark's name from the opening mark's.
-_PAIRS = [
-    (r"^([<\[◁][|｜]?)", r"\1/"),
-    (r"^([<\[◁])", r"\1/"),
-    (r"^<([|｜])([^|｜]*)>$", r"<\2\1>"),
-    ("START", "END"),
-    ("start", "end"),
-    ("BEGIN", "END"),
-    ("begin", "end"),
-    ("OPEN", "CLOSE"),
-    ("open", "close"),
-    ("PREFIX", "SUFFIX"),
-    ("prefix", "suffix"),
-]
+#: The parts of a mark that tell on which side of a block it stands.
+_SIDE = re.compile(r"(?<![a-z])(start|begin|open|prefix|end|close|suffix|stop)(?![a-z])|[\W_]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Renderings:
-    """The text that a template writes after the user's message, with all thinking switched off.
+    """The text that a template writes around the user's message, with all thinking switched off.
 
     Attributes
     ----------
+    before : str
+        Text before the message.
     prompt : str
         The generation prompt.
+    unswitched : tuple of str
+        The same two texts without any switch.
     history : str or None
         Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
     thought : tuple of str, or None
@@ -60,7 +50,9 @@ class Renderings:
         Marks after which the template expects the answer, dropping the text before them.
     """
 
+    before: str
     prompt: str
+    unswitched: tuple[str, str]
     history: str | None = None
     thought: tuple[str, str] | None = None
     closing: tuple[str, ...] = ()
@@ -68,10 +60,21 @@ class Renderings:
 
 @dataclass(frozen=True)
 class Ending:
-    """Text between the user's message and the answer; `closes_thinking`: with an empty thinking block."""
+    """Text between the user's message and the answer.
+
+    Attributes
+    ----------
+    text : str
+        The text.
+    closes_thinking : bool
+        Whether it contains an empty thinking block.
+    warning : str or None
+        Why the model may think here all the same.
+    """
 
     text: str
     closes_thinking: bool
+    warning: str | None = None
 
 
 def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
@@ -82,29 +85,40 @@ def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
     seen : Renderings
         Texts that the template writes.
     tokens : frozenset of str
-        Added tokens of the tokenizer; only these may be added as closing marks.
+        Added tokens of the tokenizer. A block opened by one of them is closed by one, or as the template shows it.
 
     Raises
     ------
     TokenizerError
-        If the answer would start inside a thinking block and no token is known to close it.
+        If the answer would start inside a thinking block and nothing is known to close it.
     """
     rule = _Rule(seen, tokens)
     text = rule.ending()
     inside = rule.still_open(text)
     if inside is not None:
         text = rule.closed(text, inside)
-    return Ending(text, any(_THINKING.search(piece) for piece in rule.marks(text) + rule.channels(text)))
+    if rule.has_closed or rule.thinks(text):
+        return Ending(text, closes_thinking=True)
+    block = rule.unasked_block(text)
+    return Ending(text, False, rule.warning(text)) if block is None else Ending(block, closes_thinking=True)
 
 
 class _Rule:
-    """The rule for one template and tokenizer."""
+    """The rule for one template and tokenizer.
+
+    `has_closed`: it closed a block; `is_unlike_history`: the prompt ends with prose that stands before no answer.
+    """
 
     def __init__(self, seen: Renderings, tokens: frozenset[str]) -> None:
         self.seen = seen
         self.tokens = tokens
+        self.has_closed = False
+        self.is_unlike_history = False
         known = sorted((re.escape(token) for token in tokens if token.strip()), key=len, reverse=True)
-        self._pieces = re.compile(f"({'|'.join([*known, _MARK])})")
+        pattern = "|".join([*known, MARK])
+        self._pieces, self._words = re.compile(f"({pattern})"), re.compile(rf"({pattern}|\s)")
+        # What the template writes only when thinking is switched off does not open it, whatever its name.
+        self._harmless = set(self._marks(seen.prompt)) - set(self._marks(seen.unswitched[1])) | set(seen.closing)
 
     def ending(self) -> str:
         """Join the generation prompt with the place of an answer in a finished conversation."""
@@ -115,108 +129,126 @@ class _Rule:
             return history
         shared = self._shared(prompt, history)
         extra, place = prompt[len(shared) :], history[len(shared) :]
-        is_apart = not set(self.marks(extra)) & set(self.marks(place))
-        # The text that an answer's position adds to the prompt, unless it opens thinking.
-        channel = place if is_apart and self.marks(place) and not self._thinks(place) else ""
-        inside = self.still_open(extra, before=shared, strange=set(self.marks(place)))
-        if inside is None:
-            if not extra.strip() and self.marks(place):
-                return prompt + place
-            return prompt + channel
-        if self._closing_token(inside) is not None:
-            return self.closed(prompt, inside) + channel
-        if self.marks(place):
+        if not extra.strip():
+            return history if place.strip() else prompt
+        if set(self._marks(extra)) & set(self._marks(place)):
             return history
-        raise self._refusal(inside)
+        channel = "" if self.thinks(place) or not place.strip() else place
+        inside = self.still_open(extra, strange=self.seen.unswitched[1] == prompt)
+        if inside is None:
+            self.is_unlike_history = not (self._marks(extra) or _ANSWERING.search(extra))
+            return prompt + channel
+        if place.strip() and self._closer(inside) is None and self._shown(prompt) is None:
+            return history
+        return self.closed(prompt, inside, channel)
 
-    def closed(self, text: str, opening: str) -> str:
-        """Close the thinking block that `opening` opened at the end of a text."""
+    def closed(self, text: str, opening: str, channel: str = "") -> str:
+        """Close the block that `opening` opened at the end of a text: as shown in history, else with a mark."""
+        self.has_closed = True
+        shown, closer = self._shown(text), self._closer(opening)
+        if shown is not None:
+            return shown
+        if closer is None:
+            raise TokenizerError(
+                f"the chat template leaves a prompt inside {opening}, and the tokenizer has no token that is known to "
+                "close it: the next text would be a thought, not an answer"
+            )
+        return f"{text}\n{closer}\n\n{channel}"
+
+    def unasked_block(self, text: str) -> str | None:
+        """Return the text with the empty block that a model would otherwise begin by itself, if the template tells."""
+        if not self._is_left_to_the_model(text):
+            return None
         if self.seen.thought is not None:
-            start, end = self.seen.thought
-            if start.rstrip() == text.rstrip() and self.marks(end) and set(self.marks(end)) <= self.tokens:
-                return start + end
-        token = self._closing_token(opening)
-        if token is None:
-            raise self._refusal(opening)
-        return f"{text}\n{token}\n\n"
+            return self._shown(text)
+        for mark in filter(_THINKING.search, self.seen.closing):
+            others = self.tokens if mark in self.tokens else [mark.replace("/", "", 1)]
+            opening = _nearest(mark, [other for other in others if _is_pair(other, mark)])
+            if opening is not None:
+                return f"{text}{opening}\n\n{mark}\n\n"
+        return None
 
-    def marks(self, text: str) -> list[str]:
-        """List the marks in a text."""
-        return self._pieces.split(text)[1::2]
+    def warning(self, text: str) -> str | None:
+        """Tell why the model may think after a text all the same."""
+        marks = self._marks(self.seen.before)
+        pairs = (f"{a} and {b}" for n, a in enumerate(marks) if _opens(a) for b in marks[n:] if _is_pair(a, b))
+        told = next((f"the chat template's own system text asks for thoughts between {pair}" for pair in pairs), None)
+        if told is None and self._is_left_to_the_model(text) and (self.seen.closing or self.seen.thought):
+            told = " before ".join(("the chat template knows earlier answers with thoughts", *self.seen.closing[:1]))
+        line = self._pieces.split(text.rstrip())[-1].rpartition("\n")[2]
+        if told is None and (self.is_unlike_history or _THINKING.search(line)):
+            told = f"the chat template ends a prompt with {line!r}"
+        return told and f"{told}, and no empty block is known: it may think instead of answering; see the label mass"
 
-    def channels(self, text: str) -> list[str]:
-        """List the single words after a mark, such as channel names."""
-        return [word.strip() for word in self._pieces.split(text)[2::2] if re.fullmatch(r"\s*\w+\s*", word)]
-
-    def still_open(self, text: str, *, before: str = "", strange: set[str] | None = None) -> str | None:
-        """Find the mark of a thinking block that a text opens and does not close.
-
-        `before` is the preceding text. With `strange`, the marks that an answer has at this position, any other mark
-        opens a block that must be closed.
-        """
+    def still_open(self, text: str, *, strange: bool = False) -> str | None:
+        """Find the mark of a thinking block that a text opens and does not close; if `strange`, of any block."""
+        parts = self._pieces.split(text)
+        if strange and len(parts) == 1 and (_THINKING.search(text) or self._shown(self.seen.prompt)):
+            return text.strip()  # a line of prose
         stack: list[str] = []
-        last = (self.marks(before) or [""])[-1]
-        for number, piece in enumerate(self._pieces.split(text)):
-            if number % 2 == 0:
-                word = piece.strip()
-                if last and re.fullmatch(r"\w+", word):
-                    if _THINKING.search(word) and last not in stack:
-                        stack.append(last)
-                    elif _ANSWERING.search(word) and last in stack:
-                        del stack[stack.index(last) :]
-                continue
-            last = piece
-            opener = next((mark for mark in reversed(stack) if self._closes(piece, mark)), None)
-            if opener is not None:
-                del stack[stack.index(opener) :]
-            elif self._opens(piece) or (
-                strange is not None and not stack and piece not in strange and not self._is_harmless(piece)
-            ):
-                stack.append(piece)
+        for mark, word in zip(parts[1::2], parts[2::2], strict=True):
+            opening = next((old for old in reversed(stack) if old == mark or self._closes(mark, old)), None)
+            if opening is not None:
+                del stack[stack.index(opening) :]
+            is_open = _thinking_word(word) or (mark not in self._harmless and _opens(mark, strange and not stack))
+            if is_open and opening in (None, mark):
+                stack.append(mark)
         return stack[-1] if stack else None
 
-    def _thinks(self, text: str) -> bool:
-        return any(_THINKING.search(mark) for mark in self.marks(text))
+    def thinks(self, text: str) -> bool:
+        """Tell whether a text contains a mark or a channel of thinking."""
+        parts = self._pieces.split(text)
+        return any(map(_THINKING.search, parts[1::2])) or any(map(_thinking_word, parts[2::2]))
 
-    def _opens(self, mark: str) -> bool:
-        return bool(_THINKING.search(mark)) and not self._is_harmless(mark)
+    def _is_left_to_the_model(self, text: str) -> bool:
+        """Tell whether neither the template's switches nor the place of its answers decide about thinking."""
+        is_plain = text.strip() == self.seen.prompt.strip()
+        return is_plain and (self.seen.before, self.seen.prompt) == self.seen.unswitched
 
-    def _is_harmless(self, mark: str) -> bool:
-        is_answer = _ANSWERING.search(mark) and not _THINKING.search(mark)
-        return bool(_CLOSING.search(mark) or _DENIAL.search(mark) or is_answer) or mark in self.seen.closing
+    def _marks(self, text: str) -> list[str]:
+        return self._pieces.split(text)[1::2]
+
+    def _shown(self, text: str) -> str | None:
+        """Add to a text what the template writes before thoughts, and between thoughts and answer."""
+        start, end = self.seen.thought or ("", "")
+        if not end or not (start.startswith(text.rstrip()) or text.startswith(start.rstrip())):
+            return None
+        return (start if start.startswith(text.rstrip()) else text) + end
 
     def _closes(self, mark: str, opening: str) -> bool:
-        return mark in self._closing_marks(opening)
+        shown = self._marks(self.seen.thought[1])[:1] if self.seen.thought else []
+        return mark in (*shown, *self.seen.closing) or _is_pair(opening, mark)
 
-    def _closing_token(self, opening: str) -> str | None:
-        return next((mark for mark in self._closing_marks(opening) if mark in self.tokens), None)
-
-    def _closing_marks(self, opening: str) -> list[str]:
-        """List marks that close a block: by name, by the template's position of thoughts, by the text that it drops."""
-        named = [re.sub(old, new, opening, count=1) for old, new in _PAIRS]
-        shown = []
-        if self.seen.thought is not None:
-            start, end = (self.marks(text) for text in self.seen.thought)
-            shown = end[:1] if opening in start[-2:] else []
-        return [*(mark for mark in named if mark != opening), *shown, *self.seen.closing]
+    def _closer(self, opening: str) -> str | None:
+        """Return the mark that closes a block; a token if the opening mark is one."""
+        is_token = opening in self.tokens
+        known = [mark for mark in (*self.tokens, *self.seen.closing) if mark in self.tokens or not is_token]
+        named = _nearest(opening, [mark for mark in known if _is_pair(opening, mark)])
+        plain = re.sub(r"^([<\[])(\w+[>\]])$", r"\1/\2", opening)
+        dropped = (mark for mark in self.seen.closing if mark in known)
+        return named or (plain if plain != opening and not is_token else next(dropped, None))
 
     def _shared(self, first: str, second: str) -> str:
         """Return the longest common prefix that cuts neither a mark nor a word."""
-        shared = ""
-        for one, other in zip(self._pieces.split(first), self._pieces.split(second), strict=False):
-            if one == other:
-                shared += one
-                continue
-            common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-            ends = (one[len(common) :], other[len(common) :])
-            is_mark = any(self._pieces.fullmatch(piece) for piece in (one, other))
-            if is_mark or any(end and not end[0].isspace() for end in ends):
-                common = re.sub(r"\S*\Z", "", common) if not is_mark else ""
-            return shared + common
-        return shared
+        pairs = zip(self._words.split(first), self._words.split(second), strict=False)
+        return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    def _refusal(self, opening: str) -> TokenizerError:
-        return TokenizerError(
-            f"the chat template leaves a prompt inside {opening}, and the tokenizer has no token that is known to "
-            "close it: the next text would be a thought, not an answer"
-        )
+
+def _opens(mark: str, is_strange: bool = False) -> bool:
+    return not _CLOSING.search(mark) and bool(_THINKING.search(mark) or (is_strange and not _ANSWERING.search(mark)))
+
+
+def _nearest(mark: str, others: Iterable[str]) -> str | None:
+    """Return the mark whose characters are most like another's."""
+    return min(others, key=lambda other: (len(set(other) ^ set(mark)), other), default=None)
+
+
+def _is_pair(opening: str, closing: str) -> bool:
+    """Tell whether two marks have one name and one kind of brackets, the second one as that of an end."""
+    is_end = opening[:1] == closing[:1] and _CLOSING.search(closing) and not _CLOSING.search(opening)
+    return bool(is_end) and _SIDE.sub("", opening.lower()) == _SIDE.sub("", closing.lower())
+
+
+def _thinking_word(text: str) -> bool:
+    """Tell whether a text is a single word for thinking, such as the name of a channel."""
+    return bool(re.fullmatch(r"\s*\w+\s*", text) and _THINKING.search(text))

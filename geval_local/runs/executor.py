@@ -285,6 +285,7 @@ class Worker:
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
             for unit, readouts in execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked):
+                self._judge.check_files()
                 finished = [
                     (*asked[index], self._judge.outcome(asked[index][2], readout))
                     for index, readout in zip(unit.requests, readouts, strict=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError
+from geval_local.errors import TokenizerError, first_line
 from geval_local.models.chat_template import chat_frame
 from geval_local.prompt import Prompt
 from geval_local.tokens.shared_text import SharedTextEncoder
@@ -80,9 +80,16 @@ class PromptEncoder:
         frame = None if style == "completion" else chat_frame(tokenizer)
         written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
-        self.backend, self.original_ids, self.secret_names = _with_secret_names(
-            backend, self._salt, written, set(tokenizer.all_special_tokens)
-        )
+        try:
+            self.backend, self.original_ids, self.secret_names = _with_secret_names(
+                backend, self._salt, written, set(tokenizer.all_special_tokens)
+            )
+            self.backend.encode("x\ue002", add_special_tokens=False)  # an unknown token that is not there shows in use
+        except Exception as error:  # the backend checks a description that it wrote itself
+            raise TokenizerError(
+                f"the tokenizer in {tokenizer.name_or_path or 'memory'} is inconsistent: {first_line(error)}",
+                hint="Restore its tokenizer.json and tokenizer_config.json; fetch them with the weights.",
+            ) from error
         self.shared_texts = SharedTextEncoder(self.backend, ids=self.original_ids)
         self._frame = frame and replace(frame, before=self._hide(frame.before), after=self._hide(frame.after))
 

@@ -237,7 +237,13 @@ def test_what_is_set_wrongly_is_told_by_its_text(here, given, told):
 
 
 def test_values_that_are_set_have_the_types_of_yaml(here):
-    overrides = ["judges.0.dtype=float64", "data.first.limit=3", "gates.clarity.mean=>= 2", "cache=never", "judges.1=nano"]
+    overrides = [
+        "judges.0.dtype=float64",
+        "data.first.limit=3",
+        "gates.clarity.mean=>= 2",
+        "cache=never",
+        "judges.1=nano",
+    ]
     with pytest.raises(ConfigurationError, match="--set cache=never: cache: Input should be a valid boolean"):
         read_evaluation("evaluation.yaml", overrides)
     settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings

@@ -113,7 +113,11 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
     ("entry", "line", "says"),
     [
         ("    hub: a/b\n    stile: chat\n", 5, "unknown key 'judges.x.stile'; did you mean 'style'?"),
-        ("    hub: a/b\n    style: chatty\n", 5, "style: 'chatty' is none of 'completion', 'chat' or 'chat-no-prefill'"),
+        (
+            "    hub: a/b\n    style: chatty\n",
+            5,
+            "style: 'chatty' is none of 'completion', 'chat' or 'chat-no-prefill'",
+        ),
         ("    hub: a/b\n    dtype: int8\n", 5, "dtype: 'int8' is none of"),
         ("    hub: a/b\n    context: 0\n", 5, "context: Input should be greater than 0"),
         ("    hub: a/b\n    parameters: many\n", 5, "parameters: Input should be a valid number"),
@@ -139,7 +143,9 @@ def test_a_wrong_entry_is_named_with_file_and_line(tmp_path, entry, line, says):
     models = write(tmp_path / "mine.yaml", f"default: x\njudges:\n  x:\n{entry}")
     with pytest.raises(JudgeError) as caught:
         load_registry(models)
-    assert any(told.startswith(f"{models}, line {line}: ") and says in told for told in caught.value.message.split("\n"))
+    assert any(
+        told.startswith(f"{models}, line {line}: ") and says in told for told in caught.value.message.split("\n")
+    )
     assert "memory_gb" in caught.value.hint
 
 

@@ -43,9 +43,10 @@ def show_forms(
     tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)
     directory = resolve_directory(entry)
+    identity = fingerprint(directory, entry.adapter, code=choice.trust_remote_code) if _is_complete(directory) else None
     records: dict[str, Any] = {}
     for metric in metrics:
-        pinned = with_pinned_steps(metric, fingerprint(directory)) if _is_complete(directory) else metric
+        pinned = with_pinned_steps(metric, identity) if identity is not None else metric
         if pinned.needs_steps:
             note(
                 f"{metric.name} has no evaluation steps yet, so their block is missing below: it takes the judge "
