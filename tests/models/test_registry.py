@@ -116,7 +116,7 @@ def test_the_users_file_goes_first_and_its_paths_are_relative_to_it(tmp_path, mo
         (
             "    hub: a/b\n    style: chatty\n",
             5,
-            "style: 'chatty' is none of 'completion', 'chat' or 'chat-no-prefill'",
+            "style: 'chatty' is none of 'completion', 'chat' or",
         ),
         ("    hub: a/b\n    dtype: int8\n", 5, "dtype: 'int8' is none of"),
         ("    hub: a/b\n    context: 0\n", 5, "context: Input should be greater than 0"),

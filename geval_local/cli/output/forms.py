@@ -43,7 +43,7 @@ def show_forms(
     tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)
     directory = resolve_directory(entry)
-    identity = fingerprint(directory, entry.adapter, code=choice.trust_remote_code) if _is_complete(directory) else None
+    identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if _is_complete(directory) else None
     records: dict[str, Any] = {}
     for metric in metrics:
         pinned = with_pinned_steps(metric, identity) if identity is not None else metric
