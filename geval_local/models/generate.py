@@ -2,7 +2,7 @@
 
 Nothing is sampled: the same judge writes the same steps. A plain language model uses beam search, which is far less
 likely to get stuck in a clause; a chat model greedy decoding: a third of the time, and the text is no
-worse. docs/steps.md shows the comparison. Repetitions are stopped and cut off.
+worse. benchmarks/NOTES.md shows the comparison. Repetitions are stopped and cut off.
 """
 
 from __future__ import annotations
