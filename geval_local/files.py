@@ -16,7 +16,6 @@ from geval_local.errors import DataError, OutputError
 
 __all__ = [
     "check_is_file",
-    "check_replaceable",
     "encoding_of",
     "kind_of_no_text",
     "kind_of_special",
@@ -259,27 +258,3 @@ def save_text(path: Path, text: str) -> None:
             f"cannot write {path}: {error.strerror or error}",
             hint=f"Make room, or choose a directory that you may write to, not {path.parent}.",
         ) from error
-
-
-def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
-    """Check that an existing file may be replaced.
-
-    Parameters
-    ----------
-    path : Path
-        The target.
-    is_own : bool
-        Whether the file there, if there is one, was written by this tool and not changed since.
-    overwrite : bool
-        Whether the user allowed overwriting.
-
-    Raises
-    ------
-    OutputError
-        If there is a file that may not be replaced.
-    """
-    if path.exists() and not (is_own or overwrite):
-        raise OutputError(
-            f"{path} exists, and this tool did not write it as it is",
-            hint="Name another file, or add --overwrite to replace it.",
-        )
