@@ -129,7 +129,7 @@ def check_place(path: Path) -> None:
             raise OutputError(
                 f"cannot write {path}: it is a link to {os.readlink(path)}", hint="Name the file that it leads to."
             )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

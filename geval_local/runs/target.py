@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io.ownership import check_place
 from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import check_manifest
 from geval_local.io.writer import ResultWriter
@@ -100,7 +99,6 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     if text is None:
         return Target()
     output = Path(text)
-    check_place(output)
     ResultWriter.check(output)
     check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))

@@ -85,6 +85,8 @@ def test_a_manifest_that_was_edited_is_the_users_again(runs, tmp_path):
 @pytest.mark.parametrize("verb", COMMANDS)
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "directory", "pipe"])
 def test_no_verb_writes_through_a_link_or_into_what_is_no_file(runs, tmp_path, verb, kind):
+    if (verb, kind) == ("report", "directory"):
+        pytest.skip("the pages of a site go there")
     output, kept = tmp_path / COMMANDS[verb][1], tmp_path / "kept"
     if kind != "dangling link":
         kept.write_bytes(MINE)
@@ -99,8 +101,7 @@ def test_no_verb_writes_through_a_link_or_into_what_is_no_file(runs, tmp_path, v
     for more in ((), ("--overwrite",)):
         refused = call(runs, tmp_path, verb, output, *more)
         assert refused.exit_code == 2, refused.stdout
-        if not (verb == "report" and kind == "directory"):
-            assert kind.split()[-1] in refused.stderr
+        assert kind.split()[-1] in refused.stderr
     assert kept.exists() == (kind != "dangling link")
     assert kind == "dangling link" or kept.read_bytes() == MINE
 
