@@ -46,6 +46,7 @@ class Stream:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Write text of any origin."""
         if not text.isprintable():
             parts = enumerate(_STYLES.split(text))
             text = "".join(part if place % 2 else visible(part) for place, part in parts)

@@ -111,11 +111,29 @@ class RequestMaker:
                 filled += [(number, texts, look.fill(texts)) for number, look in enumerate(self._looks)]
             except UnscorableError as error:
                 filled += [str(error)] * len(self._looks)
-        encoded = iter(self.encoder.encode([entry[2] for entry in filled if not isinstance(entry, str)]))
-        return [
-            Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
-            for entry in filled
-        ]
+        encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
+        prepared = []
+        for entry in filled:
+            try:
+                ids = entry if isinstance(entry, str) else next(encoded)
+                prepared.append(
+                    Prepared(None, error=ids)
+                    if isinstance(entry, str) or isinstance(ids, str)
+                    else self._fit(*entry, ids)
+                )
+            except UnscorableError as error:
+                prepared.append(Prepared(None, error=str(error)))
+        return prepared
+
+    def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
+        """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""
+        try:
+            return list(self.encoder.encode(prompts))
+        except UnscorableError as error:
+            if len(prompts) == 1:
+                return [str(error)]
+            half = len(prompts) // 2
+            return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
 
     def _fit(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
