@@ -112,18 +112,17 @@ class RequestMaker:
             except UnscorableError as error:
                 filled += [str(error)] * len(self._looks)
         encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
-        prepared = []
-        for entry in filled:
-            try:
-                ids = entry if isinstance(entry, str) else next(encoded)
-                prepared.append(
-                    Prepared(None, error=ids)
-                    if isinstance(entry, str) or isinstance(ids, str)
-                    else self._fit(*entry, ids)
-                )
-            except UnscorableError as error:
-                prepared.append(Prepared(None, error=str(error)))
-        return prepared
+        return [
+            Prepared(None, error=entry) if isinstance(entry, str) else self._prepared(*entry, next(encoded))
+            for entry in filled
+        ]
+
+    def _prepared(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds | str) -> Prepared:
+        """Make a request of a filled form and its tokens, or of the reason why it has none."""
+        try:
+            return Prepared(None, error=ids) if isinstance(ids, str) else self._fit(look, texts, prompt, ids)
+        except UnscorableError as error:
+            return Prepared(None, error=str(error))
 
     def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
         """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""

@@ -129,7 +129,7 @@ def _kept_console(stderr: bool, terminal: bool) -> Console:
                 yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
         @property
-        def file(self) -> IO[str]:
+        def file(self) -> IO[str]:  # type: ignore[misc]
             return getattr(super().file, "rendered", super().file)  # see `geval_local.cli.streams`
 
     return Shown(stderr=stderr, highlight=False, width=None if terminal else WIDTH)
