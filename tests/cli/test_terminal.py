@@ -127,7 +127,6 @@ def test_the_prompt_of_a_dry_run(here, terminal):
         ("resume", EVIL),
         ("report", EVIL, "-o", "page.html"),
         ("score", "data.jsonl", "-m", "clarity.yaml", "--estimator", EVIL),
-        ("score", "data.jsonl", "--limit", EVIL),
         (EVIL,),
         ("run", "evil.yaml"),
         ("meta-eval", "a.jsonl", "-m", "clarity.yaml", "--human", EVIL),

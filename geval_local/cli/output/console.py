@@ -128,8 +128,8 @@ def _kept_console(stderr: bool, terminal: bool) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
-        @property
-        def file(self) -> IO[str]:  # type: ignore[misc]
+        @property  # type: ignore[misc]
+        def file(self) -> IO[str]:
             return getattr(super().file, "rendered", super().file)  # see `geval_local.cli.streams`
 
     return Shown(stderr=stderr, highlight=False, width=None if terminal else WIDTH)
