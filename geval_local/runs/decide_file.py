@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import ConfigurationError
 from geval_local.io.columns import check_chosen, decision_layout
 from geval_local.io.evidence import DEFAULT_STATE, check_evidence, read_state
-from geval_local.judging.windows import WINDOW
+from geval_local.judging.windows import WINDOW, full_window
 from geval_local.questions.question import Question, load_questions, named_questions
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
@@ -117,7 +117,7 @@ def decide_file(
     check_chosen(columns, first, list(types), decision_layout(types))
     settings = Settings(
         # Prompts are held by the window, and a row has as many as there are forms.
-        window=window or max(1, WINDOW // len(metrics)),
+        window=full_window(window, max(1, WINDOW // len(metrics))),
         limit=limit,
         use_cache=use_cache,
         formats=list(target.formats),

@@ -25,7 +25,7 @@ from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_me
 from geval_local.io.columns import check_chosen
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import Sample, read_samples
-from geval_local.judging.windows import WINDOW
+from geval_local.judging.windows import full_window
 from geval_local.metric import Metric
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.runs.completion import RunResult, complete, complete_parts
@@ -150,7 +150,7 @@ def score_file(
         JudgeRecord(name=name, choice=choice.record()) for name, choice in zip(labels_of(choices), choices, strict=True)
     ]
     settings = Settings(
-        window=window or WINDOW,
+        window=full_window(window),
         limit=limit,
         estimator=asdict(estimator or Estimator()),
         threshold=threshold,

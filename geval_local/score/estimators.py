@@ -12,6 +12,7 @@ __all__ = ["Estimator", "estimate"]
 
 _PLAIN = ("exact", "mode", "median")
 _PARAMETERS = ("quantile", "risk")
+_MOST_DRAWS = 1 << 31
 _ESTIMATORS = (
     "Choose exact, mode, sample, median, quantile:Q (such as quantile:0.25) or risk:LAMBDA (such as risk:0.5)."
 )
@@ -53,8 +54,8 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.kind not in (*_PLAIN, "sample", *_PARAMETERS):
             raise ConfigurationError(f"unknown estimator {self.kind!r}", hint=_ESTIMATORS)
-        if self.n < 1:
-            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times")
+        if not 1 <= self.n <= _MOST_DRAWS:
+            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times, and {_MOST_DRAWS} at most")
         if self.seed < 0:
             raise ConfigurationError(f"a seed is not negative: {self.seed}")
         if (self.parameter is None) == (self.kind in _PARAMETERS):
