@@ -44,6 +44,7 @@ __all__ = [
     "UnsupportedModelError",
     "WeightsError",
     "first_line",
+    "is_panic",
 ]
 
 
@@ -117,6 +118,11 @@ class UnscorableError(GevalError):
 
 class FieldError(UnscorableError):
     """A metric's field without a column, or whose column holds no text: usually true of the whole file."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust has given up: that is no `Exception`, so that nothing else would catch it."""
+    return type(error).__name__ == "PanicException"
 
 
 class Interrupted(KeyboardInterrupt):

@@ -34,6 +34,7 @@ __all__ = [
     "resolve",
     "split_cue",
     "text_of",
+    "visible",
 ]
 
 _OUTPUTS = (
@@ -71,6 +72,8 @@ _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, 
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 _SHAPES = "A field's value is a text, a list of texts, or a chat: a list of objects with role and content."
 _ABSENT = object()
+#: Control characters except tab and line end, and characters that turn the direction of a line.
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -337,6 +340,11 @@ def is_unicode(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(is_unicode, chain(value, value.values())))
     return not isinstance(value, list | tuple) or all(map(is_unicode, value))
+
+
+def visible(text: str) -> str:
+    r"""Write the characters that could command a terminal as escapes, such as ``\x1b``; line ends and tabs stay."""
+    return text if text.isprintable() else _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:

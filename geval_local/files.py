@@ -10,13 +10,14 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, AnyStr, BinaryIO
 
 from geval_local.errors import DataError, OutputError
 
 __all__ = [
+    "MOST_IN_A_LINE",
+    "bounded_lines",
     "check_is_file",
-    "check_replaceable",
     "encoding_of",
     "kind_of_no_text",
     "kind_of_special",
@@ -30,6 +31,11 @@ __all__ = [
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
+#: No row of texts that are read is longer (`geval_local.fields.MAX_CHARACTERS`); a longer line is not kept in memory.
+MOST_IN_A_LINE = 1 << 26
+#: Rows that compress better, over so many bytes, all say the same: a file of a few megabytes could last for days.
+_MOST_EXPANSION = 800
+_EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
 #: First bytes of files that are not text, whatever their extension.
@@ -145,12 +151,69 @@ def encoding_of(head: bytes) -> str | None:
     return "utf-8-sig" if even + odd < 0.05 * len(head) else None
 
 
+def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
+    """Read the lines of a file, each with its line end; `path` is for messages.
+
+    Raises
+    ------
+    DataError
+        If a line is longer than `MOST_IN_A_LINE`, before the rest of it is read.
+    """
+    number = 0
+    while line := file.readline(MOST_IN_A_LINE + 1):
+        number += 1
+        if len(line) > MOST_IN_A_LINE:
+            raise DataError(
+                f"{path}, line {number} is longer than {MOST_IN_A_LINE:,} characters",
+                hint="Write one row per line, and no text of millions of characters: no judge could read it.",
+            )
+        yield line
+
+
 def _unpacked(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
     if packed:
-        return cast("IO[bytes]", gzip.open(path, "rb"))
+        return io.BufferedReader(_Gunzipped(path), READ_BYTES)
     return path.open("rb", buffering=READ_BYTES)
+
+
+class _Sips(io.FileIO):
+    """A file read little by little, so that the place in it tells how much of it has been unpacked."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(1024 if size is None or size < 0 else min(size, 1024))
+
+
+class _Gunzipped(io.RawIOBase):
+    """The content of a gzip file, as long as it is not blown up beyond all measure."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._packed = _Sips(path)
+        self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
+        self._given, self._taken = 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._whole.readinto(buffer)
+        self._given += count
+        if self._given >= _EXPANSION_BYTES:
+            taken = self._packed.tell()
+            if self._given > _MOST_EXPANSION * (taken - self._taken):
+                raise DataError(
+                    f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
+                    hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
+                )
+            self._given, self._taken = 0, taken
+        return count
+
+    def close(self) -> None:
+        self._whole.close()
+        self._packed.close()
+        super().close()
 
 
 def temporary_path(path: Path, mark: str | None = None) -> Path:
@@ -259,27 +322,3 @@ def save_text(path: Path, text: str) -> None:
             f"cannot write {path}: {error.strerror or error}",
             hint=f"Make room, or choose a directory that you may write to, not {path.parent}.",
         ) from error
-
-
-def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
-    """Check that an existing file may be replaced.
-
-    Parameters
-    ----------
-    path : Path
-        The target.
-    is_own : bool
-        Whether the file there, if there is one, was written by this tool and not changed since.
-    overwrite : bool
-        Whether the user allowed overwriting.
-
-    Raises
-    ------
-    OutputError
-        If there is a file that may not be replaced.
-    """
-    if path.exists() and not (is_own or overwrite):
-        raise OutputError(
-            f"{path} exists, and this tool did not write it as it is",
-            hint="Name another file, or add --overwrite to replace it.",
-        )

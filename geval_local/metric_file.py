@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
+#: Parts of dots alone would lead elsewhere where a name becomes a path.
+_NAME = re.compile(r"(?!\.+(?:/|$))[\w.-]+(?:/(?!\.+(?:/|$))[\w.-]+)*")
 #: Longer names do not fit into file names.
 MAX_NAME = 200
 #: As many endings of forms as there are; see `geval_local.questions.looks`.

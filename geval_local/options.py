@@ -338,7 +338,7 @@ class RunOptions(Options):
         Field(description="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."),
     ] = False
     window: Annotated[
-        Positive | None,
+        Annotated[int, Field(ge=1, le=2**31)] | None,
         Flag(metavar="N"),
         Field(description="Rows planned together to share their texts. Absent: as many as make 4096 prompts."),
     ] = None

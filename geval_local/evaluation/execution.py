@@ -14,13 +14,13 @@ from geval_local.evaluation.document import EvaluationFile, Problems, read_evalu
 from geval_local.evaluation.gates import EVERY_METRIC, Gate, failures, parse_limit
 from geval_local.evaluation.model import GateSpec
 from geval_local.fields import nearest
-from geval_local.files import check_replaceable
 from geval_local.io.checks import check_distinct
+from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions
 from geval_local.report.described import described_results
-from geval_local.report.page import check_target, is_own_page
+from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import write_report
 from geval_local.runs.events import RunEvents
 from geval_local.runs.run_file import RunResult, check_file, score_file
@@ -206,7 +206,8 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
             find_target(f"{run.directory}/", settings.run_options(name).formats)
         if run.page is not None and directory.is_dir():
             with problems.at("report"):
-                check_replaceable(check_target(run.page), is_own=is_own_page(run.page), overwrite=overwrite)
+                check_target(run.page)
+                check_replaceable(run.page, PAGE, overwrite=overwrite)
     if settings.outputs.columns and "csv" not in settings.outputs.formats:
         problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()

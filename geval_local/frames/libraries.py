@@ -91,7 +91,9 @@ def _pandas_rows(frame: Any) -> list[dict[str, Any]]:
         [None if missing else value for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)]
         for series in (frame.iloc[:, place] for place in range(len(names)))
     ]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    # A frame may have rows and no column, as groups have whose only column is the one that they are grouped by.
+    cells = zip(*columns, strict=True) if columns else [()] * len(frame)
+    return [dict(zip(names, row, strict=True)) for row in cells]
 
 
 def _pandas_extended(frame: Any, columns: Sequence[Column]) -> Any:

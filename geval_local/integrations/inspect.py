@@ -60,11 +60,11 @@ def geval(
         columns = {
             "input": state.input_text,
             "output": state.output.completion,
-            "target": target.text,
+            "target": target.text or None,
             "choices": [choice.value for choice in state.choices] if state.choices else None,
             "metadata": state.metadata or None,
         }
-        row = {name: value for name, value in columns.items() if value not in (None, "")}
+        row = {name: value for name, value in columns.items() if value is not None}
         found = (await asyncio.wrap_future(bound.submit(row)))[0]
         return _written(bound, found, state.output.completion, normalized)
 

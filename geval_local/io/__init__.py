@@ -6,6 +6,7 @@
 - ``checks``: arguments and columns, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``
 - ``places``: files by path or address; ``blocks``: an input of many files, cut; ``parts``: results in many files
+- ``ownership``: whether a file is this tool's and unchanged, for every verb that replaces or removes one
 - ``results``: result files read back; ``result_manifest``: the manifest beside a result file
 """
 

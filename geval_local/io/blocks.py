@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from geval_local.errors import DataError
-from geval_local.files import encoding_of, kind_of_no_text
+from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
@@ -260,7 +260,7 @@ def _kind(file: SourceFile) -> str:
         return "stream"
     with place.lines_file() as source:
         text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        return "stream" if is_over_lines(text) else "lines"
+        return "stream" if is_over_lines(bounded_lines(text, file.address)) else "lines"
 
 
 def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Block]]:
@@ -268,7 +268,7 @@ def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Bloc
     first = rows = start = 0
     line = offset = number = 0
     with file.place.lines_file() as source:
-        for number, raw in enumerate(source, start=1):
+        for number, raw in enumerate(bounded_lines(source, file.address), start=1):
             digest.update(raw)
             if not _is_blank(raw):
                 if rows == 0:
@@ -420,7 +420,7 @@ def first_rows(file: SourceFile, count: int) -> list[RawRow]:
         if kind == "lines":
             with file.place.lines_file() as source:
                 text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-                return list(islice(line_rows(text), count))
+                return list(islice(line_rows(bounded_lines(text, file.address)), count))
         with file.place.as_local() as path:
             return list(islice(read_rows(path), count))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +71,8 @@ _DEFAULT_COLUMNS = ("id", "row")
 EVERYTHING = "all"
 INPUT = "input"
 ROW = "row"
-_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+#: Blanks before a sign are passed over, also those without width, as some spreadsheets do.
+_FORMULA = re.compile("[\t\r\n]|[\\s\u200b-\u200f\u2060\ufeff]*[=+\\-@|\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def header_of(
 
 def neutral(text: str) -> str:
     """Put an apostrophe before a text that a spreadsheet would run as a formula."""
-    return "'" + text if text.startswith(_FORMULA_SIGNS) else text
+    return "'" + text if _FORMULA.match(text) else text
 
 
 def holds_all_input(columns: Sequence[str] | None) -> bool:

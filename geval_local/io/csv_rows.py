@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import IO
 
 from geval_local.errors import DataError
+from geval_local.files import MOST_IN_A_LINE, bounded_lines
 
 __all__ = ["csv_records", "find_delimiter"]
 
 #: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
 CSV_CELL_LIMIT = 2**31 - 1
 #: Characters searched for the end of a quote, and buffered so that they can be reread if there is none.
-QUOTED_CHARACTERS = 1 << 26
+QUOTED_CHARACTERS = MOST_IN_A_LINE
 #: Records used to detect the delimiter.
 SNIFFED_RECORDS = 20
 SNIFFED_CHARACTERS = 1 << 20
@@ -93,9 +94,12 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
     """
     csv.field_size_limit(CSV_CELL_LIMIT)
     head: list[str] = []
-    while len(head) < 2 * SNIFFED_RECORDS and sum(map(len, head)) < SNIFFED_CHARACTERS and (line := file.readline()):
+    all_lines = bounded_lines(file, path)
+    while (
+        len(head) < 2 * SNIFFED_RECORDS and sum(map(len, head)) < SNIFFED_CHARACTERS and (line := next(all_lines, ""))
+    ):
         head.append(line)
-    lines = _Lines(file, head)
+    lines = _Lines(all_lines, head)
     if head and (mark := _EXCEL_MARK.fullmatch(head[0].rstrip("\r\n"))):
         delimiter = mark[1]
         next(lines)

@@ -6,10 +6,9 @@ manifests.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
+from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
 from geval_local.metric import Metric
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "AskedQuestion",
     "Manifest",
     "ScoredMetric",
-    "check_description",
-    "file_sha256",
+    "check_manifest",
+    "check_results",
     "is_own_result",
     "manifest_path",
     "manifest_text",
@@ -124,17 +124,8 @@ def manifest_path(results: str | Path) -> Path:
     return results.with_name(f"{results.name}.meta.json")
 
 
-def file_sha256(path: str | Path) -> str:
-    """Hash a file's content, 64 hex digits."""
-    with Path(path).open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def manifest_text(manifest: Manifest) -> str:
-    """Write a manifest as JSON."""
+    """Write a manifest as JSON, with a checksum over all that it says."""
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -159,7 +150,7 @@ def manifest_text(manifest: Manifest) -> str:
             {"questions": {name: asdict(one) for name, one in manifest.questions.items()}} if manifest.questions else {}
         ),
     }
-    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(checksummed(record), ensure_ascii=False, indent=1) + "\n"
 
 
 def write_manifest(results: str | Path, manifest: Manifest) -> None:
@@ -170,15 +161,22 @@ def write_manifest(results: str | Path, manifest: Manifest) -> None:
     OutputError
         If it cannot be written, or another file has that name.
     """
-    path = check_description(results)
+    path = check_manifest(results, overwrite=True)
     try:
         write_atomically(path, manifest_text(manifest), private=False)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def check_description(results: str | Path) -> Path:
+def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
     """Check that a manifest may be written beside a result file; return its path.
+
+    Parameters
+    ----------
+    results : str or Path
+        The result file.
+    overwrite : bool
+        Whether a manifest that somebody edited may be replaced; never another file of that name.
 
     Raises
     ------
@@ -186,30 +184,52 @@ def check_description(results: str | Path) -> Path:
         If another file has that name, or the name is too long.
     """
     path = manifest_path(results)
-    try:
-        status = path.lstat()
-        is_own = stat.S_ISREG(status.st_mode) and f'"format": "{FORMAT}"' in path.read_text(encoding="utf-8")[:200]
-    except FileNotFoundError:
-        return path
-    except ValueError:
-        is_own = False
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}", hint="Name another output file.") from error
-    if not is_own:
+    check_place(path)
+    record = None
+    with suppress(OSError, ValueError, RecursionError):
+        record = json.loads(path.read_bytes())
+    if path.exists() and not (isinstance(record, dict) and record.get("format") == FORMAT):
         raise OutputError(
             f"{path} exists and is not a manifest of this tool; the manifest of {Path(results).name} has that name",
             hint="Name another output file, or move it to another place.",
         )
+    check_replaceable(path, FORMAT, overwrite=overwrite)
     return path
 
 
-def is_own_result(results: str | Path) -> bool:
+def check_results(results: str | Path, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
+    """Check that results may be written: a file, which may replace an unchanged result of this tool, and its manifest.
+
+    Parameters
+    ----------
+    results : str or Path
+        The result file, as the user named it.
+    digests : collection of str
+        SHA-256 of other contents that it may replace.
+    overwrite : bool
+        Whether the user allowed replacing any file in its place.
+
+    Raises
+    ------
+    OutputError
+        If one of the two may not be replaced, or a name is too long. Nothing is changed.
+    """
+    check_manifest(results, overwrite=overwrite)
+    check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
+
+
+def is_own_result(results: Path) -> bool:
     """Whether a file is an unmodified result of this tool: the manifest beside it contains its hash."""
+    return owned(results, digests=_recorded(results))
+
+
+def _recorded(results: str | Path) -> list[str]:
+    """Return the hash of a result file that the manifest beside it contains, if there is one."""
     try:
         manifest = read_manifest(results)
-        return manifest is not None and manifest.results_sha256 == file_sha256(results)
-    except (DataError, OSError):
-        return False
+    except DataError:
+        return []
+    return [] if manifest is None or manifest.results_sha256 is None else [manifest.results_sha256]
 
 
 def read_manifest(results: str | Path) -> Manifest | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from geval_local.errors import DataError
-from geval_local.files import check_is_file, open_text
+from geval_local.files import bounded_lines, check_is_file, open_text
 from geval_local.io.csv_rows import csv_records
 
 __all__ = ["FORMATS", "RawRow", "Row", "format_of", "is_over_lines", "line_rows", "parquet_rows", "read_rows"]
@@ -139,7 +139,7 @@ def _guarded(reader: Callable[[Path], Iterator[RawRow]], path: Path) -> Iterator
 
 def _read_jsonl(path: Path) -> Iterator[RawRow]:
     with open_text(path, newline="\n") as file:
-        over_lines = is_over_lines(file)
+        over_lines = is_over_lines(bounded_lines(file, path))
     if over_lines:
         decoder = _Decoder()
         values = _documents(path, decoder)
@@ -149,7 +149,7 @@ def _read_jsonl(path: Path) -> Iterator[RawRow]:
             return
     # Only "\n" ends a line, as in editors; the parser treats a carriage return before it as white space.
     with open_text(path, newline="\n") as file:
-        yield from line_rows(file)
+        yield from line_rows(bounded_lines(file, path))
 
 
 def line_rows(lines: Iterable[str], first: int = 1) -> Iterator[RawRow]:

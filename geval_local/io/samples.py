@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -166,8 +167,11 @@ def read_samples(
     ConfigurationError
         If `limit` is below 1.
     """
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"the limit of rows must be at least 1, not {limit}")
+    if limit is not None and not 1 <= limit <= sys.maxsize:
+        raise ConfigurationError(
+            f"the limit of rows must be at least 1, and at most {sys.maxsize}, not {limit}",
+            hint="Leave it out for all.",
+        )
     path = Path(path)
     return _samples(islice(read_rows(path), limit), path, dict(fields or {}))
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 from geval_local.errors import OutputError
 from geval_local.files import replacing
 from geval_local.io.columns import SCORES, Layout
+from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
@@ -114,8 +115,8 @@ class ResultWriter:
         Raises
         ------
         OutputError
-            For an unknown extension, a target that is a directory or read-only, a missing or unwritable directory, or
-            Parquet without pyarrow.
+            For an unknown extension, a target that is a directory, a link or read-only, a missing or unwritable
+            directory, or Parquet without pyarrow.
         """
         given, path = path, cls.check(path)
         with ExitStack() as stack:
@@ -153,10 +154,9 @@ class ResultWriter:
             As `open`, as far as that can be checked without writing.
         """
         given, path = path, Path(path).resolve()
+        check_place(Path(given))
         if path.suffix.lower() not in _FORMATS:
             raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_FORMATS)}.")
-        if path.is_dir():
-            raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
         if not path.parent.is_dir():
             raise OutputError(
                 f"cannot write {given}: there is no directory {path.parent}", hint=f"Create it: mkdir -p {path.parent}"

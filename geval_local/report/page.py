@@ -22,8 +22,12 @@ from markupsafe import Markup
 from geval_local import __version__
 from geval_local.errors import OutputError
 from geval_local.files import save_text
+from geval_local.io.ownership import check_place, sealed
 
-__all__ = ["check_target", "is_own_page", "json_block", "render", "write_page"]
+__all__ = ["PAGE", "check_target", "json_block", "render", "write_page"]
+
+#: How a page names itself in its last line, see `geval_local.io.ownership`.
+PAGE = "geval-local page"
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
 #: Markup, comments and the end of the block; older script parsers treat the two separators as line ends.
@@ -77,9 +81,8 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
     OutputError
         If the target is rejected; with the path and a remedy.
     """
+    check_place(Path(path))
     target = Path(path).resolve()
-    if target.is_dir():
-        raise OutputError(f"cannot write {path}: it is a directory", hint="Give the name of a file in it.")
     if not target.parent.is_dir():
         raise OutputError(
             f"cannot write {path}: there is no directory {target.parent}", hint=f"Create it: mkdir -p {target.parent}"
@@ -92,17 +95,8 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
     return target
 
 
-def is_own_page(path: Path) -> bool:
-    """Whether a file is a page that this tool wrote."""
-    try:
-        with path.open("rb") as file:
-            return b'<meta name="generator" content="geval-local ' in file.read(4096)
-    except OSError:
-        return False
-
-
 def write_page(target: Path, page: str) -> Path:
-    """Write a page atomically.
+    """Write a page atomically, with its digest in its last line.
 
     Raises
     ------
@@ -110,7 +104,7 @@ def write_page(target: Path, page: str) -> Path:
         If the file cannot be written; an older one of the same name is then untouched.
     """
     # A lone surrogate (text that was not UTF-8) is shown as an escape, as in the result files.
-    save_text(target, page.encode("utf-8", "backslashreplace").decode())
+    save_text(target, sealed(page.encode("utf-8", "backslashreplace").decode(), PAGE))
     return target
 
 

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
+from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
-from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
+from geval_local.io.result_manifest import check_results
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import OwnFiles, hold, leftovers
@@ -215,16 +216,8 @@ def _checked_output(
         return None
     output = directory.parent / asked.settings.output
     known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
-    check_description(output)
-    if not output.exists():
-        return None
-    digest = file_sha256(output)
-    if overwrite or digest in known or is_own_result(output):
-        return digest
-    raise OutputError(
-        f"{output} exists, and is not an unchanged result of this tool",
-        hint="Name another file, or add --overwrite to replace it.",
-    )
+    check_results(output, digests=known, overwrite=overwrite)
+    return file_sha256(output) if output.exists() else None
 
 
 def _no_run(directory: Path) -> OutputError:

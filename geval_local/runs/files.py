@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
+from geval_local.io.ownership import is_lone_file
 
-__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "is_plain_file", "sweep"]
+__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "sweep"]
 
 _BLOCK = 1 << 20
 
@@ -121,18 +121,10 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
         )
 
 
-def is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file and not a link."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
 def sweep(directory: Path, run: str) -> None:
     """Remove partial files left by a dead process of a run; their names contain the run's identifier."""
     if directory.is_symlink() or not directory.is_dir():
         return
     for path in directory.iterdir():
-        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_plain_file(path):
+        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_lone_file(path):
             path.unlink(missing_ok=True)

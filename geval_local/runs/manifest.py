@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +14,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
 from geval_local.files import write_atomically
+from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
-from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
+from geval_local.runs.files import InputFile, Record, Sha256
 from geval_local.runs.settings import Definition, FileName, Positive, Settings, checked_name
 
 __all__ = [
@@ -210,8 +209,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def manifest_text(manifest: Manifest) -> str:
     """Write a manifest as JSON, with a checksum over all that it says."""
-    record = manifest.model_dump(mode="json")
-    return json.dumps({"checksum": _checksum(record), **record}, indent=1) + "\n"
+    return json.dumps(checksummed(manifest.model_dump(mode="json")), indent=1) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -252,10 +250,10 @@ def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
             f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
             hint="Use the version that wrote it, or score into another directory.",
         )
-    if record.pop("checksum", None) != _checksum(record):
+    if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        return Manifest.model_validate(record)
+        return Manifest.model_validate({key: value for key, value in record.items() if key != "checksum"})
     except (ValidationError, GevalError) as error:
         problems = [str(error)]
         if isinstance(error, ValidationError):
@@ -278,7 +276,7 @@ def side_name(output: str) -> str:
 
 def _claimed(path: Path) -> dict[str, Any] | None:
     """Read a manifest that claims to be of this tool."""
-    if not is_plain_file(path):
+    if path.is_symlink() or not path.is_file():
         return None
     try:
         text = path.read_text(encoding="utf-8")
@@ -297,9 +295,3 @@ def _claim(text: str, path: object) -> dict[str, Any] | None:
             raise OutputError(f"{path} is damaged or cut off: {error}", hint=_REMEDY) from error
         return None
     return record if isinstance(record, dict) and record.get("format") == FORMAT else None
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    """Hash the canonical form: keys sorted, no white space, ASCII."""
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.files import replacing, temporary_path
+from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import REASON_REQUEST
+from geval_local.runs.own_files import locked
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -229,8 +229,7 @@ def _append(partial: Path, record: Mapping[str, Any]) -> None:
 
 def _read_partial(partial: Path) -> dict[int, dict[str, Any]]:
     """Read the finished reasons of an interrupted task; a line that a kill has cut off is dropped from the file."""
-    if partial.is_symlink():
-        raise OutputError(f"{partial} is a link, and this tool makes none there", hint="Remove it.")
+    check_place(partial)
     if not partial.exists():
         return {}
     found, whole = {}, 0
@@ -253,18 +252,11 @@ def _read_partial(partial: Path) -> dict[int, dict[str, Any]]:
 def _held(partial: Path) -> Iterator[None]:
     """Hold a task for this process."""
     path = partial.with_name(f"{partial.name}.lock")
-    lock = FileLock(path, timeout=0, mode=0o600)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise OutputError(f"another process writes the same reasons to {partial.parent}", hint="Wait for it.") from None
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-        with suppress(OSError):
-            path.unlink()
+    busy = OutputError(f"another process writes the same reasons to {partial.parent}", hint="Wait for it.")
+    with locked(path, lambda: busy):
+        try:
+            yield
+        finally:
+            # While it is held: a process that opened it before finds that it has no name any more, and tries again.
+            with suppress(OSError):
+                path.unlink()

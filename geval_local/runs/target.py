@@ -9,7 +9,7 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.places import Place, is_address
-from geval_local.io.result_manifest import check_description
+from geval_local.io.result_manifest import check_manifest
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
 from geval_local.runs.export import EXPORT_FORMATS
@@ -104,13 +104,8 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     if text is None:
         return Target()
     output = Path(text)
-    if output.is_symlink():
-        # Writing through the link would replace a file that the user did not name; replacing the link would lose it.
-        raise OutputError(
-            f"cannot write {output}: it is a link to {os.readlink(output)}", hint="Name the file that it leads to."
-        )
     ResultWriter.check(output)
-    check_description(output)
+    check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 

@@ -12,6 +12,7 @@ __all__ = ["Estimator", "estimate"]
 
 _PLAIN = ("exact", "mode", "median")
 _PARAMETERS = ("quantile", "risk")
+_MOST_DRAWS = 1 << 31
 _ESTIMATORS = (
     "Choose exact, mode, sample, median, quantile:Q (such as quantile:0.25) or risk:LAMBDA (such as risk:0.5)."
 )
@@ -53,8 +54,8 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.kind not in (*_PLAIN, "sample", *_PARAMETERS):
             raise ConfigurationError(f"unknown estimator {self.kind!r}", hint=_ESTIMATORS)
-        if self.n < 1:
-            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times")
+        if not 1 <= self.n <= _MOST_DRAWS:
+            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times, and {_MOST_DRAWS} at most")
         if self.seed < 0:
             raise ConfigurationError(f"a seed is not negative: {self.seed}")
         if (self.parameter is None) == (self.kind in _PARAMETERS):
@@ -69,29 +70,28 @@ class Estimator:
             )
 
     @classmethod
-    def parse(cls, text: str, *, n: int = 20, seed: int = 0) -> Estimator:
+    def parse(cls, text: str) -> Estimator:
         """Read an estimator as the command line has it.
 
         Parameters
         ----------
         text : str
-            ``exact``, ``mode``, ``median``, ``sample`` (or ``sample:N``), ``quantile:Q`` or ``risk:LAMBDA``.
-        n, seed : int
-            Of ``sample``, where `text` does not say its number of draws.
+            ``exact``, ``mode``, ``median``, ``sample``, ``sample:N`` or ``sample:N:SEED``, ``quantile:Q`` or
+            ``risk:LAMBDA``.
 
         Raises
         ------
         ConfigurationError
             If it is none of these.
         """
-        kind, colon, rest = text.strip().partition(":")
+        kind, *numbers = text.strip().split(":")
         try:
-            if kind == "sample":
-                return cls("sample", int(rest) if colon else n, seed)
-            parameter = float(rest) if colon else None
+            if kind == "sample" and len(numbers) <= 2:
+                return cls("sample", *map(int, numbers))
+            parameter = float(numbers[0]) if numbers else None
         except ValueError:
-            raise ConfigurationError(f"{rest!r} in the estimator {text!r} is no number", hint=_ESTIMATORS) from None
-        return cls(kind, n, seed, parameter)  # type: ignore[arg-type]  # checked there
+            raise ConfigurationError(f"the estimator {text!r} holds what is no number", hint=_ESTIMATORS) from None
+        return cls(kind, parameter=parameter)  # type: ignore[arg-type]  # checked there
 
     @property
     def text(self) -> str:

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from geval_local.errors import TokenizerError, first_line
 from geval_local.models.chat_template import chat_frame
 from geval_local.prompt import Prompt
-from geval_local.tokens.shared_text import SharedTextEncoder
+from geval_local.tokens.shared_text import SharedTextEncoder, encodable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -152,7 +152,8 @@ class PromptEncoder:
         """Remove `count` tokens from the end of a sample's text; return an empty text if it has no more."""
         if count == 0:
             return text
-        offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        with encodable():
+            offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -111,11 +111,28 @@ class RequestMaker:
                 filled += [(number, texts, look.fill(texts)) for number, look in enumerate(self._looks)]
             except UnscorableError as error:
                 filled += [str(error)] * len(self._looks)
-        encoded = iter(self.encoder.encode([entry[2] for entry in filled if not isinstance(entry, str)]))
+        encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
         return [
-            Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
+            Prepared(None, error=entry) if isinstance(entry, str) else self._prepared(*entry, next(encoded))
             for entry in filled
         ]
+
+    def _prepared(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds | str) -> Prepared:
+        """Make a request of a filled form and its tokens, or of the reason why it has none."""
+        try:
+            return Prepared(None, error=ids) if isinstance(ids, str) else self._fit(look, texts, prompt, ids)
+        except UnscorableError as error:
+            return Prepared(None, error=str(error))
+
+    def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
+        """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""
+        try:
+            return list(self.encoder.encode(prompts))
+        except UnscorableError as error:
+            if len(prompts) == 1:
+                return [str(error)]
+            half = len(prompts) // 2
+            return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
 
     def _fit(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""

@@ -16,6 +16,7 @@ import json
 import re
 import string
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError
+from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic
 
-__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces"]
+__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces", "encodable"]
 
 _Ids = NDArray[np.int32]
 #: A stretch of a prompt between two cuts, with the neighbouring character on either side; whether it
@@ -132,7 +133,8 @@ class SharedTextEncoder:
         found: list[_Ids] = []
         # An encoding also contains every token's text, tens of times the size of its ids.
         for start in range(0, len(texts), _AT_ONCE):
-            batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            with encodable():
+                batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
             found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
         if self._ids is None:
             return found
@@ -143,6 +145,23 @@ class SharedTextEncoder:
                 "the tokenizer gives token ids that its vocabulary does not have",
                 hint="Its tokenizer.json is damaged; fetch it again with the weights.",
             ) from error
+
+
+@contextmanager
+def encodable() -> Iterator[None]:
+    """Make an error of a row of what a tokenizer cannot encode, such as a text that its pattern never gets done with.
+
+    Raises
+    ------
+    UnscorableError
+        If it fails.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise UnscorableError(f"the judge's tokenizer cannot encode this text: {first_line(error)}") from error
 
 
 def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:

@@ -207,6 +207,12 @@ template: |
 """
 
 
+@pytest.mark.parametrize("name", ["x/../../y", "..", ".", "a/..", "../a", "a/...", "/a", "a/", "a//b"])
+def test_a_name_that_leads_elsewhere_as_a_path_is_refused(name):
+    assert "may hold letters" in refusal(f"name: {name}\ncriteria: c\nscale: 1-5\n")
+    assert Metric.from_yaml("name: a.b/..c/.d\ncriteria: c\nscale: 1-5\n").name == "a.b/..c/.d"
+
+
 def test_every_problem_is_named_with_its_line():
     message = refusal(PROBLEMS)
     expected = {

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import random
+import re
+import time
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
+from run_kit import killed_after
 
 import geval_local.models.load
 from geval_local import run_evaluation, score_file
@@ -24,7 +30,7 @@ from geval_local.options import JudgeOptions
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import read_manifest
 from geval_local.summary import Tally
-from geval_local.testing import MockJudge
+from geval_local.testing import MockEngine, MockJudge
 from geval_local.yaml_text import load_yaml
 
 LOAD = Judge.load
@@ -132,6 +138,32 @@ def test_an_interrupted_evaluation_goes_on(here):
     for name in ("first", "second"):
         a, b = (here / place / name / "scores.jsonl" for place in ("out", "whole"))
         assert a.read_bytes() == b.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_20_of_20(here, monkeypatch):
+    def load(options):
+        return MockJudge(MockEngine(batch_tokens=600, sensitive=True, seconds=0.004), name=label_of(options))
+
+    monkeypatch.setattr(Judge, "load", load)
+    write_rows(here / "first.jsonl", good_rows(60))
+    begin = time.perf_counter()
+    run_evaluation("evaluation.yaml", overrides=["outputs.directory=whole"])
+    length = time.perf_counter() - begin
+    names = ("first/scores.jsonl", "first/scores.jsonl.meta.json", "second/scores.jsonl", "first.html", "second.html")
+    expected = [(here / "whole" / name).read_bytes() for name in names]
+    moments, kills, trial = random.Random(7), 0, 0
+    while kills < 20:
+        trial += 1
+        again = partial(run_evaluation, "evaluation.yaml", overrides=[f"outputs.directory=out{trial}"])
+        kills += killed_after(moments.uniform(0, length), again)
+        again()
+        found = [(here / f"out{trial}" / name).read_bytes() for name in names]
+        assert [a == b for a, b in zip(found, expected, strict=True)] == [True] * len(names)
+        left = {path.name for path in (here / f"out{trial}").rglob(".*")} - {".geval-local.lock"}
+        # A page has no record of what was being written; a run has.
+        assert all(re.fullmatch(r"\.(first|second)\.html\.[0-9a-f]{16}\.tmp", name) for name in left)
 
 
 def test_another_metric_is_another_configuration_unless_it_may_be_replaced(here):

@@ -354,7 +354,7 @@ def test_files_of_the_user_stay(file, tmp_path, workers):
     (directory / "notes.txt").write_text("mine")
     (directory / "part-000009-000000.parquet").write_bytes(b"mine")
     (directory / "parts.meta.json").write_text("mine")
-    with pytest.raises(OutputError, match="is not as this run wrote it"):
+    with pytest.raises(OutputError, match="is not as this run made it"):
         carry_out(directory, [file])
     (directory / "parts.meta.json").unlink()
     carry_out(directory, [file], rows=20, overwrite=True)

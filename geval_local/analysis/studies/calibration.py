@@ -35,6 +35,7 @@ from geval_local.analysis.studies.calibration_maps import (
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.interval import Interval, mean_interval
+from geval_local.io.ownership import checksummed
 from geval_local.scale import Scale
 
 __all__ = [
@@ -42,7 +43,6 @@ __all__ = [
     "Figures",
     "HeldOut",
     "calibrate",
-    "is_calibration",
     "load_calibration",
     "save_calibration",
 ]
@@ -366,16 +366,7 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
         "knots": [list(knot) for knot in calibration.knots],
         "held_out": _without_nan(asdict(calibration.held_out)),
     }
-    save_text(Path(path), json.dumps(record, indent=1, allow_nan=False) + "\n")
-
-
-def is_calibration(path: str | Path) -> bool:
-    """Whether a file is a calibration of any version."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and record.get("format") == FORMAT
+    save_text(Path(path), json.dumps(checksummed(record), indent=1, allow_nan=False) + "\n")
 
 
 def load_calibration(path: str | Path) -> Calibration:

@@ -39,19 +39,19 @@ def calibrate(
 
     `score --calibration OUT` applies it if it helps, to scores under the same signature only.
     """
+    from geval_local.analysis.studies.calibration import FORMAT, save_calibration
     from geval_local.analysis.studies.calibration import calibrate as fit
-    from geval_local.analysis.studies.calibration import is_calibration, save_calibration
     from geval_local.analysis.tables import calibration_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
     from geval_local.cli.scored_runs import ScoredRun, level_for
-    from geval_local.files import check_replaceable
     from geval_local.grouping import documents_of
+    from geval_local.io.ownership import check_replaceable
 
     scored = ScoredRun(run)
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
-    check_replaceable(output, is_own=is_calibration(output), overwrite=overwrite)
+    check_replaceable(output, FORMAT, overwrite=overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
     documents, grouping = documents_of(scored.rows, group_by)

@@ -88,16 +88,16 @@ def compare(
     from geval_local.cli.compared_systems import check_single_outputs, gather, unmatched, why_systems
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
-    from geval_local.files import check_replaceable
-    from geval_local.report.page import check_target, is_own_page
+    from geval_local.io.ownership import check_replaceable
+    from geval_local.report.page import PAGE, check_target
     from geval_local.score import Estimator
 
     mapping = read_mapping(field or [])
     estimated = None if estimator is None else Estimator.parse(estimator)
     scored = [ScoredRun(path, mapping, estimated) for path in runs]
     if page is not None:
-        target = check_target(page, *(run.path for run in scored))
-        check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
+        check_target(page, *(run.path for run in scored))
+        check_replaceable(page, PAGE, overwrite=overwrite)
     names = _shared_metrics(scored, metric or [])
     named = (("--system", system), ("--baseline", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)

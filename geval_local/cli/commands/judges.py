@@ -15,7 +15,7 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.completion import complete_judge, complete_metric
 from geval_local.cli.option_groups import takes_options
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import note, print_json, print_table, result_console, show_text
 from geval_local.errors import JudgeError
 from geval_local.options import JudgeOptions
 
@@ -197,7 +197,7 @@ def fetch(
     from geval_local.models.registry import load_registry
 
     directory = download(_entry_to_fetch(name, models), output)
-    typer.echo(str(directory))
+    show_text(str(directory))
     listed = output is None and name in load_registry(models).judges
     note(f"next: geval-local judges check {name if listed else directory}")
 

@@ -139,15 +139,13 @@ def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
 
 def _check_output(output: Path, scored: Sequence[ScoredRun], *, overwrite: bool) -> None:
     """Reject an output that cannot be written, is one of the runs, or is a user's file."""
-    from geval_local.files import check_replaceable
-    from geval_local.io.result_manifest import check_description, is_own_result
+    from geval_local.io.result_manifest import check_results
     from geval_local.io.writer import ResultWriter
 
     target = ResultWriter.check(output)
     if target in [run.path.resolve() for run in scored]:
         raise OutputError(f"cannot write {output}: it is one of the runs", hint="Name another file.")
-    check_description(target)
-    check_replaceable(target, is_own=is_own_result(target), overwrite=overwrite)
+    check_results(output, overwrite=overwrite)
 
 
 def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury, weights: str) -> None:
@@ -157,7 +155,8 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
 
     from geval_local.analysis.reading import row_keys
     from geval_local.io.columns import EVERYTHING
-    from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
+    from geval_local.io.ownership import file_sha256
+    from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, write_manifest
     from geval_local.io.samples import Sample
     from geval_local.io.writer import ResultWriter
     from geval_local.score import Distribution, Estimator, Score

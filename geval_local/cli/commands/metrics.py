@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.completion import complete_metric
-from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.console import note, print_json, print_table, show_text
 from geval_local.errors import ConfigurationError, MetricError, OutputError
 
 __all__ = ["app", "list_metrics", "new", "show", "validate"]
@@ -112,7 +112,7 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
             hint = error.hint or hint
         else:
             steps = "steps to be written" if metric.needs_steps else f"{len(metric.steps or ())} steps"
-            typer.echo(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
+            show_text(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
     if problems:
         raise MetricError("\n".join(problems), hint=hint)
 

@@ -45,9 +45,8 @@ def reasons(
     from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
     from geval_local.cli.scored_runs import ScoredRun
-    from geval_local.files import check_replaceable
     from geval_local.io.checks import check_rows
-    from geval_local.io.result_manifest import file_sha256
+    from geval_local.io.ownership import check_replaceable, file_sha256
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
     from geval_local.runs.reasons import ReasonTask, ScoredRow, chosen_rows, write_reason_file
@@ -60,7 +59,7 @@ def reasons(
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     find_target(output)  # checks the place
-    check_replaceable(output, is_own=False, overwrite=run_options.overwrite)
+    check_replaceable(output, overwrite=run_options.overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
     if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:

@@ -64,8 +64,8 @@ def report(
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
     from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
-    from geval_local.files import check_replaceable
-    from geval_local.report.page import check_target, is_own_page
+    from geval_local.io.ownership import check_replaceable
+    from geval_local.report.page import PAGE, check_target
     from geval_local.report.run_page import write_report
     from geval_local.report.written_reasons import read_reasons
 
@@ -85,8 +85,8 @@ def report(
         _write_site(runs, output, mapping, human or [], told, title, overwrite=overwrite)
         return
     scored = ScoredRun(runs[0], mapping)
-    target = check_target(output, scored.path)
-    check_replaceable(target, is_own=is_own_page(target), overwrite=overwrite)
+    check_target(output, scored.path)
+    check_replaceable(output, PAGE, overwrite=overwrite)
     page = write_report(
         scored.path,
         output,

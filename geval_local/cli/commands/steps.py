@@ -10,7 +10,7 @@ import typer
 from geval_local.cli import options as shared
 from geval_local.cli.completion import complete_metric
 from geval_local.cli.option_groups import takes_options
-from geval_local.cli.output.console import note, print_json
+from geval_local.cli.output.console import note, print_json, show_text
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import JudgeOptions
@@ -132,7 +132,8 @@ def _numbered(metric: Metric) -> list[str]:
 
 def _show(metric: Metric, *, as_json: bool) -> None:
     if not as_json:
-        typer.echo("\n".join(_numbered(metric)) or "(the metric is to be used without steps)")
+        lines = _numbered(metric) or ["(the metric is to be used without steps)"]
+        show_text("\n".join(lines))
         return
     provenance = metric.steps_provenance
     print_json(

@@ -13,11 +13,12 @@ from geval_local.analysis.reading import read_rows
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import (
     Manifest,
     ScoredMetric,
-    check_description,
-    file_sha256,
+    check_manifest,
+    is_own_result,
     manifest_path,
     read_manifest,
     write_manifest,
@@ -154,7 +155,7 @@ class KeptRuns:
             )
         if (manifest.input_sha256, manifest.rows) != (file_sha256(self.source), len(self.rows)):
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
-        if manifest.results_sha256 is not None and manifest.results_sha256 != file_sha256(path):
+        if not is_own_result(path):
             raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)
         for name, signature in signatures.items():
             if name in manifest.metrics and (
@@ -182,7 +183,7 @@ class KeptRuns:
         kept: Sequence[Mapping[str, Any]] | None,
         manifest: Manifest | None,
     ) -> None:
-        check_description(path)
+        check_manifest(path)
         with ResultWriter.open(path, list(scores)) as writer:
             for index, row in enumerate(kept or self.rows):
                 sample = Sample(row, index + 1, self.source.name)

@@ -27,7 +27,7 @@ from geval_local.cli.meta_eval.kept_columns import Column, KeptColumns, text_has
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, UnscorableError
-from geval_local.io.result_manifest import file_sha256
+from geval_local.io.ownership import file_sha256
 from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric

@@ -190,16 +190,21 @@ def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
         metric.error = f"{metric.name} reads text only, and the test case holds pictures or sound"
         raise DeepEvalError(metric.error)
     values = {name: getattr(test_case, name, None) for name in COLUMNS}
-    # What is empty is missing: so does DeepEval hold it with an empty actual_output.
-    columns = {name: _plain(value) for name, value in values.items() if value not in (None, "", [], {})}
+    columns = {name: _plain(value) for name, value in values.items() if value not in (None, [], {})}
     try:
         Sample(columns, mapping=metric.fields).texts(metric.metric.fields)
     except FieldError as error:
-        metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
-        raise MissingTestCaseParamsError(metric.error) from None
-    except UnscorableError:
-        pass  # the judge gives the reason
+        raise _missing(metric, error) from None
+    except UnscorableError as error:
+        if not all(columns.values()):  # DeepEval holds an empty actual_output to be missing
+            raise _missing(metric, error) from None
+        # Otherwise the judge gives the reason.
     return columns
+
+
+def _missing(metric: GEvalLocal, error: UnscorableError) -> MissingTestCaseParamsError:
+    metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
+    return MissingTestCaseParamsError(metric.error)
 
 
 def _plain(value: Any) -> Any:

@@ -104,7 +104,7 @@ class PartsRun:
                 self._score(surveys, retry_errors=retry_errors)
                 self._finish(surveys)
             except BaseException as error:
-                if self.manifest.run and self._is_own() and self.directory.is_empty():
+                if self.manifest.run and self._is_there() and self.directory.is_empty():
                     self.directory.remove(self.manifest)
                 elif isinstance(error, KeyboardInterrupt):
                     local = self.directory.place.local
@@ -113,7 +113,7 @@ class PartsRun:
         self.seconds = time.perf_counter() - begin
         return self.totals.summaries()
 
-    def _is_own(self) -> bool:
+    def _is_there(self) -> bool:
         """Whether the directory contains this run."""
         try:
             found = self.directory.read()

@@ -19,7 +19,7 @@ from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place
 from geval_local.runs.directory import clean_directory, look_at, make, remove_run
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, Manifest, manifest_text, parse_manifest
-from geval_local.runs.own_files import hold
+from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
 __all__ = ["BLOCKS_NAME", "BUCKETS_NAME", "PartsDirectory"]
 
@@ -108,14 +108,10 @@ class PartsDirectory:
             If it cannot be written, or a file of that name exists that this run did not write.
         """
         place, known = self.place.child(name), manifest.made.get(name, [])
-        local = place.local
-        if local is not None and local.is_symlink():
-            raise OutputError(f"{place} is a link, which no run creates", hint="Move it to another place.")
-        if place.entry() is not None and _sha256(place.read()) not in known:
-            raise OutputError(
-                f"{place} exists, and is not as this run wrote it",
-                hint="Move it to another place, then try again; nothing was changed.",
-            )
+        if self.place.local is not None:
+            OwnFiles(self.place.local, manifest).check([name])
+        elif place.entry() is not None and _sha256(place.read()) not in known:
+            raise changed_since(place)
         made = list(dict.fromkeys([*known, _sha256(content)]))
         manifest.made = {**manifest.made, name: made}
         self.save(manifest)
