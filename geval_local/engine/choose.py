@@ -242,9 +242,12 @@ def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = model.config.get_text_config()
     report = _probe(model, partial(_compare_cache, model, head), longest_span(config))
-    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
-    if chunked and report.reason is None and report.window is not None:
-        return replace(report, engine="padded", reason="a probe of attention in chunks would cost too much")
+    # A cache may forget what is beyond a window that the layers do not have, or that is not of its kind.
+    windowed = "chunked_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
+        config, "sliding_window", None
+    )
+    if windowed and report.reason is None and report.window is not None:
+        return replace(report, engine="padded", reason="a probe beyond its window would cost too much")
     return report
 
 

@@ -106,7 +106,7 @@ def test_a_window_beyond_what_a_probe_may_cost_is_compared_with_the_configuratio
     assert "window 3000 not reached" in report.text
     monkeypatch.setattr(gate, "expected_spans", lambda config: [3000, None])
     report = choose(model)[1]
-    assert report.engine == "cache"
+    assert report.engine == "padded"
     assert "do not ask for the sliding windows" in report.reason
 
 
