@@ -27,6 +27,7 @@ __all__ = [
     "TOLERANCE",
     "distance",
     "distance_from_alone",
+    "effect_of_later_tokens",
     "label_logprobs",
     "probe_length",
     "probe_requests",
@@ -80,7 +81,8 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
     forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
     trie = LabelTrie(forms, len(forms))
     return [
-        *(Request(prompt.astype(np.int32), trie) for prompt in prompts),
+        # A plain pass for every inner node: more of them would be felt at every load.
+        *(Request(prompt.astype(np.int32), trie if number < 2 else flat) for number, prompt in enumerate(prompts)),
         *(Request(np.append(lone[:-1], token).astype(np.int32), flat) for token in labels[:2]),
     ]
 
@@ -88,7 +90,7 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
 def distance_from_alone(
     engine: Engine, model: PreTrainedModel, head: Head, requests: Sequence[Request]
 ) -> tuple[float, float]:
-    """Measure the difference between an engine's label log-probabilities and those of one prompt at a time.
+    """Measure the difference between an engine's label log-probabilities and those of plain passes.
 
     Returns
     -------
@@ -102,9 +104,28 @@ def distance_from_alone(
     UnsupportedModelError
         If a prompt cannot be read.
     """
-    alone = PaddedEngine(model, head, batch_tokens=1)
+    alone = PaddedEngine(model, head, batch_tokens=1, plain=True)
     found, expected = label_logprobs(engine, requests), label_logprobs(alone, requests)
     return distance(found, expected, model.dtype), TOLERANCE[model.dtype]
+
+
+def effect_of_later_tokens(model: PreTrainedModel, head: Head, ids: NDArray[np.int32]) -> float:
+    """Say by how much, in nats, a prompt's figures change with the tokens behind it: not at all in a causal model.
+
+    The prompt is read in two rows of one length that differ in what follows it.
+    """
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    tokens = np.random.default_rng(0).permutation(max(2, vocabulary // 2))[:_PROBE_LABELS].tolist()
+    one, other = (tokens[:4], tokens[3::-1])
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    found: list[NDArray[np.float64]] = []
+    for behind in (one, other):
+        forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(tokens)]
+        forms.append(SurfaceForm(len(tokens), "longer", tuple(behind)))
+        request = Request(ids, LabelTrie(forms, len(forms)))
+        # Of what a longer label begins with, its share is taken away.
+        found.append(label_logprobs(alone, [request])[0][4 : len(tokens)])
+    return distance(found[:1], found[1:], model.dtype)
 
 
 def distance(

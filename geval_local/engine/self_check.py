@@ -42,6 +42,7 @@ from geval_local.errors import first_line
 from geval_local.models.head import Head, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
 __all__ = ["Finding", "SelfCheck", "check_engine"]
@@ -152,7 +153,7 @@ def _affordable(model: PreTrainedModel, limit: int) -> int:
     for _ in range(3):  # the first one allocates; other work disturbs one of the others
         start = time.perf_counter()
         with torch.inference_mode():
-            trunk_of(model)(input_ids=ids, use_cache=False)
+            Trunk(model)(ids, use_cache=False)
         seconds.append(time.perf_counter() - start)
     return int(_SECONDS * tokens / sorted(seconds)[1])
 

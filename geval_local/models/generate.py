@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
-from geval_local.models.head import input_device
+from geval_local.models.rope import Trunk
 
 __all__ = [
     "BEAMS",
@@ -179,16 +179,10 @@ def generate_list(
         The new text, without special tokens. If the limit was reached, it ends with the last complete line;
         repetitions are removed.
     """
-    prompt = torch.from_numpy(ids.astype(np.int64))[None].to(input_device(model))
+    over = _EndOfList(tokenizer, len(ids))
     config = _settings(tokenizer, max_new_tokens, _beams(model, beams))
-    over = _EndOfList(tokenizer, prompt.shape[1])
-    output = model.generate(  # type: ignore[operator]
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        generation_config=config,
-        stopping_criteria=[over, _Counter(on_token, prompt.shape[1])],
-    )
-    new = output[0, prompt.shape[1] :]
+    output = _generate(model, [ids], config, [over, _Counter(on_token, len(ids))])
+    new = output[0, len(ids) :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
     is_ended = int(new[-1]) in _end_tokens(tokenizer) or bool(over(output[:1], output)[0])
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
@@ -210,7 +204,7 @@ def generate_paragraphs(
     ----------
     model : PreTrainedModel
         A causal LM. One that keeps a state instead of a cache by token is asked prompt by prompt, since it would read
-        the padding.
+        the padding; so is one whose rotary embedding changes with the length, where the texts reach that far.
     tokenizer : PreTrainedTokenizerBase
         Its tokenizer.
     prompts : sequence of ndarray of int32, shape (tokens,)
@@ -223,23 +217,14 @@ def generate_paragraphs(
     list of Paragraph
         One per prompt. What the limit has cut off is returned as it is.
     """
-    if getattr(model, "_is_stateful", False) and len(prompts) > 1:
+    width = max(len(ids) for ids in prompts)
+    # Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another.
+    sizes = {Trunk(model).group(length) for length in (*map(len, prompts), width + max_new_tokens)}
+    if len(prompts) > 1 and (getattr(model, "_is_stateful", False) or len(sizes) > 1):
         alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
         return [text for texts in alone for text in texts]
-    width = max(len(ids) for ids in prompts)
-    ids = np.zeros((len(prompts), width), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    device = input_device(model)
     over = _EndOfParagraph(tokenizer, width)
-    output = model.generate(  # type: ignore[operator]
-        torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(mask).to(device),
-        generation_config=_settings(tokenizer, max_new_tokens, 1),
-        stopping_criteria=[over],
-    )
+    output = _generate(model, prompts, _settings(tokenizer, max_new_tokens, 1), [over])
     ends = _end_tokens(tokenizer)
     written = []
     for new in output[:, width:]:
@@ -249,6 +234,29 @@ def generate_paragraphs(
         repeats = repetition_start(first) is not None
         written.append(Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats))
     return written
+
+
+def _generate(
+    model: PreTrainedModel,
+    prompts: Sequence[NDArray[np.int32]],
+    config: GenerationConfig,
+    criteria: Sequence[StoppingCriteria],
+) -> Any:
+    """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
+    width = max(map(len, prompts))
+    ids = np.zeros((len(prompts), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    trunk = Trunk(model)
+    trunk.reset()
+    return model.generate(  # type: ignore[operator]
+        torch.from_numpy(ids).to(trunk.device),
+        attention_mask=torch.from_numpy(mask).to(trunk.device),
+        generation_config=config,
+        stopping_criteria=list(criteria),
+    )
 
 
 def _end_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.head import Head
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import length_groups
+from geval_local.models.rope import Trunk
 
 __all__ = ["Continuation", "mean_logprobs"]
 
@@ -66,15 +66,15 @@ def mean_logprobs(
     list of float
         In nats per token, at most 0; NaN for a text that does not fit into memory even alone.
     """
-    trunk, device, group = trunk_of(model), input_device(model), length_groups(model.config)
+    trunk = Trunk(model)
     result = [math.nan] * len(continuations)
     # Longest first, so that memory problems show up at once.
     waiting = sorted(range(len(continuations)), key=lambda index: (-len(continuations[index].ids), index))
     while waiting:
         width = len(continuations[waiting[0]].ids)
         count = max(1, batch_tokens // width)
-        batch = [i for i in waiting[:count] if group(len(continuations[i].ids)) == group(width)]
-        read = _read(trunk, head, [continuations[index] for index in batch], device)
+        batch = [i for i in waiting[:count] if trunk.group(len(continuations[i].ids)) == trunk.group(width)]
+        read = _read(trunk, head, [continuations[index] for index in batch])
         # The retry starts outside the except block: the traceback would pin the activations.
         if read is None and len(batch) > 1:
             batch_tokens = max(width, len(batch) * width // 2)
@@ -87,9 +87,7 @@ def mean_logprobs(
 
 
 @torch.inference_mode()
-def _read(
-    trunk: torch.nn.Module, head: Head, batch: Sequence[Continuation], device: torch.device
-) -> list[float] | None:
+def _read(trunk: Trunk, head: Head, batch: Sequence[Continuation]) -> list[float] | None:
     """Compute one batch; None if memory ran out."""
     tokens = np.zeros((len(batch), max(len(one.ids) for one in batch)), dtype=np.int64)
     for row, one in enumerate(batch):
@@ -98,7 +96,7 @@ def _read(
     rows = np.concatenate([np.full(len(one.ids) - one.start, row) for row, one in enumerate(batch)])
     places = np.concatenate([np.arange(one.start - 1, len(one.ids) - 1) for one in batch])
     try:
-        hidden = trunk(input_ids=torch.from_numpy(tokens).to(device), use_cache=False)[0]
+        hidden = trunk(torch.from_numpy(tokens), use_cache=False)[0]
         chosen = hidden[torch.from_numpy(rows).to(hidden.device), torch.from_numpy(places).to(hidden.device)]
         logprobs = head.edge_logprobs(chosen, tokens[rows, places + 1][:, None]).logprobs[:, 0]
     except RuntimeError as error:

@@ -27,8 +27,9 @@ from geval_local.errors import first_line
 from geval_local.metric import Metric, preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.gguf_file import gguf_files, read_header
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.head import Head, input_device
 from geval_local.models.memory import default_device, release_memory
+from geval_local.models.rope import Trunk
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -368,8 +369,7 @@ def _largest_activation(model: nn.Module) -> Iterator[Callable[[], float]]:
 
 @torch.inference_mode()
 def _last_hidden(model: PreTrainedModel, ids: NDArray[np.int64]) -> torch.Tensor:
-    given = torch.from_numpy(ids)[None].to(input_device(model))
-    return trunk_of(model)(input_ids=given, use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
+    return Trunk(model)(torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
 
 
 def label_scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | None) -> NDArray[np.float64]:

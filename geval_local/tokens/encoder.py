@@ -8,6 +8,7 @@ sample may contain can match them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import secrets
@@ -94,11 +95,16 @@ class PromptEncoder:
         self._frame = frame and replace(frame, before=self._hide(frame.before), after=self._hide(frame.after))
 
     @cached_property
-    def bos_ids(self) -> tuple[int, ...]:
-        """The BOS token as a prefix of completion prompts, if the tokenizer itself adds one."""
-        bos = self.tokenizer.bos_token_id
-        ids = self.tokenizer("x").input_ids
-        return (int(bos),) if bos is not None and ids and ids[0] == bos else ()
+    def prefix_ids(self) -> tuple[int, ...]:
+        """The tokens that the tokenizer itself puts before a text: BOS, GLM's ``[gMASK]<sop>``; none in a chat style.
+
+        There the template decides about them.
+        """
+        if self.style != "completion":
+            return ()
+        encoded = self.tokenizer("x", return_special_tokens_mask=True)
+        marked = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
+        return tuple(int(token) for token, _ in itertools.takewhile(lambda pair: pair[1], marked))
 
     @property
     def closes_thinking(self) -> bool:
@@ -127,22 +133,16 @@ class PromptEncoder:
         text = self.full_text(prompt)
         for token, secret in self.secret_names.items():
             text = text.replace(secret, token)
-        bos = self.tokenizer.bos_token
-        return f"{bos}{text}" if self._prefix and isinstance(bos, str) else text
-
-    @property
-    def _prefix(self) -> tuple[int, ...]:
-        # In chat styles the template decides about BOS.
-        return self.bos_ids if self.style == "completion" else ()
+        return "".join(self.tokenizer.convert_ids_to_tokens(list(self.prefix_ids))) + text
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode rendered texts (see `full_text`), with BOS in front if the model uses it.
+        """Encode rendered texts (see `full_text`), behind `prefix_ids`.
 
         Returns
         -------
         list of ndarray of int32, shape (tokens,)
         """
-        return self.shared_texts.encode(texts, np.asarray(self._prefix, dtype=np.int32))
+        return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""

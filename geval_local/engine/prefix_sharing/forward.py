@@ -30,9 +30,9 @@ from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import Work
 from geval_local.engine.prefix_sharing.prompt_trie import Index
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head, input_device, to_device, trunk_of
+from geval_local.models.head import Head, to_device
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import rope_reset
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
 __all__ = ["NAME", "Launched", "Launcher", "attending_through"]
@@ -167,18 +167,16 @@ class Launcher:
         attention: Callable[..., PackAttention] = PackAttention,
         compiled: bool = False,
     ) -> None:
-        self.trunk = trunk_of(model)
-        self.device = input_device(model)
+        self.trunk = Trunk(model)
         self._config = model.config
         self._head = head
         self._kernel = kernel
         self._attention = attention
         self._compiled = None
         if compiled:
-            self._compiled = CompiledLayers(self.trunk, int(model.config.get_text_config().num_hidden_layers))
+            self._compiled = CompiledLayers(self.trunk.module, int(model.config.get_text_config().num_hidden_layers))
             compiler: Any = torch.compiler
             AttentionInterface.register(NAME, compiler.disable(_attention))
-        self._reset_rope = rope_reset(self.trunk)
 
     def launch(
         self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
@@ -213,12 +211,11 @@ class Launcher:
         stream = work.stream
         layout = lay_out(stream, start, stop, path)
         attention = self._attention(layout, store, kernel=self._kernel)
-        tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
-        positions = to_device(stream.positions[start:stop], self.device)
-        self._reset_rope()
+        tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.trunk.device)
+        positions = to_device(stream.positions[start:stop], self.trunk.device)
         compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
         with attending_through(self._config, attention), compiled:
-            hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
+            hidden = self.trunk(tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
         low, high = np.searchsorted(work.places, [start, stop]).tolist()
         if low < high and requests:
