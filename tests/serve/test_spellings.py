@@ -14,10 +14,14 @@ pytest.importorskip("fastapi", reason="the extra `serve` (fastapi) is not instal
 pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-client) is not installed")
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test client needs an HTTP client")
 
+from pydantic import ValidationError  # noqa: E402
+
 from geval_local.errors import GevalError  # noqa: E402
-from geval_local.serve import openai, scores, systemone  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.refusals import Refused  # noqa: E402
+from geval_local.serve.openai import DecisionsRequest  # noqa: E402
+from geval_local.serve.refusals import Refused, refusal_of  # noqa: E402
+from geval_local.serve.scores import ScoreRequest  # noqa: E402
+from geval_local.serve.systemone import SystemOneRequest  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 ODD = [
@@ -127,16 +131,28 @@ def changed(body):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "body"),
-    [(openai, DECISIONS), (systemone, SYSTEM_ONE), (scores, SCORE)],
+    ("model", "body", "path"),
+    [
+        (DecisionsRequest, DECISIONS, "/v1/decisions"),
+        (SystemOneRequest, SYSTEM_ONE, "/v1/systemone"),
+        (ScoreRequest, SCORE, "/v1/score"),
+    ],
     ids=["openai", "systemone", "score"],
 )
-def test_whatever_a_request_says_it_is_read_or_refused(dialect, body):
-    dialect.read_request(body)
+def test_whatever_a_request_says_it_is_read_or_refused_with_a_place(model, body, path):
+    model.model_validate(body).asked()
     refused = 0
-    for _, _, other in changed(body):
+    for place, _, other in changed(body):
         try:
-            dialect.read_request(other)
+            model.model_validate(other).asked()
+        except ValidationError as error:
+            refused += 1
+            problem = error.errors()[0]
+            told = refusal_of({**problem, "loc": ("body", *problem["loc"])}, other, path)
+            assert told.loc[0] == "body"
+            assert told.param is None or told.param.startswith(place[0]) or told.param == "unknown", (place, told.param)
+            assert "Unable to extract" not in told.message
+            assert "lambda" not in told.message
         except (Refused, GevalError):
             refused += 1
     assert refused > 100
