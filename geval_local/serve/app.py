@@ -147,8 +147,8 @@ def create_app(
             responses={
                 **{code: {"model": _Ready if path == "/ready" else refused} for code in codes},
                 200: {"model": answer} if answer else {"content": {"text/plain": {}}},
-                # What pydantic says is said in the dialect's own words.
-                **({"default": {"model": refused}} if method == "POST" else {}),
+                # Not FastAPI's own: what pydantic says is said in the dialect's words.
+                "default": {"model": refused},
             },
         )
         if is_open:
