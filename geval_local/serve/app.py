@@ -154,9 +154,8 @@ def create_app(
         if is_open:
             app.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
-    app.add_exception_handler(HTTPException, partial(_refuse, app))
-    app.add_exception_handler(RequestValidationError, partial(_refuse, app))
-    app.add_exception_handler(GevalError, partial(_refuse, app))
+    for kind in (HTTPException, RequestValidationError, GevalError, Refused):
+        app.add_exception_handler(kind, partial(_refuse, app))
     app.add_middleware(_Watch, server=server)
     return app
 
@@ -450,13 +449,13 @@ async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
         error = refusal_of(error.errors()[0], error.body, path)
     elif isinstance(error, GevalError):
         error = Refused(error.message)
-    elif isinstance(error, HTTPException) and not isinstance(error, Refused):
-        there = ", ".join(f"{method} {route.path}" for route in _shown(app) for method in sorted(route.methods))
+    elif isinstance(error, HTTPException):
+        there = ", ".join(f"{' '.join(route.methods or ())} {route.path}" for route in _shown(app))
         said = {404: f"there is no such path; there are {there}", 405: "this path takes another method"}
         refused = said.get(error.status_code, "the request cannot be served")
         error = Refused(refused, error.status_code, headers=error.headers)
     assert isinstance(error, Refused)
-    return JSONResponse(error_body(path, error), error.status_code, headers=error.headers)
+    return JSONResponse(error_body(path, error), error.status, headers=error.headers)
 
 
 def _shown(app: FastAPI) -> list[APIRoute]:
@@ -466,7 +465,7 @@ def _shown(app: FastAPI) -> list[APIRoute]:
 def _page(app: FastAPI) -> str:
     """Build the page with the list of routes; it loads no external resources."""
     rows = "".join(
-        f"<tr><td><code>{' '.join(route.methods)} {html.escape(route.path)}</code></td>"
+        f"<tr><td><code>{' '.join(route.methods or ())} {html.escape(route.path)}</code></td>"
         f"<td>{html.escape(route.summary or '')}</td></tr>"
         for route in _shown(app)
     )

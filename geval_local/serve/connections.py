@@ -89,7 +89,7 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         #: Requests that the application is at work for: two for a moment, where one follows the other.
-        self._working = 0
+        self._working = self._begun = 0
         self._is_ended = False
         self._version = ""
         #: Of the request in work: whether its body is known to its end, and whether its answer has begun.
@@ -98,6 +98,7 @@ class _Connection(asyncio.Protocol):
     def begin(self, version: str) -> None:
         """Take time off: the application works."""
         self._working += 1
+        self._begun += 1
         self._version = version
         self.is_whole = self.is_answering = False
         self._stop("idle")
@@ -108,7 +109,7 @@ class _Connection(asyncio.Protocol):
         if not self._working and self in self.living:
             self._wait("idle")
             if self._is_ended:
-                self._loop.call_soon(self._after_end)
+                self._loop.call_soon(self._after_end, self._begun)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -132,7 +133,7 @@ class _Connection(asyncio.Protocol):
         """Go on: a client that sends no more may still wait for its answer."""
         if not self._is_ended:
             self._is_ended = True
-            self._loop.call_soon(self._after_end)  # the application begins a turn after its request
+            self._loop.call_soon(self._after_end, self._begun)  # the application begins a turn after its request
         return True
 
     def pause_writing(self) -> None:
@@ -151,11 +152,11 @@ class _Connection(asyncio.Protocol):
         if name in self._timers:
             self._timers.pop(name).cancel()
 
-    def _after_end(self) -> None:
+    def _after_end(self, begun: int) -> None:
         if self._working:
             self._stop("look")
             self._timers["look"] = self._loop.call_later(_LOOK_SECONDS, self._look)
-        else:
+        elif begun == self._begun:  # else another request came and went, and its own end is looked at later
             self._transport.close()
 
     def _look(self) -> None:
@@ -164,7 +165,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
         elif not self.is_answering and self._version != "1.0":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._after_end()
+            self._after_end(self._begun)
 
 
 def _most_connections(wanted: int) -> int:

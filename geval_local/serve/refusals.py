@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from fastapi import HTTPException
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-__all__ = ["OpenAIError", "Refused", "Strict", "SystemOneError", "error_body", "refusal_of"]
+__all__ = ["OpenAIError", "Refused", "Strict", "SystemOneError", "error_body", "read_model", "refusal_of"]
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _FILES = ("image", "image_url", "file", "audio", "video")
 
 
-class Refused(HTTPException):
+class Refused(Exception):
     """A rejected request; its message is shown only to the client.
 
     Parameters
@@ -49,12 +50,14 @@ class Refused(HTTPException):
         rule: str = "value_error",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(status, message, headers)
+        super().__init__(message)
         self.message = message
+        self.status = status
         self.param = param
         self.code = code
         self.loc = loc
         self.rule = rule
+        self.headers = dict(headers or {})
 
 
 class Strict(BaseModel):
@@ -109,9 +112,7 @@ class SystemOneError(TypedDict):
 def error_body(path: str, refused: Refused) -> dict[str, Any]:
     """Build the body of a rejection in the format of the route's dialect."""
     if path != "/v1/systemone":
-        kind = _KINDS.get(
-            refused.status_code, "server_error" if refused.status_code >= 500 else "invalid_request_error"
-        )
+        kind = _KINDS.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
         return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": refused.code}}
     if refused.loc is not None:
         return {"detail": [{"loc": list(refused.loc), "msg": refused.message, "type": refused.rule}]}
@@ -159,6 +160,15 @@ def refusal_of(problem: Mapping[str, Any], body: Any, path: str) -> Refused:
     loc = [part[:200] if isinstance(part, str) else part for part in loc]
     status = 422 if path == "/v1/systemone" else 400
     return Refused(message, status, param=param[:200] or None, code=code, loc=loc, rule=kind)
+
+
+def read_model(model: type[_Model], body: Any, path: str) -> _Model:
+    """Read a body as the server does for a route; a `Refused` if it does not fit."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise refusal_of({**problem, "loc": ("body", *problem["loc"])}, body, path) from None
 
 
 def _param(loc: Sequence[str | int], body: Any) -> str:

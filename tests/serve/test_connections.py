@@ -23,9 +23,9 @@ POST = b"POST /v1/decisions HTTP/1.1\r\n" + HOST + b"Content-Type: application/j
 HEALTH = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
-def decision(questions=1, text="A text.", name="n"):
+def decision(questions=1, text="A text.", name="n", instructions="It rains."):
     asked = [
-        {"type": "predicate", "name": f"{name}{number}", "instructions": "It rains."} for number in range(questions)
+        {"type": "predicate", "name": f"{name}{number}", "instructions": instructions} for number in range(questions)
     ]
     return json.dumps({"model": "mock", "input": text, "questions": asked}).encode()
 
@@ -129,10 +129,10 @@ def test_requests_in_a_row_are_all_answered_to_a_client_that_sends_no_more():
 
 
 def test_a_client_that_leaves_frees_its_work():
-    engine = MockEngine(seconds=0.1, batch_tokens=1)
+    engine = MockEngine(seconds=0.05, batch_tokens=1)
     with serving(MockJudge(engine)) as (port, server):
         with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(posted(decision(400)))
+            client.sendall(posted(decision(400, instructions="It rains. " * 40)))
             until(lambda: server.served.batchers["mock"].pending == 1)
         until(lambda: server.served.batchers["mock"].pending == 0)
         assert engine.executed_packs < 400
