@@ -30,7 +30,7 @@ SCHEMA = schemathesis.openapi.from_dict(create_app({"mock": MockJudge()}).openap
 
 @pytest.fixture(scope="module")
 def address():
-    with serving(MockJudge(), api_key="key") as (port, _):
+    with serving(MockJudge()) as (port, _):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -40,8 +40,6 @@ def address():
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
 )
 def test_whatever_the_schema_allows_is_answered_as_it_says(case, address):
-    case.headers["Authorization"] = "Bearer key"
     if isinstance(case.body, dict) and "model" in case.body:
         case.body["model"] = "mock"
-    answer = case.call_and_validate(base_url=address, checks=CHECKS)
-    assert answer.status_code != 401
+    case.call_and_validate(base_url=address, checks=CHECKS)
