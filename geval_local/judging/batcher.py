@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from geval_local.engine.interface import Readout
 from geval_local.engine.window import read_units
-from geval_local.errors import BusyError
+from geval_local.errors import BusyError, GevalError
 from geval_local.io.samples import Sample
 from geval_local.judging.kept import KeptPrefixes, Newcomer
 from geval_local.judging.scorer import Scorer
@@ -54,6 +54,9 @@ class _Work(Protocol[_T_co]):
 
     @property
     def shared(self) -> int: ...
+
+    @property
+    def forms(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -100,6 +103,7 @@ class _ScoreWork:
         self._estimator = estimator or Estimator()
         self._threshold = metric.threshold if threshold is None else threshold
         self._complete: Metric | None = None
+        self.forms = metric.forms
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -126,6 +130,7 @@ class _Call(Generic[_T]):
     """A function that needs the model's thread to itself."""
 
     shared = 0
+    forms = 0
 
     def __init__(self, function: Callable[[], _T]) -> None:
         self._function = function
@@ -322,11 +327,10 @@ class Batcher:
                 batch = self._pick()
             try:
                 self._execute(batch)
-            except Exception as error:
+            except BaseException as error:
                 # Report any exception to the callers; the thread goes on.
                 for job, _ in batch:
-                    with contextlib.suppress(InvalidStateError):
-                        job.future.set_exception(error)
+                    _fail(job, error)
             with self._changed:
                 # A job that had its turn but is not finished goes after those still waiting.
                 done = {id(job) for job, _ in batch}
@@ -376,7 +380,7 @@ class Batcher:
             characters += job.work.shared + sum(map(job.work.own, range(job.next, stop)))
             items += stop - job.next
             with self._failing(job):
-                prepared.append((job, stop, job.work.prepare(job.next, stop)))
+                prepared.append((job, stop, _prepare(job.work, job.next, stop)))
         self._choose_kept(prepared)
         groups: dict[int, list[_Part]] = {}
         for job, stop, entries in prepared:
@@ -418,7 +422,7 @@ class Batcher:
                     found[place] = readout
                 waiting.difference_update(readouts)
                 answer()
-        except Exception:
+        except BaseException:
             if len(left) > 1:
                 # One job may be the cause: retry them separately, so that the others do not fail.
                 for member, _, _ in left:
@@ -442,9 +446,8 @@ class Batcher:
         """Assign an exception to the job that caused it."""
         try:
             yield
-        except Exception as error:
-            with contextlib.suppress(InvalidStateError):
-                job.future.set_exception(error)
+        except BaseException as error:
+            _fail(job, error)
 
     def _choose_kept(self, prepared: Sequence[_Part]) -> None:
         """Find what the engine keeps of calls that begin with this batch, see `KeptPrefixes`."""
@@ -458,6 +461,30 @@ class Batcher:
                 newcomers.append(Newcomer(request.ids, start, job.group, goes_on, job.work.prefix))
         for job, prefix in zip(jobs, self._kept.choose(newcomers), strict=True):
             job.prefix = prefix
+
+
+def _prepare(work: _Work[Any], start: int, stop: int) -> list[Prepared]:
+    """Prepare a stretch; an item on which a library panics (no `Exception` then) costs that item alone."""
+    try:
+        return work.prepare(start, stop)
+    except Exception:
+        raise
+    except BaseException as error:
+        if stop - start > 1:
+            return [entry for item in range(start, stop) for entry in _prepare(work, item, item + 1)]
+        return [Prepared(None, error=f"the tokenizer gave up on this text ({type(error).__name__})")] * work.forms
+
+
+def _fail(job: _Job, error: BaseException) -> None:
+    """Give a job its exception. What is no `Exception`, such as a panic of a library in Rust, would end the caller."""
+    if not isinstance(error, Exception):
+        given = GevalError(
+            f"a library gave up on these texts ({type(error).__name__})", hint="Leave out the text that it is about."
+        )
+        given.__cause__ = error
+        error = given
+    with contextlib.suppress(InvalidStateError):
+        job.future.set_exception(error)
 
 
 def _with_prefix(entry: Prepared, prefix: Ids) -> Prepared:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.io.samples import Sample
@@ -121,6 +121,7 @@ class DecisionWork:
     prepare_asked: Callable[[Sequence[Asked]], list[Prepared]]
     rotations: int = 1
     marks: Marks | None = None
+    forms: ClassVar[int] = 1
     _ids: list[Ids] = field(default_factory=list, init=False)
     _too_long: set[int] = field(default_factory=set, init=False)
 

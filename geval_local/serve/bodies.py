@@ -1,7 +1,7 @@
 """Request bodies: bytes to plain values, within limits of size, time, depth and number.
 
-A body over the limit is read to its end and dropped; otherwise the client would see a broken connection instead of the
-reason; one far beyond the limit is cut off.
+What a refused request still sends is read and dropped by its connection, within the time that a connection has between
+two requests: the client sees the reason and not a broken connection.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ MAX_DEPTH = 64
 MOST_VALUES = 250_000
 #: Of an ``input_json`` part (openai-python's types say so).
 PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
-#: A body over the limit is read up to this multiple of the limit.
-DRAINED = 8
 #: Largest zstd window: a frame may request any size.
 MOST_WINDOW = 8 << 20
 
@@ -80,35 +78,23 @@ async def read_body(
     Refused
         If it is too large or too slow, or too many bytes are already held.
     """
+
+    async def collect() -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise Refused(f"the body is larger than {limit} bytes", 413, code="body_too_large")
+            held.take(len(chunk))
+            taken(len(chunk))
+            parts.append(chunk)
+        return b"".join(parts)
+
     try:
-        return await asyncio.wait_for(_collect(chunks, limit, held, taken), seconds)
+        return await asyncio.wait_for(collect(), seconds)
     except (TimeoutError, asyncio.TimeoutError):
         raise Refused(f"the body took longer than {seconds:g} seconds", 408, headers={"Connection": "close"}) from None
-
-
-async def _collect(chunks: AsyncIterator[bytes], limit: int, held: HeldBytes, taken: Callable[[int], object]) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    refused: Refused | None = None
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > limit:
-            refused = Refused(f"the body is larger than {limit} bytes", 413, code="body_too_large")
-        if refused is None:
-            try:
-                held.take(len(chunk))
-            except Refused as error:
-                refused = error
-            else:
-                taken(len(chunk))
-                parts.append(chunk)
-        if refused is not None:
-            parts.clear()
-            if size > DRAINED * limit:
-                break
-    if refused is not None:
-        raise refused
-    return b"".join(parts)
 
 
 def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
@@ -171,18 +157,18 @@ def read_values(body: bytes) -> dict[str, Any]:
     return values
 
 
-def check_json_part(value: Any) -> str | None:
-    """Return the reason why a value is not valid ``input_json`` data; None if it is."""
+def check_json_part(value: Any) -> Any:
+    """Give the data of an ``input_json`` part back; a ValueError says why they are none."""
     if not (isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))):
-        return "data is an object or an array of objects"
+        raise ValueError("data is an object or an array of objects")
     depth, count = _measure(value, PART_DEPTH)
     if depth > PART_DEPTH:
-        return f"data is nested deeper than {PART_DEPTH} levels"
+        raise ValueError(f"data is nested deeper than {PART_DEPTH} levels")
     if count > PART_VALUES:
-        return f"data holds more than {PART_VALUES} values"
+        raise ValueError(f"data holds more than {PART_VALUES} values")
     if len(json.dumps(value, ensure_ascii=False).encode()) > PART_BYTES:
-        return f"data is larger than {PART_BYTES} bytes"
-    return None
+        raise ValueError(f"data is larger than {PART_BYTES} bytes")
+    return value
 
 
 def _refuse_many_values(text: str) -> None:

@@ -6,7 +6,6 @@ JevEval asks it, and so does every metric with ``eval_mode="system_one"``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,8 +26,8 @@ from deepeval.models.utils import EvaluationCost
 from geval_local.errors import GevalError
 from geval_local.integrations.bound import JudgeLike, shared_batcher, shared_judge
 from geval_local.questions.answer import Decision
-from geval_local.serve.refusals import Refused
-from geval_local.serve.systemone import read_request, write_answer
+from geval_local.serve.refusals import Refused, read_model
+from geval_local.serve.systemone import SystemOneRequest, write_answer
 
 __all__ = ["LocalSystemOne"]
 
@@ -89,29 +88,34 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
         DeepEvalError
             If the questions do not hold together, or one has no answer.
         """
-        body = {"state": state, "questions": {name: _asked(question) for name, question in questions.items()}}
-        return self._answers(body, self._submit(body).result())
+        request = self._request(state, questions)
+        return self._answers(request, self._submit(request).result())
 
     async def a_decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         """Answer questions without holding up the event loop; as `decide`."""
-        body = {"state": state, "questions": {name: _asked(question) for name, question in questions.items()}}
-        return self._answers(body, await asyncio.wrap_future(self._submit(body)))
+        request = self._request(state, questions)
+        return self._answers(request, await asyncio.wrap_future(self._submit(request)))
 
-    def _submit(self, body: Mapping[str, Any]) -> Future[Decision]:
+    def _request(self, state: Any, questions: dict[str, SystemOneQuestion]) -> SystemOneRequest:
+        asked = {name: _asked(question) for name, question in questions.items()}
+        body = {"model": self.judge.name, "state": state, "questions": asked}
         try:
-            state, questions, _ = read_request(body)
-            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
+            return read_model(SystemOneRequest, body, "/v1/systemone")
         except Refused as refused:
-            where = ".".join(map(str, (refused.loc or ())[1:]))
-            raise DeepEvalError(f"{where}: {refused.message}" if where else refused.message) from None
+            raise DeepEvalError(refused.message) from None
+
+    def _submit(self, request: SystemOneRequest) -> Future[Decision]:
+        try:
+            state, questions = request.asked()
+            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
         except GevalError as error:
             raise DeepEvalError(str(error)) from error
 
-    def _answers(self, body: Mapping[str, Any], decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
+    def _answers(self, request: SystemOneRequest, decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         try:
-            written = write_answer(decision, self.judge.name, body)
+            written = write_answer(decision, self.judge.name, request)
         except Refused as refused:
             if refused.code == "max_tokens_exceeded":
                 raise SystemOneContextLimitError(
