@@ -209,9 +209,9 @@ def _estimator(value: object) -> object:
 
 
 def _mapping(value: object) -> object:
-    """Read a mapping from pairs, ``output=answer``."""
+    """Read a mapping from pairs, ``output=answer``; None is an empty one."""
     try:
-        return read_mapping(value) if isinstance(value, list | tuple) else value
+        return read_mapping(value or ()) if value is None or isinstance(value, list | tuple) else value
     except GevalError as error:
         raise ValueError(str(error)) from error
 

@@ -16,7 +16,17 @@ from geval_local.fields import nearest
 from geval_local.files import check_is_file
 from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
-__all__ = ["KEEP_PROBLEMS", "Place", "keys_at", "load_model", "parse_file", "problem_in_words", "read_file", "validate"]
+__all__ = [
+    "KEEP_PROBLEMS",
+    "Place",
+    "keys_at",
+    "load_model",
+    "parse_file",
+    "problem_in_words",
+    "problems_in_words",
+    "read_file",
+    "validate",
+]
 
 Place = tuple[int | str, ...]
 _Model = TypeVar("_Model")
@@ -31,7 +41,7 @@ def read_file(path: str | PathLike[str], what: str, error: type[GevalError] = Co
         check_is_file(Path(path))
         return Path(path).read_bytes().decode("utf-8-sig")
     except DataError as problem:
-        raise error(f"cannot read {what}: {problem.message}", hint=problem.hint) from problem
+        raise error(f"cannot read {what} {path}: {problem.message}", hint=problem.hint) from problem
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"cannot read {what} {path}: {problem}", hint="It is a text in UTF-8.") from problem
 

@@ -231,15 +231,21 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
     text = read_file(path, "the models file", JudgeError)
     what = "a models file is a mapping with the key judges (name -> entry)"
     data, node = _parsed(text, str(path), what, JudgeError)
-    for name, record in (data.get("judges") or {}).items() if isinstance(data.get("judges"), dict) else ():
+    if not isinstance(data.get("judges"), dict):
+        raise JudgeError(f"{path}: {what}")
+    for name, record in data["judges"].items():
         if isinstance(record, dict) and "name" in record:
             raise JudgeError(f"{path}, line {line_of(node, ('judges', name))}: the entry's own key is its name")
     named = {
-        name: record | {"name": name} if isinstance(record, dict) else record
-        for name, record in (data.get("judges") or {}).items()
+        name: record | {"name": name} if isinstance(record, dict) else record for name, record in data["judges"].items()
     }
+    known = ", ".join(field for field in JudgeEntry.model_fields if field != "name")
     file: _ModelsFile = validate(
-        _ModelsFile, data | {"judges": named}, lambda place: f"{path}, line {line_of(node, place)}", JudgeError
+        _ModelsFile,
+        data | {"judges": named},
+        lambda place: f"{path}, line {line_of(node, place)}",
+        JudgeError,
+        f"Known keys of a judge: {known}.",
     )
     entries: dict[str, JudgeEntry] = {}
     for name, entry in file.judges.items():

@@ -94,7 +94,7 @@ def test_the_written_form_reads_back(text):
         ("median:2", "median takes no parameter"),
         ("quantile:1", "above 0 and below 1"),
         ("quantile:nan", "above 0 and below 1"),
-        ("quantile:low", "'low' in the estimator 'quantile:low' is no number"),
+        ("quantile:low", "the estimator 'quantile:low' holds what is no number"),
         ("risk:2", "0 to 1, not 2.0"),
         ("sample:0", "at least once"),
     ],

@@ -25,6 +25,7 @@ CORE = {
     "grouping",
     "interval",
     "metric",
+    "options",
     "metric_file",
     "prompt",
     "questions",
@@ -32,6 +33,7 @@ CORE = {
     "score",
     "signature",
     "summary",
+    "yaml_model",
     "yaml_text",
 }
 JUDGE = {"audit", "judge", "judging", "steps"}

@@ -154,7 +154,7 @@ def test_a_wrong_entry_is_named_with_file_and_line(tmp_path, entry, line, says):
     [
         ("judges: [a", "not valid YAML"),
         ("- a\n", "a models file is a mapping with the key judges"),
-        ("judges:\n  x: 3\n", "line 2: x: an entry is a mapping"),
+        ("judges:\n  x: 3\n", "line 2: judges.x: Input should be"),
         ("judge:\n  x: 3\njudges: {}\n", "line 1: unknown key 'judge'"),
         ("default: y\njudges:\n  x:\n    hub: a/b\n", "the default judge 'y' is not among the judges"),
         ("judges:\n  x:\n    hub: a/b\n  x:\n    hub: c/d\n", "'x' occurs twice"),
