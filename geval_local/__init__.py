@@ -3,7 +3,7 @@
 - the core, pure: ``metric``, ``metric_file``, ``scale``, ``score``, ``fields``, ``prompt``, ``signature``, ``summary``
 - below it: ``errors``, ``paths``, ``files``, ``yaml_text``; beside it: ``io``, rows in and results out
 - judges: ``models`` and ``inference``, ``tokens``, ``engine``, ``judge``, ``scorer``, ``steps``, ``audit``
-- runs and their use: ``runs``, ``analysis``, ``baselines``, ``report``, ``frames``,
+- runs and their use: ``runs``, ``analysis``, ``report``, ``frames``,
   ``evaluation``, ``integrations``, ``cli``, ``testing``
 
 Public names are loaded on first use, so that importing the package does not import torch.

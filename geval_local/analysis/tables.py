@@ -16,8 +16,6 @@ from geval_local.analysis.studies.ceiling import Ceiling
 from geval_local.analysis.studies.comparison import Difference
 from geval_local.analysis.studies.jury import Jury
 from geval_local.analysis.studies.length import LengthBias
-from geval_local.analysis.studies.prior import PriorEffect
-from geval_local.analysis.studies.sampling import SamplingCost, Spread
 from geval_local.analysis.studies.sides import Gap, SideMean
 from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
 from geval_local.interval import Interval
@@ -40,10 +38,7 @@ __all__ = [
     "length_table",
     "number",
     "p_value",
-    "prior_label_table",
-    "prior_table",
     "response_table",
-    "sampling_table",
     "side_table",
     "weight_table",
 ]
@@ -52,8 +47,6 @@ __all__ = [
 def correlation_table(
     results: Mapping[str, Correlation],
     coefficients: Sequence[str] = COEFFICIENTS,
-    *,
-    digits: int = 3,
 ) -> Table:
     """Build a table with one row per name: coefficients, counts, ties, and reasons for missing groups and items.
 
@@ -72,7 +65,7 @@ def correlation_table(
             (
                 name,
                 result.level,
-                *(interval(getattr(result, coefficient), digits) for coefficient in wanted),
+                *(interval(getattr(result, coefficient)) for coefficient in wanted),
                 str(result.n),
                 f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
                 f"{_share(ties.human, ties.pairs)} / {_share(ties.predicted, ties.pairs)}",
@@ -90,9 +83,9 @@ def correlation_table(
     return Table(headers, tuple(rows), tuple(dict.fromkeys(notes)))
 
 
-def average_table(averages: Mapping[str, Interval], what: str, *, digits: int = 3) -> Table:
+def average_table(averages: Mapping[str, Interval], what: str) -> Table:
     """Build a table of averages over a benchmark's dimensions, one row per contender."""
-    rows = tuple((name, interval(one, digits)) for name, one in averages.items())
+    rows = tuple((name, interval(one)) for name, one in averages.items())
     return Table(("", what), rows, tuple(interval_warnings(averages)))
 
 
@@ -116,8 +109,6 @@ def benchmark_table(
     own: Mapping[str, Mapping[str, Correlation]],
     published: PublishedTable,
     columns_of: Mapping[str, str] | None = None,
-    *,
-    digits: int = 3,
 ) -> Table:
     """Build a table of own rows above published ones, with the published table's coefficient and columns.
 
@@ -140,7 +131,7 @@ def benchmark_table(
         }
         dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
         values["average"] = sum(dimensions) / len(dimensions)
-        rows.append((name, *(number(values.get(column, math.nan), digits) for column in columns), "measured"))
+        rows.append((name, *(number(values.get(column, math.nan)) for column in columns), "measured"))
     for row in published.rows:
         rows.append((row.system, *(number(row.values.get(column, math.nan)) for column in columns), "published"))
     notes = (f"{published.level}-level {published.coefficient}", f"published: {published.citation}. {published.note}")
@@ -159,14 +150,13 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
             p_value(r.p),
             p_value(r.p_holm),
             number(r.detectable),
-            "-" if r.williams is None else f"t({r.williams.df}) = {r.williams.t:.2f}, p = {r.williams.p:.3f}",
             f"{r.n} / {r.groups}",
             f"{r.kept[0]} / {r.kept[1]}",
         )
         for name, r in results.items()
     )
     headers = (
-        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable", "Williams"),
+        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable"),
         *("items / documents", "kept by each"),
     )
     notes = [
@@ -206,26 +196,6 @@ def agreement_table(results: Mapping[str, Agreement]) -> Table:
     return Table(headers, rows)
 
 
-def sampling_table(costs: Sequence[SamplingCost]) -> Table:
-    """Build a table with one row per number of draws, exact first; each figure with its spread over seeds."""
-
-    def spread(value: Spread | None, exact: bool) -> str:
-        if value is None:
-            return "-"
-        return number(value.mean) if exact else f"{number(value.mean)} ± {number(value.sd)}"
-
-    rows = tuple(
-        (
-            "exact" if cost.n is None else f"n = {cost.n}",
-            *(spread(figure, cost.n is None) for figure in (cost.error, cost.pearson, cost.spearman, cost.kendall)),
-        )
-        for cost in costs
-    )
-    return Table(
-        ("draws", "mean |error|", "pearson", "spearman", "kendall"), rows, ("± standard deviation over seeds",)
-    )
-
-
 def side_table(means: Sequence[SideMean]) -> Table:
     """Build a table with one row per side."""
     rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
@@ -261,22 +231,20 @@ def calibration_table(calibration: Calibration) -> Table:
     def row(name: str, figures: Figures) -> tuple[str, ...]:
         return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
 
-    constant = "constant (mean)" if held.loss == "squared" else "constant (median)"
     rows = (
         row("before", held.before),
         row("after", held.after),
         row("rescaled only", held.rescaled),
-        (constant, number(held.constant_error), "-", "-", "-"),
+        ("constant (mean)", number(held.constant_error), "-", "-", "-"),
     )
-    unit = "mean squared error" if held.loss == "squared" else "mean absolute error"
     notes = (
         f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
-        f"gain in {unit} over raw scores {interval(held.gain)}, over rescaling {interval(held.over_rescaled)}, "
-        f"over the constant {interval(held.over_constant)}",
+        f"gain in mean squared error over raw scores {interval(held.gain)}, "
+        f"over rescaling {interval(held.over_rescaled)}, over the constant {interval(held.over_constant)}",
         f"verdict: {held.verdict}",
         *interval_warnings({"": held.gain}),
     )
-    return Table(("", "RMSE" if held.loss == "squared" else "MAE", *COEFFICIENTS), rows, notes)
+    return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
 
 
 def length_table(bias: LengthBias) -> Table:
@@ -296,37 +264,6 @@ def length_table(bias: LengthBias) -> Table:
 
 def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
     return (name, *(interval(getattr(result, coefficient)) for coefficient in COEFFICIENTS), str(result.n))
-
-
-def prior_label_table(effect: PriorEffect) -> Table:
-    """Build a table of the judge's distribution for content-free input."""
-    return Table(
-        ("", *effect.prior, "score"),
-        (("content-free input", *(number(p) for p in effect.prior.values()), number(effect.prior_score)),),
-    )
-
-
-def prior_table(effect: PriorEffect) -> Table:
-    """Build a table of mean score and agreement before and after dividing out the prior."""
-    sides = (("as scored", effect.mean_before, effect.before), ("prior divided out", effect.mean_after, effect.after))
-    rows = tuple(
-        (name, number(mean), *("-" if result is None else interval(getattr(result, c)) for c in COEFFICIENTS))
-        for name, mean, result in sides
-    )
-    notes = [f"removing the prior {effect.verdict}"]
-    if effect.gain is not None:
-        notes.append(
-            f"gain in mean squared error on held-out documents, after a straight line: {interval(effect.gain)}"
-        )
-    if effect.agreement is not None:
-        test = effect.agreement
-        notes.append(f"gain in {test.level} {test.coefficient}: {interval(test.difference)}, p {p_value(test.p)}")
-    if effect.before is not None:
-        notes += [
-            f"{effect.before.level}-level agreement with the human ratings",
-            f"95 % intervals hold for {effect.before.holds_for}",
-        ]
-    return Table(("", "mean score", *COEFFICIENTS), rows, tuple(notes))
 
 
 def weight_table(jury: Jury) -> Table:

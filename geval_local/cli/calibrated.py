@@ -65,7 +65,7 @@ def _helpful(calibration: Calibration, path: Path) -> Calibration:
     if not held.helps:
         gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
         raise ConfigurationError(
-            f"{path} is not applied: the calibration {held.verdict} (gain in mean {held.loss} error {gained}, "
+            f"{path} is not applied: the calibration {held.verdict} (gain in mean squared error {gained}, "
             f"{held.groups} documents)",
             hint="Fit it on more rated documents or by another --method, or leave it out: the scores as they are do "
             "better, or as well.",

@@ -22,7 +22,6 @@ __all__ = [
     "BatchTokens",
     "Coefficient",
     "Columns",
-    "Constant",
     "CsvSafe",
     "Device",
     "DeviceMap",
@@ -175,7 +174,6 @@ GroupBy = Annotated[
 LevelName = Literal["summary", "pooled", "system"]
 CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
 NewName = Literal["documents", "systems", "both"]
-ConstantName = Literal["skip", "zero"]
 Level = Annotated[
     LevelName | None,
     typer.Option(
@@ -193,16 +191,13 @@ New = Annotated[
         show_default=False,
     ),
 ]
-Constant = Annotated[
-    ConstantName, typer.Option(help="Documents with constant scores: left out, or counted as no agreement (0).")
-]
 Estimators = Annotated[
     list[str] | None,
     typer.Option(
         "--estimator",
         metavar="NAME",
-        help="Another estimate from the stored distributions beside the scores: mode, median, quantile:Q, risk:LAMBDA, "
-        "sample:N, exact; may be repeated.",
+        help="Another estimate from the stored distributions beside the scores: mode, median, sample:N, exact; may be "
+        "repeated.",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]

@@ -11,7 +11,7 @@ from typing import Any
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import agree
 from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import compare, corrected
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import DataError
@@ -47,7 +47,6 @@ def write_comparison(
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
-    constant: Constant = "skip",
     seed: int = 0,
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
@@ -65,7 +64,7 @@ def write_comparison(
         Names of the runs; by default the files' names.
     metrics, human, group_by, title, low_mass
         As for `write_report`; `human` and `group_by` are read from both runs.
-    level, coefficient, target, constant, seed
+    level, coefficient, target, seed
         As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` if rows
         share documents, else ``pooled``.
     signatures, manifests : tuple of two, optional
@@ -117,7 +116,6 @@ def write_comparison(
             level or ("pooled" if documents is None else "summary"),
             coefficient,
             target=target,
-            constant=constant,
             seed=seed,
         ),
         overviews=[
@@ -151,12 +149,11 @@ def _against_people(
     coefficient: str,
     *,
     target: Target | None,
-    constant: Constant,
     seed: int,
 ) -> Table | None:
     """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
     found = {
-        metric: compare(*both, level, coefficient, target=target, constant=constant, seed=seed)
+        metric: compare(*both, level, coefficient, target=target, seed=seed)
         for metric, both in items.items()
         if human_field(human, metric) is not None and all(usable(one)[0] for one in both)
     }

@@ -7,7 +7,7 @@ import pytest
 
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.studies.calibration import calibrate, load_calibration, save_calibration
-from geval_local.analysis.studies.calibration_maps import fit_isotonic, fit_line, fit_temperature, follow, heat
+from geval_local.analysis.studies.calibration_maps import fit_isotonic, fit_temperature, follow, heat
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.scale import Scale
 
@@ -97,17 +97,12 @@ def test_no_item_is_scored_by_a_map_that_saw_its_document(monkeypatch):
     assert held_out.folds == 10
 
 
-@pytest.mark.parametrize("loss", ["squared", "absolute"])
-def test_baselines_go_by_the_loss_in_use(loss):
+def test_baselines_go_by_the_squared_loss():
     rng = np.random.default_rng(1)
-    # Most ratings are 5: the median answers 5 and has little absolute error, the mean has little squared error.
     ratings = np.where(rng.random(200) < 0.8, 5.0, 1.0)
     items = [ScoredItem(f"d{i // 4}", "", r, float(rng.uniform(1, 5)), key=str(i)) for i, r in enumerate(ratings)]
-    held = calibrate(items, None, "isotonic", loss=loss, level="pooled").held_out
-    if loss == "absolute":
-        assert held.constant_error == pytest.approx(np.abs(5 - ratings).mean())
-    else:
-        assert held.constant_error == pytest.approx(ratings.std(), rel=0.02)
+    held = calibrate(items, None, "isotonic", level="pooled").held_out
+    assert held.constant_error == pytest.approx(ratings.std(), rel=0.02)
     assert not held.helps
     assert "help" in held.verdict
 
@@ -140,18 +135,6 @@ def test_what_a_line_cannot_do_is_called_help():
     assert "beyond" in held.verdict
 
 
-def test_least_absolute_maps_are_those_of_the_medians():
-    x = np.array([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
-    y = np.array([1.0, 2.0, 9.0, 3.0, 4.0, 4.0])
-    assert fit_isotonic(x, y, "absolute") == ((1.0, 2.0), (2.0, 4.0))
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(size=60), rng.normal(size=60)
-    best = np.abs(y - follow(fit_isotonic(x, y, "absolute"), x)).sum()
-    assert best <= np.abs(y - follow(fit_isotonic(x, y), x)).sum() + 1e-9
-    slope, shift = fit_line(x, 3 * x + 1 + np.where(np.arange(60) == 7, 100.0, 0.0), "absolute")
-    assert (slope, shift) == pytest.approx((3, 1))
-
-
 def test_figures_in_sample_are_refused():
     with pytest.raises(ConfigurationError, match="nothing can be held out with 1 group"):
         calibrate(judged(1), SCALE)
@@ -172,8 +155,6 @@ def test_ratings_off_the_scale_and_missing_figures_are_refused():
         calibrate([replace(item, human=math.nan) for item in items], SCALE)
     with pytest.raises(ConfigurationError, match="unknown method"):
         calibrate(items, SCALE, "magic")
-    with pytest.raises(ConfigurationError, match="unknown loss"):
-        calibrate(items, SCALE, loss="cubic")
 
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic", "both"])
@@ -209,7 +190,7 @@ def test_a_file_that_is_not_a_calibration_is_refused(tmp_path):
     good = json.loads(path.read_text())
     for change, message in (
         ({"format": "x"}, "is not a calibration"),
-        ({"version": 1}, "version 1, this package reads version 2"),
+        ({"version": 1}, "version 1, this package reads version 3"),
         ({"knots": [[1, 2], [2, 1]]}, "does not rise"),
         ({"temperature": 0}, "damaged"),
         ({"scale": [["1"], [1]]}, "damaged"),

@@ -13,7 +13,6 @@ from geval_local.analysis.statistics.significance import compare
 from geval_local.analysis.studies.calibration import calibrate
 from geval_local.analysis.studies.ceiling import human_ceiling
 from geval_local.analysis.studies.length import length_bias
-from geval_local.analysis.studies.sampling import sampling_cost
 from geval_local.analysis.studies.sides import gap, side_means
 from geval_local.scale import Scale
 
@@ -48,7 +47,6 @@ def test_every_table_has_as_many_cells_as_headers(items):
         tables.benchmark_table({"own": {"coherence": correlate(items)}}, published_table("summeval")),
         tables.comparison_table({"a - b": compare(items, items)}),
         tables.agreement_table({"a, b": agree(items, items)}),
-        tables.sampling_table(sampling_cost(items, SCALE)),
         tables.side_table(side_means(items, sides)),
         tables.gap_table({"all": gap(items, sides, "s0", "s1")}),
         tables.calibration_table(calibrate(items, SCALE)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_run import METRIC, judge_directory, run
-from rated_runs import prepare, score
+from rated_runs import prepare
 
 import geval_local.judge
 from geval_local.cli.loading import Loading, takes_loading
@@ -32,7 +32,6 @@ WRITING_STEPS = ("batch_tokens", "engine")
 VERBS = {
     "score": ("score", "data.jsonl", "-m", "clarity.yaml", "-j"),
     "meta-eval": ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "-j"),
-    "bias": ("bias", "run.jsonl", "--group-by", "side", "-j"),
     "judges check": ("judges", "check"),
     "steps": ("steps", "bare.yaml", "-j"),
 }
@@ -43,8 +42,6 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
     Path("bare.yaml").write_text(METRIC.split("steps:")[0], encoding="utf-8")
-    if verb == "bias":
-        score(tmp_path, "run.jsonl")
     asked = []
 
     def load(name, **named):

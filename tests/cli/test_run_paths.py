@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 VERBS = {
     "compare": (("compare", "one/", "two"), ("compare", "one/scores.jsonl", "two/scores.jsonl")),
     "jury": (("jury", "one", "two"), ("jury", "one/scores.jsonl", "two/scores.jsonl")),
-    "bias": (("bias", "one", "--group-by", "side"), ("bias", "one/scores.jsonl", "--group-by", "side")),
+    "bias": (("bias", "one", "--side", "side"), ("bias", "one/scores.jsonl", "--side", "side")),
     "meta-eval": (
         ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one"),
         ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one/scores.jsonl"),

@@ -15,8 +15,7 @@ from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
-from geval_local.io.nested import expand_rows, merge_rows, read_records
-from geval_local.io.results import Row, numbered
+from geval_local.io.results import numbered
 
 __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
 
@@ -154,8 +153,6 @@ def read_own(
     system: str | None = None,
     limit_groups: int | None = None,
     fields: Mapping[str, str] | None = None,
-    rows_at: str | None = None,
-    merge: Sequence[str] = (),
 ) -> OwnRatings:
     """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped).
 
@@ -169,10 +166,6 @@ def read_own(
         As for `OwnRatings`.
     limit_groups : int, optional
         How many documents.
-    rows_at : str, optional
-        Path to the outputs within a record, see `geval_local.io.nested`.
-    merge : sequence of str
-        Fields in which rows that are ratings of one output agree.
 
     Raises
     ------
@@ -181,9 +174,7 @@ def read_own(
     DataError
         If the file cannot be read, a row lacks the field to group by, a rating is no number, or no row has one.
     """
-    rows: Sequence[Row] = read_rows(path) if rows_at is None else expand_rows(read_records(path), rows_at, path)
-    if merge:
-        rows = merge_rows(rows, merge, path)
+    rows = read_rows(path)
     for rating in dict.fromkeys(human.values()):
         check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)

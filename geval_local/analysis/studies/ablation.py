@@ -11,7 +11,7 @@ import numpy as np
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.distributions import probability_matrix
 from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import Comparison, compare
 from geval_local.errors import DataError
 from geval_local.scale import Scale
@@ -24,8 +24,6 @@ ABLATIONS = (
     Estimator("mode"),
     Estimator("sample", n=20),
     Estimator("median"),
-    Estimator("quantile", parameter=0.25),
-    Estimator("risk", parameter=0.5),
 )
 
 
@@ -73,7 +71,6 @@ def against_exact(
     level: Level,
     coefficient: str = "spearman",
     target: Target | None = None,
-    constant: Constant = "skip",
 ) -> dict[str, Comparison]:
     """Test the expectation against each other estimate, on the documents that both keep.
 
@@ -87,7 +84,7 @@ def against_exact(
         What the rows are called by.
     estimators : sequence of Estimator
         The others.
-    level, coefficient, target, constant
+    level, coefficient, target
         As in `geval_local.analysis.statistics.significance.compare`.
 
     Returns
@@ -103,7 +100,7 @@ def against_exact(
     found: dict[str, Comparison] = {}
     for name, other in _estimates(items, scale, judge, estimators).items():
         try:
-            found[f"{judge} / {name}"] = compare(items, other, level, coefficient, target=target, constant=constant)
+            found[f"{judge} / {name}"] = compare(items, other, level, coefficient, target=target)
         except DataError:
             continue  # Constant everywhere, or nothing rated: there is nothing to compare.
     return found

@@ -2,7 +2,6 @@
 
 The gain on the fitted items is never reported: `calibrate` fits the map on everything
 and reports figures from cross-validation over groups, with a map fitted without the item's document.
-Maps, baselines and figures use the same loss: a fit for squared errors is not evaluated by absolute ones.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from geval_local.analysis.statistics.distributions import expectations, probabil
 from geval_local.analysis.statistics.levels import Level, level_figures
 from geval_local.analysis.statistics.resampling import group_folds
 from geval_local.analysis.studies.calibration_maps import (
-    LOSSES,
     Knots,
-    Loss,
     fit_isotonic,
     fit_line,
     fit_temperature,
@@ -48,7 +45,7 @@ __all__ = [
 ]
 
 FORMAT = "geval-local calibration"
-VERSION = 2
+VERSION = 3
 
 Method = Literal["temperature", "isotonic", "both"]
 Floats = NDArray[np.float64]
@@ -61,7 +58,7 @@ class Figures:
     Attributes
     ----------
     error : float
-        Root of the mean squared error, or mean absolute error, in units of the ratings.
+        Root of the mean squared error, in units of the ratings.
     pearson, spearman, kendall : float
         Correlation at the requested level; NaN where undefined.
     """
@@ -82,17 +79,15 @@ class HeldOut:
         Items, documents, and folds of documents.
     level : {"summary", "pooled", "system"}
         Level of the correlations.
-    loss : {"squared", "absolute"}
-        Loss that was minimised and is reported.
     before, after : Figures
         Raw scores, and each item under the map fitted on the other folds.
     rescaled : Figures
         Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units
         and spread alone.
     constant_error : float
-        Error of always answering the other folds' best constant: their mean (squared loss) or median (absolute).
+        Error of always answering the other folds' mean.
     gain : Interval
-        Mean loss of the raw scores minus that of the calibrated ones, in squared or plain units of the ratings, with
+        Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with
         an interval over documents.
     over_rescaled, over_constant : Interval
         The same for the straight line, and for the constant, minus the calibrated scores.
@@ -104,7 +99,6 @@ class HeldOut:
     groups: int
     folds: int
     level: Level
-    loss: Loss
     before: Figures
     after: Figures
     rescaled: Figures
@@ -193,7 +187,6 @@ def calibrate(
     scale: Scale | None,
     method: Method = "both",
     *,
-    loss: Loss = "squared",
     level: Level = "summary",
     folds: int = 5,
     seed: int = 0,
@@ -211,8 +204,6 @@ def calibrate(
         The metric's scale; may be None for ``isotonic``.
     method : {"temperature", "isotonic", "both"}
         ``both`` maps the scores after the temperature.
-    loss : {"squared", "absolute"}
-        Loss that maps and baselines minimise and figures report.
     level : {"summary", "pooled", "system"}
         Level of the reported correlations.
     folds, seed : int
@@ -230,8 +221,6 @@ def calibrate(
     """
     if method not in ("temperature", "isotonic", "both"):
         raise ConfigurationError(f"unknown method {method!r}", hint="Choose temperature, isotonic or both.")
-    if loss not in ("squared", "absolute"):
-        raise ConfigurationError(f"unknown loss {loss!r}", hint="Choose squared or absolute.")
     kept = usable(items)[0]
     if not kept:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
@@ -248,15 +237,15 @@ def calibrate(
     after, constant, rescaled = np.empty(len(kept)), np.empty(len(kept)), np.empty(len(kept))
     for number in np.unique(fold):
         inside, outside = fold == number, fold != number
-        temperature, knots = _fit(kept, p, scale, method, loss, outside)
+        temperature, knots = _fit(kept, p, scale, method, outside)
         own = [item for item, held in zip(kept, inside, strict=True) if held]
         after[inside] = _scores(own, None if p is None else p[inside], scale, temperature, knots)
-        constant[inside] = ratings[outside].mean() if loss == "squared" else np.median(ratings[outside])
-        slope, shift = fit_line(before[outside], ratings[outside], loss)
+        constant[inside] = ratings[outside].mean()
+        slope, shift = fit_line(before[outside], ratings[outside])
         rescaled[inside] = slope * before[inside] + shift
-    temperature, knots = _fit(kept, p, scale, method, loss, np.ones(len(kept), dtype=bool))
+    temperature, knots = _fit(kept, p, scale, method, np.ones(len(kept), dtype=bool))
     lost = {
-        name: LOSSES[loss](values - ratings)
+        name: (values - ratings) ** 2
         for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
     }
     gains = [mean_interval(lost[name] - lost["after"], groups) for name in ("before", "rescaled", "constant")]
@@ -265,11 +254,10 @@ def calibrate(
         groups=len(set(groups)),
         folds=int(fold.max()) + 1,
         level=level,
-        loss=loss,
-        before=_figures(kept, before, level, loss),
-        after=_figures(kept, after, level, loss),
-        rescaled=_figures(kept, rescaled, level, loss),
-        constant_error=_error(lost["constant"], loss),
+        before=_figures(kept, before, level),
+        after=_figures(kept, after, level),
+        rescaled=_figures(kept, rescaled, level),
+        constant_error=_error(lost["constant"]),
         gain=gains[0],
         over_rescaled=gains[1],
         over_constant=gains[2],
@@ -300,16 +288,15 @@ def _fit(
     p: Floats | None,
     scale: Scale | None,
     method: Method,
-    loss: Loss,
     chosen: NDArray[np.bool_],
 ) -> tuple[float, Knots]:
     own = [item for item, wanted in zip(items, chosen, strict=True) if wanted]
     human = np.array([item.human for item in own])
     part = None if p is None else p[chosen]
-    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human, loss)
+    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human)
     if method == "temperature":
         return temperature, ()
-    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human, loss)
+    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human)
 
 
 def _scores(
@@ -323,16 +310,15 @@ def _scores(
     return follow(knots, raw)
 
 
-def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level, loss: Loss) -> Figures:
+def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
     pearson, spearman, kendall = level_figures(scored, level, None).replicates.value[:3].tolist()
-    lost = LOSSES[loss](scores - np.array([item.human for item in items]))
-    return Figures(_error(lost, loss), pearson, spearman, kendall)
+    lost = (scores - np.array([item.human for item in items])) ** 2
+    return Figures(_error(lost), pearson, spearman, kendall)
 
 
-def _error(lost: Floats, loss: Loss) -> float:
-    mean = float(lost.mean())
-    return math.sqrt(mean) if loss == "squared" else mean
+def _error(lost: Floats) -> float:
+    return math.sqrt(float(lost.mean()))
 
 
 def _need(scale: Scale | None) -> Scale:

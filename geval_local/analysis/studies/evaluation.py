@@ -11,7 +11,7 @@ from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import Agreement, agree
 from geval_local.analysis.statistics.correlation import Correlation, average_interval, correlate
 from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import Comparison, compare, compare_average, corrected
 from geval_local.errors import DataError
 from geval_local.interval import Interval
@@ -79,7 +79,6 @@ def evaluate(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
     seed: int = 0,
 ) -> Evaluation:
     """Correlate every contender with the human ratings, and compare the judges with each other.
@@ -94,8 +93,6 @@ def evaluate(
         Coefficient for averages and tests of differences.
     target : {"documents", "systems", "both"}, optional
         Population that intervals and tests generalise to; by default that of each level.
-    constant : {"skip", "zero"}
-        Documents on which scores are constant are left out, or count as no agreement.
     seed : int
         Seed of the permutations.
     """
@@ -108,7 +105,7 @@ def evaluate(
                 continue
             for level in levels[:1] if contender.kind == "baseline" else levels:
                 wanted = coefficient == "accuracy" and level == levels[0]
-                result = correlate(items, level, target=target, constant=constant, accuracy=wanted)
+                result = correlate(items, level, target=target, accuracy=wanted)
                 correlations[level].setdefault(contender.name, {})[dimension] = result
     comparisons: dict[str, Comparison] = {}
     agreements: dict[str, Agreement] = {}
@@ -116,19 +113,19 @@ def evaluate(
         one, other = first.items[dimension], second.items[dimension]
         name = f"{dimension}: {first.name} / {second.name}"
         try:
-            comparisons[name] = compare(one, other, levels[0], coefficient, target=target, constant=constant, seed=seed)
+            comparisons[name] = compare(one, other, levels[0], coefficient, target=target, seed=seed)
             if {first.kind, second.kind} <= {"judge", "responses"}:
                 agreements[name] = agree(one, other)
         except DataError as error:
             notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
-    averages, tests = _averages(contenders, levels[0], coefficient, target, constant)
+    averages, tests = _averages(contenders, levels[0], coefficient, target)
     return Evaluation(
         tuple(contenders), correlations, averages, corrected(comparisons | tests), agreements, tuple(notes)
     )
 
 
 def _averages(
-    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None, constant: Constant
+    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None
 ) -> tuple[dict[str, Interval], dict[str, Comparison]]:
     """Compute means over all dimensions, for contenders with several and all, and test their differences."""
     dimensions = list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
@@ -137,7 +134,7 @@ def _averages(
     for contender in whole:
         items = [contender.items[dimension] for dimension in dimensions]
         if all(usable(own)[0] for own in items):
-            found[contender.name] = average_interval(items, level, coefficient, target=target, constant=constant)
+            found[contender.name] = average_interval(items, level, coefficient, target=target)
     tests: dict[str, Comparison] = {}
     for first, second in _couples(whole):
         try:
@@ -147,7 +144,6 @@ def _averages(
                 level,
                 coefficient,
                 target=target,
-                constant=constant,
             )
         except DataError:
             continue  # The dimension that cannot be compared has its own note.

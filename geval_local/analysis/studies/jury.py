@@ -15,7 +15,7 @@ from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.statistics.coefficients import coefficients
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
 from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.resampling import group_folds
 from geval_local.analysis.statistics.significance import Comparison, compare, corrected
 from geval_local.errors import ConfigurationError, DataError
@@ -23,7 +23,7 @@ from geval_local.scale import Scale
 
 __all__ = ["Jury", "against_judges", "convene", "distances"]
 
-Weighting = Literal["equal", "peers", "human"]
+Weighting = Literal["equal", "human"]
 Floats = NDArray[np.float64]
 
 
@@ -97,10 +97,10 @@ def convene(
         Name -> scores with label probabilities on one scale.
     scale : Scale
         The metric's scale.
-    weighting : {"equal", "peers", "human"}
-        ``peers``: proportional to a judge's mean Spearman correlation with the other judges. ``human``: with the human
-        ratings of the *other* folds of groups, so that no document affects its own weights; if items have no
-        groups, rows of one document may. Negative correlations count as 0.
+    weighting : {"equal", "human"}
+        ``human``: proportional to a judge's Spearman correlation with the ratings of the *other* folds of groups, so
+        that no document affects its own weights; if items have no groups, rows of one document may. Negative
+        correlations count as 0.
     folds, seed : int
         Folds and seed of ``human`` weighting.
 
@@ -109,12 +109,12 @@ def convene(
     ConfigurationError
         If there are fewer than two judges, or too few groups to hold any out.
     DataError
-        If the judges share no scored item, an item has no probabilities, or no judge agrees with any other.
+        If the judges share no scored item, an item has no probabilities, or no judge agrees with people.
     """
     if len(judges) < 2:
         raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
-    if weighting not in ("equal", "peers", "human"):
-        raise ConfigurationError(f"unknown weighting {weighting!r}", hint="Choose equal, peers or human.")
+    if weighting not in ("equal", "human"):
+        raise ConfigurationError(f"unknown weighting {weighting!r}", hint="Choose equal or human.")
     names = list(judges)
     shared = list(judges[names[0]])
     for name in names[1:]:
@@ -142,7 +142,6 @@ def against_judges(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
 ) -> tuple[str, dict[str, Comparison]]:
     """Test the jury against each of its judges, on the human ratings.
 
@@ -152,7 +151,7 @@ def against_judges(
         Result of `convene`.
     judges : mapping of str to sequence of ScoredItem
         Its judges.
-    level, coefficient, target, constant
+    level, coefficient, target
         As in `geval_local.analysis.statistics.significance.compare`.
 
     Returns
@@ -168,10 +167,7 @@ def against_judges(
     DataError
         If no item is rated, or jury and judge keep no document in common.
     """
-    tests = {
-        name: compare(jury.items, items, level, coefficient, target=target, constant=constant)
-        for name, items in judges.items()
-    }
+    tests = {name: compare(jury.items, items, level, coefficient, target=target) for name, items in judges.items()}
     best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
     return best, corrected(tests)
 
@@ -183,9 +179,6 @@ def _weights(
     count = len(p)
     scores = np.stack([expectations(rows, scale) for rows in p])
     result = np.full(scores.shape, 1 / count)
-    if weighting == "peers":
-        others = [[_spearman(a, b) for j, b in enumerate(scores) if j != i] for i, a in enumerate(scores)]
-        result[:] = _normalised(np.array([np.mean(own) for own in others]))[:, None]
     if weighting == "human":
         human = np.array([item.human for item in items])
         fold = group_folds([item.group for item in items], folds, seed)
@@ -205,7 +198,7 @@ def _normalised(agreement: Floats) -> Floats:
     positive = np.maximum(agreement, 0.0)
     if positive.sum() == 0:
         raise DataError(
-            "no judge agrees with the others or with people, so agreement cannot weigh them",
+            "no judge agrees with people, so agreement cannot weigh them",
             hint="Use equal weights, or look at the agreement table first.",
         )
     return np.asarray(positive / positive.sum())

@@ -27,9 +27,6 @@ def calibrate(
         Literal["both", "temperature", "isotonic"],
         typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
     ] = "both",
-    loss: Annotated[
-        Literal["squared", "absolute"], typer.Option(help="Loss to fit and report: RMSE or mean absolute error.")
-    ] = "squared",
     folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
@@ -63,7 +60,6 @@ def calibrate(
         human=human,
         signature=origin.signature,
         level=level_for(documents),
-        loss=loss,
         folds=folds,
         seed=seed,
     )

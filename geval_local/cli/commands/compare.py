@@ -61,8 +61,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Estimate the scores anew from the stored distributions: exact, mode, median, quantile:Q or "
-            "risk:LAMBDA.",
+            help="Estimate the scores anew from the stored distributions: exact, mode or median.",
         ),
     ] = None,
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
@@ -71,7 +70,6 @@ def compare(
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
-    constant: options.Constant = "skip",
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     page: Annotated[
@@ -105,7 +103,7 @@ def compare(
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
     if len(scored) == 2 and reason is None:
-        asked = {"level": level, "coefficient": coefficient, "target": new, "constant": constant, "seed": seed}
+        asked = {"level": level, "coefficient": coefficient, "target": new, "seed": seed}
         _compare_runs(scored[0], scored[1], names, across or [], human, group_by, count, page, asked, as_json=as_json)
         return
     if level is not None or new not in (None, "documents"):
@@ -330,7 +328,7 @@ def _show(
         show_table(
             comparison_table(tests),
             "which agrees better with people?",
-            fold=("on", "Williams", "items / documents", "kept by each"),
+            fold=("on", "items / documents", "kept by each"),
         )
     outputs = dict(zip(row_keys(first.rows), first.outputs(), strict=True))
     for name, own in found.items():

@@ -32,15 +32,14 @@ def jury(
         str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
     ] = None,
     weights: Annotated[
-        Literal["equal", "peers", "human"],
-        typer.Option(help="Alike, by agreement with the other judges, or with people on other documents."),
+        Literal["equal", "human"],
+        typer.Option(help="Alike, or by agreement with people on other documents."),
     ] = "equal",
     human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
     group_by: options.GroupBy = None,
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
-    constant: options.Constant = "skip",
     field: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
@@ -77,10 +76,9 @@ def jury(
     if human is not None:
         wanted = level or level_for(documents)
         agreement = {
-            who: correlate(items, wanted, target=new, constant=constant)
-            for who, items in {"jury": result.items, **judges}.items()
+            who: correlate(items, wanted, target=new) for who, items in {"jury": result.items, **judges}.items()
         }
-        best, tests = against_judges(result, judges, wanted, coefficient, target=new, constant=constant)
+        best, tests = against_judges(result, judges, wanted, coefficient, target=new)
     if output is not None:
         _write(output, named, name, result, weights)
     if as_json:
@@ -99,7 +97,7 @@ def jury(
         note(grouping)
         show_table(correlation_table(agreement), "against people", fold=("level", "n", "points", "items left out"))
         named_tests = {f"jury less {who}{' (best judge)' if who == best else ''}": test for who, test in tests.items()}
-        fold = ("on", "Williams", "items / documents", "kept by each")
+        fold = ("on", "items / documents", "kept by each")
         show_table(comparison_table(named_tests), "does the jury agree better than its judges?", fold=fold)
     if weights == "human" and documents is None:
         note("note: without documents a judge's weight for a row may come from rows of the same document", "yellow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from geval_local.analysis.ratings.rated import Rated
     from geval_local.analysis.ratings.responses import ParsedResponses
     from geval_local.analysis.studies.evaluation import Contender
-    from geval_local.cli.meta_eval.kept_columns import KeptColumns
     from geval_local.cli.meta_eval.kept_runs import KeptRuns
     from geval_local.metric import Metric
     from geval_local.score import Estimator
@@ -56,9 +54,6 @@ def meta_eval(
         list[str] | None,
         typer.Option(metavar="FILE", help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE."),
     ] = None,
-    geval_parity: Annotated[
-        bool, typer.Option("--geval-parity", help="Count responses without a number as 0, as G-Eval's script does.")
-    ] = False,
     human: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
@@ -68,19 +63,6 @@ def meta_eval(
         list[str] | None,
         typer.Option(metavar="FIELD", help="Field of one person's rating; two or more give the human ceiling."),
     ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Where a record of FILE holds several outputs: the path to them, such as gen.{system}; see the docs.",
-        ),
-    ] = None,
-    merge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELDS", help="Rows alike in these fields, by commas, are one output, rated several times."
-        ),
-    ] = None,
     group_by: options.GroupBy = None,
     system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
     ablations: Annotated[
@@ -88,13 +70,6 @@ def meta_eval(
     ] = False,
     estimator: options.Estimators = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
-    gptscore: Annotated[
-        bool, typer.Option("--gptscore", help="Also each judge's GPTScore: its likelihood of the outputs.")
-    ] = False,
-    reference_model: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND=NAME", help="bertscore, bartscore or unieval, on weights that you have."),
-    ] = None,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")
@@ -108,9 +83,7 @@ def meta_eval(
         typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
     ] = None,
     new: options.New = None,
-    constant: options.Constant = "skip",
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
-    digits: Annotated[int, typer.Option(min=1, max=15, help="Decimals shown.")] = 3,
     as_json: options.Json = False,
     models: options.ModelsFile = None,
     *,
@@ -124,7 +97,6 @@ def meta_eval(
     from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, read_own, read_published
     from geval_local.analysis.studies.evaluation import evaluate
     from geval_local.cli.meta_eval import participants as sources
-    from geval_local.cli.meta_eval.kept_columns import KeptColumns
     from geval_local.cli.meta_eval.kept_runs import KeptRuns, check_directory
     from geval_local.cli.meta_eval.metrics import benchmark_metrics, own_metrics
     from geval_local.cli.output.meta_evaluation import Report, show_report
@@ -134,17 +106,14 @@ def meta_eval(
     estimators = options.read_estimators(estimator, others=ablations)
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system or rater or field or rows or merge:
+        if human or group_by or system or rater or field:
             raise ConfigurationError(
-                "--human, --field, --rater, --rows, --merge, --group-by and --system are for your own rows; "
-                "--benchmark brings them"
+                "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
             )
         rated = read_published(file, benchmark, limit_groups=limit_groups)
         metrics = benchmark_metrics(rated.data.benchmark, metric or [])
         compared = coefficient or published_table(benchmark).coefficient
     else:
-        if reference_model:
-            raise ConfigurationError("--reference-model needs --benchmark: it asks what the benchmark rates")
         if from_responses:
             raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
         metrics, fields = own_metrics(metric or [], human or [])
@@ -157,14 +126,10 @@ def meta_eval(
             system=system,
             limit_groups=limit_groups,
             fields=read_mapping(field or []),
-            rows_at=rows,
-            merge=[name.strip() for name in merge.split(",")] if merge else (),
         )
         compared = coefficient or "spearman"
     if no_steps:
         metrics = {dimension: one.with_steps(()) for dimension, one in metrics.items()}
-    if geval_parity and not from_responses:
-        raise ConfigurationError("--geval-parity is about --from-responses: here nothing is parsed")
     for dimension in metrics:
         # Find ratings that are not numbers now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
@@ -180,22 +145,14 @@ def meta_eval(
     parsed: dict[str, ParsedResponses] = {}
     if benchmark is not None and from_responses:
         responses, parsed = sources.from_responses(
-            from_responses, benchmark, _all_dimensions(rated, dimensions, metric), metrics=metrics, parity=geval_parity
+            from_responses, benchmark, _all_dimensions(rated, dimensions, metric), metrics=metrics
         )
     check_directory(output)
 
     found: list[Contender] = []
     mapping = rated.fields if isinstance(rated, OwnRatings) else {}
-    # The same file read in another way has other rows.
-    way = f"{rows or ''}|{merge or ''}"
-    part = "--".join(
-        [
-            *([] if limit_groups is None else [f"first{limit_groups}"]),
-            *([f"rows-{hashlib.sha256(way.encode()).hexdigest()[:8]}"] if rows or merge else []),
-        ]
-    )
+    part = "" if limit_groups is None else f"first{limit_groups}"
     runs = KeptRuns(file, rated.rows, output, part, mapping)
-    columns = KeptColumns(file, output, part)
     if choices:
         check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(file), mapping)
     for path in results or []:
@@ -208,25 +165,17 @@ def meta_eval(
         found += _judged(
             rated,
             replace(runs, part=own),
-            replace(columns, part=own),
             choice,
             label,
             metrics,
             taken,
             estimators=estimators,
             steps_too=ablations,
-            gptscore=gptscore,
         )
     found += responses
     notes: list[str] = []
     if isinstance(rated, PublishedRatings):
         found += sources.predictions(rated.data, _all_dimensions(rated, dimensions, metric))
-        for asked in reference_model or []:
-            from geval_local.cli.meta_eval.model_baselines import from_reference_model
-
-            found.append(
-                from_reference_model(rated, columns, asked, dimensions, models_file=models, device=loading.device)
-            )
     if not no_baselines:
         reference, notes = sources.baselines(rated, dimensions)
         found += reference
@@ -235,7 +184,7 @@ def meta_eval(
             f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see --group-by, --system."
         )
     levels = rated.levels if level is None else (level, *(one for one in rated.levels if one != level))
-    evaluation = evaluate(found, levels, compared, target=new, constant=constant, seed=seed)
+    evaluation = evaluate(found, levels, compared, target=new, seed=seed)
     ceiling = None
     if rater:
         from geval_local.analysis.reading import each_place, number_at
@@ -249,16 +198,13 @@ def meta_eval(
             one.name: items for one in found if one.kind == "judge" for items in one.items.values() if len(items) > 1
         }
         ceiling = human_ceiling(ratings, judges, levels[0], compared, target=new)
-    report = Report(
-        rated, metrics, evaluation, levels, compared, benchmark, parsed, tuple(notes), digits, ablations, ceiling
-    )
+    report = Report(rated, metrics, evaluation, levels, compared, benchmark, parsed, tuple(notes), ceiling)
     show_report(report, as_json=as_json)
 
 
 def _judged(
     rated: Rated,
     runs: KeptRuns,
-    columns: KeptColumns,
     choice: JudgeChoice,
     label: str,
     metrics: dict[str, Metric],
@@ -266,7 +212,6 @@ def _judged(
     *,
     estimators: Sequence[Estimator],
     steps_too: bool,
-    gptscore: bool,
 ) -> list[Contender]:
     """Load one judge, let it score, and release it before the next one is loaded."""
     from geval_local.cli.meta_eval import participants as sources
@@ -283,10 +228,6 @@ def _judged(
     found = [full, *sources.ablations(full, metrics, estimators)]
     if steps_too and not no_steps:
         found.append(sources.without_steps(rated, runs, judge, metrics, name))
-    if gptscore:
-        from geval_local.cli.meta_eval.model_baselines import gptscore as gptscore_row
-
-        found.append(gptscore_row(rated, columns, judge, metrics, name))
     return found
 
 

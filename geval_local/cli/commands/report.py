@@ -216,7 +216,7 @@ def _ablation(
         scale = run.origin(name).definition.scale
         tests = against_exact(items, scale, "score", estimators, level=level_for(documents))
         found |= {f"{name}: {pair}": test for pair, test in tests.items()}
-    folds = ("on", "Williams", "items / documents", "kept by each")
+    folds = ("on", "items / documents", "kept by each")
     return folded(comparison_table(corrected(found)), folds) if found else None
 
 

@@ -68,8 +68,7 @@ def score(
         str,
         typer.Option(
             metavar="NAME",
-            help="exact: the expectation; mode: the likeliest label's value; sample: the mean of n draws; median; "
-            "quantile:Q; risk:LAMBDA, the expectation less LAMBDA lower semideviations.",
+            help="exact: the expectation; mode: the likeliest label's value; sample: the mean of n draws; median.",
         ),
     ] = "exact",
     n: Annotated[int, typer.Option("--n", metavar="N", help="Draws per row, for --estimator sample.")] = 20,

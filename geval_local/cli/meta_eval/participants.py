@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geval_local.analysis.overlap import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layout
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
@@ -16,7 +17,6 @@ from geval_local.analysis.reading import figures_of
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.studies.ablation import estimate_name, estimated_items
 from geval_local.analysis.studies.evaluation import Contender
-from geval_local.baselines.overlap import BASELINES, baseline_scores, references
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
@@ -119,7 +119,7 @@ def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[s
 
 
 def from_responses(
-    named: Sequence[str], benchmark: str, dimensions: Sequence[str], *, metrics: Mapping[str, Metric], parity: bool
+    named: Sequence[str], benchmark: str, dimensions: Sequence[str], *, metrics: Mapping[str, Metric]
 ) -> tuple[list[Contender], dict[str, ParsedResponses]]:
     """Read result files of G-Eval's scripts, and predictions in UniEval's format.
 
@@ -134,8 +134,6 @@ def from_responses(
         Dimensions to read; files of others are skipped.
     metrics : mapping of str to Metric
         Their metrics, for the scale of the responses.
-    parity : bool
-        Count unparseable responses as 0, as the original does.
 
     Returns
     -------
@@ -168,7 +166,6 @@ def from_responses(
             benchmark,
             dimension,
             scale=metrics[dimension].scale if dimension in metrics else None,
-            geval_parity=parity,
         )
         found.setdefault(contender, {})[dimension] = items
         kinds[contender] = "responses"

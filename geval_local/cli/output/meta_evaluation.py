@@ -14,7 +14,6 @@ from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.studies.ceiling import Ceiling
 from geval_local.analysis.studies.evaluation import Evaluation
-from geval_local.analysis.studies.sampling import SamplingCost, sampling_cost
 from geval_local.analysis.tables import (
     agreement_table,
     average_table,
@@ -23,17 +22,15 @@ from geval_local.analysis.tables import (
     comparison_table,
     correlation_table,
     response_table,
-    sampling_table,
 )
 from geval_local.cli.output.console import note, print_json
 from geval_local.cli.output.tables import as_record, show_table
-from geval_local.errors import DataError
 from geval_local.metric import Metric
 
 __all__ = ["Report", "show_report"]
 
 #: Columns that are often the same in all rows.
-FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "Williams", "one alone")
+FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one alone")
 FOLDED_TESTS = (*FOLDED, "items / documents", "kept by each")
 
 
@@ -59,10 +56,6 @@ class Report:
         Statistics of parsed raw responses.
     notes : tuple of str
         Missing results, with reasons.
-    digits : int
-        Decimals.
-    ablations : bool
-        Whether to show the cost of sampling.
     ceiling : Ceiling or None
         Agreement between people, if several rated.
     """
@@ -75,23 +68,20 @@ class Report:
     benchmark: str | None
     parsed: Mapping[str, ParsedResponses]
     notes: Sequence[str]
-    digits: int
-    ablations: bool
     ceiling: Ceiling | None = None
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
     """Print a meta-evaluation to stdout, and notes on missing results to stderr."""
-    costs = _sampling(report) if report.ablations else {}
     if as_json:
-        print_json(_record(report, costs))
+        print_json(_record(report))
     else:
-        _show(report, costs)
+        _show(report)
     for text in (*report.notes, *report.evaluation.notes):
         note(f"note: {text}", "yellow")
 
 
-def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
+def _show(report: Report) -> None:
     evaluation, levels = report.evaluation, report.levels
     coefficients: Sequence[str] = COEFFICIENTS
     note(report.rated.grouping)
@@ -99,17 +89,17 @@ def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
         coefficients = report.rated.data.benchmark.columns
         layout = report.rated.data.benchmark
         paper = published_table(layout.name)
-        table = benchmark_table(evaluation.correlations[layout.level], paper, layout.published, digits=report.digits)
+        table = benchmark_table(evaluation.correlations[layout.level], paper, layout.published)
         show_table(table, f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published")
     for level in levels:
         rows = _by_dimension(evaluation.correlations[level], report)
         shown = coefficients if level == levels[0] else COEFFICIENTS
         if rows:
             title = f"{level} level, with 95 % intervals"
-            show_table(correlation_table(rows, shown, digits=report.digits), title, fold=FOLDED, sections=True)
+            show_table(correlation_table(rows, shown), title, fold=FOLDED, sections=True)
     if evaluation.averages:
         what = f"average {levels[0]} {report.coefficient}"
-        show_table(average_table(evaluation.averages, what, digits=report.digits), "average over the dimensions")
+        show_table(average_table(evaluation.averages, what), "average over the dimensions")
     if report.ceiling is not None:
         show_table(ceiling_table(report.ceiling), "the human ceiling")
     if report.parsed:
@@ -123,8 +113,6 @@ def _show(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> None:
         )
     if evaluation.agreements:
         show_table(agreement_table(evaluation.agreements), "agreement with each other", fold=FOLDED, sections=True)
-    for name, cost in costs.items():
-        show_table(sampling_table(cost), f"the cost of sampling: {name}, {levels[0]} level")
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]], report: Report) -> dict[str, Correlation]:
@@ -138,22 +126,7 @@ def _by_dimension(results: Mapping[str, Mapping[str, Correlation]], report: Repo
     }
 
 
-def _sampling(report: Report) -> dict[str, list[SamplingCost]]:
-    costs = {}
-    for contender in report.evaluation.contenders:
-        if contender.kind != "judge":
-            continue
-        for dimension, items in contender.items.items():
-            try:
-                costs[f"{contender.name}, {dimension}"] = sampling_cost(
-                    items, report.metrics[dimension].scale, report.levels[0]
-                )
-            except DataError:
-                continue  # no probabilities: already noted for the missing ablations
-    return costs
-
-
-def _record(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> dict[str, Any]:
+def _record(report: Report) -> dict[str, Any]:
     evaluation = report.evaluation
     record = {
         "file": report.rated.path,
@@ -169,7 +142,6 @@ def _record(report: Report, costs: Mapping[str, Sequence[SamplingCost]]) -> dict
         "comparisons": evaluation.comparisons,
         "ceiling": report.ceiling,
         "agreements": evaluation.agreements,
-        "sampling": costs,
         "responses": {
             name: {
                 "rows": len(p.values),

@@ -50,7 +50,7 @@ def show_sources(
         title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
         show_table(correlation_table(correlations), title, fold=("n", "groups skipped", "items left out"))
     if tests:
-        fold = ("on", "Williams", "items / documents", "kept by each")
+        fold = ("on", "items / documents", "kept by each")
         show_table(comparison_table(tests), "which way agrees better with people?", fold=fold)
 
 

@@ -16,7 +16,7 @@ __all__ = ["as_record", "show_table"]
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24
 #: Columns of words, which may be long; the others contain figures and are never wrapped.
-WORDY = ("groups skipped", "items left out", "output", "test", "Williams")
+WORDY = ("groups skipped", "items left out", "output", "test")
 
 
 def show_table(table: Table, title: str, *, fold: Collection[str] = (), sections: bool = False) -> None:
