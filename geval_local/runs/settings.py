@@ -34,6 +34,8 @@ def _checked_questions(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _checked_estimator(record: dict[str, Any]) -> dict[str, Any]:
     try:
+        # Manifests of earlier versions name a parameter, which no estimator that is left takes.
+        record = {name: value for name, value in record.items() if (name, value) != ("parameter", None)}
         Estimator(**record)
     except (TypeError, GevalError) as error:
         raise ValueError(str(error)) from error
