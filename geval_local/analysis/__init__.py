@@ -1,12 +1,12 @@
 """Analyses of whether scores can be trusted. They read records, never models.
 
-- `records`: ScoredItem, the record type of all analyses
-- `reading`: result files as items
-- `ratings`: human ratings, published benchmark files, other people's outputs
-- `statistics`: coefficients, levels, intervals and tests
-- `studies`: meta-evaluation, comparison, bias, calibration, jury, the human ceiling
-- `preferences`: comparisons of two outputs, judged or made from scores
-- `tables`, `system_tables`, `pair_tables`, `text_table`: results as headers and rows of text
+- `records`: ScoredItem, the record type of all analyses; `results`: results, however they are given, as scored items
+- `ratings`: human ratings, published benchmark files, other people's outputs; `overlap`: ROUGE, BLEU, chrF and length
+- `statistics`: coefficients, levels, intervals and tests; `tables`: their results as headers and rows of text
+- `meta_evaluation`, `contenders`: scores against people, against each other, and against the human ceiling
+- `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other
+- `bias`: whom a judge favours, and what length does; `pairs`: systems by comparisons of two outputs
+- `calibration`: scores brought to the ratings' scale, judged on held-out documents; `jury`: several judges as one
 
-Names are imported from these modules; importing the package itself loads nothing.
+Importing the package loads nothing; the public functions are loaded on first use.
 """

@@ -304,7 +304,7 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
     ConfigurationError
         If one is none.
     """
-    from geval_local.analysis.studies.ablation import ABLATIONS
+    from geval_local.analysis.results import ABLATIONS
     from geval_local.score import Estimator
 
     return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.reading import number_at
 from geval_local.analysis.records import ScoredItem, usable, word_count
+from geval_local.analysis.results import number_at
 from geval_local.analysis.statistics.coefficients import coefficients
 from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.statistics.levels import Level

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from geval_local.analysis.text_table import interval
+from geval_local.analysis.tables import interval
 from geval_local.interval import Interval
 
 __all__ = ["WIDTH", "ChartRow", "IntervalChart", "interval_chart"]

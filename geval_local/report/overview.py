@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from geval_local.analysis.text_table import Table, number
+from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import lookup
 from geval_local.grouping import Documents

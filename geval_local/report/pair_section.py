@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from geval_local.analysis.pair_tables import consistency_table, pair_agreement_table, rank_table, system_pair_table
-from geval_local.analysis.preferences import holds_pairs, preference_of
-from geval_local.analysis.studies.pairs import PairStudy, study_pairs
-from geval_local.analysis.text_table import Table, interval, number
+from geval_local.analysis.pairs import (
+    PairStudy,
+    consistency_table,
+    holds_pairs,
+    pair_agreement_table,
+    preference_of,
+    rank_table,
+    study_pairs,
+    system_pair_table,
+)
+from geval_local.analysis.tables import Table, interval, number
 from geval_local.io.results import Results
 from geval_local.report.interval_chart import IntervalChart, interval_chart
 from geval_local.report.system_section import MOST_SYSTEMS

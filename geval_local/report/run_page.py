@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.tables import correlation_table
-from geval_local.analysis.text_table import Table, folded
+from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
@@ -130,7 +129,7 @@ def write_report(
         Field that names the system; by default ``system_id`` or ``system`` where the rows have one. Two or more systems
         are compared.
     baseline, tie, seed
-        As in `geval_local.analysis.studies.systems.rank_systems`.
+        As in `geval_local.analysis.differences.rank_systems`.
     reasons : sequence of WrittenReason
         Shown beside their rows; see `geval_local.report.written_reasons.read_reasons`.
     rows : int

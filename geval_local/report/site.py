@@ -16,7 +16,7 @@ from typing import Any
 
 from geval_local.analysis.records import usable
 from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.text_table import interval, number
+from geval_local.analysis.tables import interval, number
 from geval_local.errors import OutputError
 from geval_local.files import check_replaceable, save_text
 from geval_local.grouping import documents_of

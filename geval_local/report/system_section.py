@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.systems import Ranking, rank_systems
-from geval_local.analysis.system_tables import pair_table, ranking_table
-from geval_local.analysis.text_table import Table
+from geval_local.analysis.tables import Table
 from geval_local.errors import DataError
 from geval_local.report.interval_chart import IntervalChart, interval_chart
 

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.bias import against_people, gaps_by_preference, length_bias, preferences
+from geval_local.analysis.differences import gap, side_means
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.resampling import sign_flip
-from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
-from geval_local.analysis.studies.length import length_bias
-from geval_local.analysis.studies.sides import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 

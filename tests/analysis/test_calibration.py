@@ -5,9 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from geval_local.analysis.calibration import (
+    calibrate,
+    fit_isotonic,
+    fit_temperature,
+    follow,
+    heat,
+    load_calibration,
+    save_calibration,
+)
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.calibration import calibrate, load_calibration, save_calibration
-from geval_local.analysis.studies.calibration_maps import fit_isotonic, fit_temperature, follow, heat
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.scale import Scale
 

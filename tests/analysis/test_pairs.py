@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
+from geval_local.analysis.pairs import (
+    Preference,
+    agreement,
+    consistency,
+    outputs_of,
+    preferences_from_scores,
+    rank,
+    study_pairs,
+    system_pairs,
+    with_people,
+)
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.bradley_terry import fit_bradley_terry
-from geval_local.analysis.studies.pairs import agreement, consistency, rank, study_pairs, system_pairs
 from geval_local.errors import DataError
 from geval_local.interval import mean_interval, t_interval
 from geval_local.scale import Scale

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from geval_local.analysis.reading import each_place, number_at, read_results, read_rows
 from geval_local.analysis.records import ScoredItem, pair, usable
+from geval_local.analysis.results import each_place, number_at, read_results, read_rows
 from geval_local.errors import DataError
 from geval_local.fields import field_value, lookup
 from geval_local.io.samples import Sample

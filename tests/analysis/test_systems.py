@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.differences import letter_groups, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.significance import holm
-from geval_local.analysis.studies.systems import letter_groups, rank_systems
-from geval_local.analysis.system_tables import pair_table, ranking_table, telling_pairs
 from geval_local.cli.output.tables import as_record
 from geval_local.errors import ConfigurationError, DataError
 

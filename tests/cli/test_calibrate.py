@@ -8,7 +8,7 @@ import pytest
 from cli_run import judge_directory, read_rows, run, write_rows
 from rated_runs import other_judge, prepare, rated_rows, score
 
-from geval_local.analysis.studies.calibration import load_calibration
+from geval_local.analysis.calibration import load_calibration
 
 #: Every test scores, calibrates and scores again.
 pytestmark = pytest.mark.slow

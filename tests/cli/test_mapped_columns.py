@@ -8,7 +8,7 @@ import pytest
 from cli_run import judge_directory, run, write_rows
 from rated_runs import other_judge, rated_rows
 
-from geval_local.cli.scored_runs import ScoredRun
+from geval_local.analysis.results import ScoredRun
 from geval_local.io.result_manifest import manifest_path, read_manifest
 
 METRIC = """\

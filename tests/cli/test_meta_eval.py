@@ -13,7 +13,7 @@ from scipy import stats
 
 import geval_local.judge
 from geval_local.analysis import overlap as baselines
-from geval_local.analysis.studies.ablation import ABLATIONS, estimate_name
+from geval_local.analysis.results import ABLATIONS, estimate_name
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")

@@ -10,7 +10,7 @@ import pytest
 from cli_run import read_rows, run
 from rated_runs import other_judge, prepare, score
 
-from geval_local.analysis.reading import read_results
+from geval_local.analysis.results import read_results
 from geval_local.analysis.tables import Table
 from geval_local.cli.output.tables import show_table
 from geval_local.errors import DataError

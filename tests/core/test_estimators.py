@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.ablation import estimated_items
+from geval_local.analysis.results import estimated_items
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Outcome

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.responses import figure_items
-from geval_local.analysis.reading import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.results import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
@@ -96,7 +96,7 @@ class OwnRatings:
     human : dict of str to str
         Metric -> field of its human rating.
     group_by, system : str or None
-        As for `geval_local.analysis.reading.read_results`.
+        As for `geval_local.analysis.results.read_results`.
     grouping : str
         Description of how rows are grouped into documents.
     fields : dict of str to str

@@ -12,8 +12,8 @@ from geval_local.cli import options
 from geval_local.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.differences import Gap
     from geval_local.analysis.records import ScoredItem
-    from geval_local.analysis.studies.sides import Gap
 
 __all__ = ["bias"]
 
@@ -44,10 +44,9 @@ def bias(
 
     With --human also the gap minus people's gap: a gap alone is not yet a bias, since one side may be better.
     """
-    from geval_local.analysis.reading import missing_field
-    from geval_local.analysis.studies.length import length_bias
-    from geval_local.analysis.studies.sides import side_means
-    from geval_local.cli.scored_runs import ScoredRun, level_for
+    from geval_local.analysis.bias import length_bias
+    from geval_local.analysis.differences import side_means
+    from geval_local.analysis.results import ScoredRun, level_for, missing_field
     from geval_local.fields import lookup, read_mapping
     from geval_local.grouping import documents_of
     from geval_local.io.results import numbered
@@ -89,9 +88,9 @@ def _gaps(
 
     With human ratings, every gap is followed by that of judge minus people; its unit is returned too.
     """
+    from geval_local.analysis.bias import against_people, gaps_by_preference, preferences
+    from geval_local.analysis.differences import gap
     from geval_local.analysis.statistics.significance import corrected
-    from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
-    from geval_local.analysis.studies.sides import gap
 
     names = list(dict.fromkeys(members))
     if len(names) < 2:
@@ -145,7 +144,8 @@ def _is_number(label: str) -> bool:
 
 
 def _show(metric: str, side: str, found: dict[str, Any]) -> None:
-    from geval_local.analysis.tables import gap_table, length_table, side_table
+    from geval_local.analysis.bias import length_table
+    from geval_local.analysis.differences import gap_table, side_table
     from geval_local.cli.output.console import note
     from geval_local.cli.output.tables import show_table
 

@@ -36,12 +36,11 @@ def calibrate(
 
     `score --calibration OUT` applies it if it helps, to scores under the same signature only.
     """
-    from geval_local.analysis.studies.calibration import calibrate as fit
-    from geval_local.analysis.studies.calibration import is_calibration, save_calibration
-    from geval_local.analysis.tables import calibration_table
+    from geval_local.analysis.calibration import calibrate as fit
+    from geval_local.analysis.calibration import calibration_table, is_calibration, save_calibration
+    from geval_local.analysis.results import ScoredRun, level_for
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
-    from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.files import check_replaceable
     from geval_local.grouping import documents_of
 

@@ -12,11 +12,10 @@ from geval_local.cli import options
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.comparison import Difference, SystemRows
+    from geval_local.analysis.differences import Ranking
+    from geval_local.analysis.results import ScoredRun
     from geval_local.analysis.statistics.significance import Comparison
-    from geval_local.analysis.studies.comparison import Difference
-    from geval_local.analysis.studies.systems import Ranking
-    from geval_local.cli.compared_systems import SystemRows
-    from geval_local.cli.scored_runs import ScoredRun
 
 __all__ = ["compare"]
 
@@ -82,9 +81,9 @@ def compare(
 
     Runs whose signatures differ in keys not named by --across are rejected.
     """
-    from geval_local.analysis.studies.systems import rank_systems
-    from geval_local.cli.compared_systems import check_single_outputs, gather, unmatched, why_systems
-    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.analysis.comparison import check_single_outputs, gather, unmatched, why_systems
+    from geval_local.analysis.differences import rank_systems
+    from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.files import check_replaceable
     from geval_local.report.page import check_target, is_own_page
@@ -170,12 +169,10 @@ def _compare_runs(
     as_json: bool,
 ) -> None:
     """Put two runs over the same rows side by side."""
-    from geval_local.analysis.reading import row_keys
+    from geval_local.analysis.comparison import differences, unmatched
+    from geval_local.analysis.results import level_for, row_keys
     from geval_local.analysis.statistics.significance import compare as test
     from geval_local.analysis.statistics.significance import corrected
-    from geval_local.analysis.studies.comparison import differences
-    from geval_local.cli.compared_systems import unmatched
-    from geval_local.cli.scored_runs import level_for
     from geval_local.grouping import documents_of
 
     differ = _differences(first, second, names, across)
@@ -271,7 +268,7 @@ def _differences(
     """
     from dataclasses import fields
 
-    from geval_local.cli.compared_systems import changed_outputs
+    from geval_local.analysis.comparison import changed_outputs
     from geval_local.signature import Signature, signature_differences, told_differences
 
     known = [*(field.name for field in fields(Signature)), "versions", "input", ANY]
@@ -307,8 +304,9 @@ def _show(
     found: Mapping[str, Any],
     tests: Mapping[str, Any],
 ) -> None:
-    from geval_local.analysis.reading import row_keys
-    from geval_local.analysis.tables import comparison_table, difference_table, largest_table
+    from geval_local.analysis.comparison import difference_table, largest_table
+    from geval_local.analysis.results import row_keys
+    from geval_local.analysis.tables import comparison_table
     from geval_local.cli.output.console import result_console
     from geval_local.cli.output.tables import show_table
 
@@ -344,7 +342,7 @@ def _show_systems(
     found: Mapping[str, Ranking],
     reason: str | None,
 ) -> None:
-    from geval_local.analysis.system_tables import pair_table, ranking_table, telling_pairs
+    from geval_local.analysis.differences import pair_table, ranking_table, telling_pairs
     from geval_local.cli.output.console import result_console
     from geval_local.cli.output.tables import show_table
 

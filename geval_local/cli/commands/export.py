@@ -36,8 +36,8 @@ def export(
     field: options.Fields = None,
 ) -> None:
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
+    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
-    from geval_local.cli.scored_runs import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.report.run_page import write_report
 

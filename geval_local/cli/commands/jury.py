@@ -13,10 +13,10 @@ from geval_local.cli import options
 from geval_local.errors import ConfigurationError, OutputError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.jury import Jury
+    from geval_local.analysis.results import ScoredRun
     from geval_local.analysis.statistics.correlation import Correlation
     from geval_local.analysis.statistics.significance import Comparison
-    from geval_local.analysis.studies.jury import Jury
-    from geval_local.cli.scored_runs import ScoredRun
 
 __all__ = ["jury"]
 
@@ -50,12 +50,12 @@ def jury(
     as_json: options.Json = False,
 ) -> None:
     """Average several judges' label distributions, item by item, and show where they disagree."""
+    from geval_local.analysis.jury import against_judges, convene, disagreement_table, weight_table
+    from geval_local.analysis.results import ScoredRun, level_for
     from geval_local.analysis.statistics.correlation import correlate
-    from geval_local.analysis.studies.jury import against_judges, convene
-    from geval_local.analysis.tables import comparison_table, correlation_table, disagreement_table, weight_table
+    from geval_local.analysis.tables import comparison_table, correlation_table
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.tables import as_record, show_table
-    from geval_local.cli.scored_runs import ScoredRun, level_for
     from geval_local.fields import read_mapping
     from geval_local.grouping import documents_of
 
@@ -153,7 +153,7 @@ def _write(output: Path, named: Mapping[str, ScoredRun], metric: str, jury: Jury
     import math
     from dataclasses import replace
 
-    from geval_local.analysis.reading import row_keys
+    from geval_local.analysis.results import row_keys
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.result_manifest import Manifest, ScoredMetric, file_sha256, manifest_path, write_manifest
     from geval_local.io.samples import Sample

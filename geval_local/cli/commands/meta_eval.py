@@ -15,9 +15,9 @@ from geval_local.errors import ConfigurationError
 from geval_local.runs.judge_choice import JudgeChoice, labels_of
 
 if TYPE_CHECKING:
+    from geval_local.analysis.meta_evaluation import Contender
     from geval_local.analysis.ratings.rated import Rated
     from geval_local.analysis.ratings.responses import ParsedResponses
-    from geval_local.analysis.studies.evaluation import Contender
     from geval_local.cli.meta_eval.kept_runs import KeptRuns
     from geval_local.metric import Metric
     from geval_local.score import Estimator
@@ -93,10 +93,10 @@ def meta_eval(
 
     Without --judge, --results or --from-responses the default judge scores FILE.
     """
-    from geval_local.analysis.ratings.published import published_table
+    from geval_local.analysis import contenders as sources
+    from geval_local.analysis.meta_evaluation import evaluate
+    from geval_local.analysis.ratings.benchmarks import published_table
     from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, read_own, read_published
-    from geval_local.analysis.studies.evaluation import evaluate
-    from geval_local.cli.meta_eval import participants as sources
     from geval_local.cli.meta_eval.kept_runs import KeptRuns, check_directory
     from geval_local.cli.meta_eval.metrics import benchmark_metrics, own_metrics
     from geval_local.cli.output.meta_evaluation import Report, show_report
@@ -187,8 +187,8 @@ def meta_eval(
     evaluation = evaluate(found, levels, compared, target=new, seed=seed)
     ceiling = None
     if rater:
-        from geval_local.analysis.reading import each_place, number_at
-        from geval_local.analysis.studies.ceiling import human_ceiling
+        from geval_local.analysis.meta_evaluation import human_ceiling
+        from geval_local.analysis.results import each_place, number_at
 
         ratings = {
             name: [number_at(row, name, f"{file}, row {place}") for place, row in enumerate(rated.rows, start=1)]
@@ -214,7 +214,8 @@ def _judged(
     steps_too: bool,
 ) -> list[Contender]:
     """Load one judge, let it score, and release it before the next one is loaded."""
-    from geval_local.cli.meta_eval import participants as sources
+    from geval_local.analysis import contenders as sources
+    from geval_local.cli.meta_eval.kept_runs import from_judge, without_steps
     from geval_local.cli.progress import load_shown
     from geval_local.signature import judge_name
 
@@ -224,10 +225,10 @@ def _judged(
     if name in taken:
         raise ConfigurationError(f"two judges are called {name}; name each of them once")
     no_steps = all(metric.steps == () for metric in metrics.values())
-    full = sources.from_judge(rated, runs, judge, metrics, name)
+    full = from_judge(rated, runs, judge, metrics, name)
     found = [full, *sources.ablations(full, metrics, estimators)]
     if steps_too and not no_steps:
-        found.append(sources.without_steps(rated, runs, judge, metrics, name))
+        found.append(without_steps(rated, runs, judge, metrics, name))
     return found
 
 

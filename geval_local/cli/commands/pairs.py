@@ -166,9 +166,9 @@ def preferences(
 
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
+    from geval_local.analysis.pairs import Asked, sources_of
     from geval_local.cli.output.console import print_json
     from geval_local.cli.output.preferences import show_sources, source_records
-    from geval_local.cli.preferences import Asked, sources_of
 
     if ratings is not None and human is None:
         raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")

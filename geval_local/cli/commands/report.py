@@ -14,9 +14,9 @@ from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from geval_local.analysis.results import ScoredRun
     from geval_local.analysis.statistics.significance import Comparison
-    from geval_local.analysis.text_table import Table
-    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.analysis.tables import Table
     from geval_local.report.overview import MetricNotes
     from geval_local.score import Estimator
 
@@ -62,7 +62,7 @@ def report(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
-    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
     from geval_local.files import check_replaceable
     from geval_local.report.page import check_target, is_own_page
@@ -138,7 +138,7 @@ def _write_site(
     DataError
         If none of the runs can be shown.
     """
-    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.analysis.results import ScoredRun
     from geval_local.errors import DataError
     from geval_local.io.result_manifest import manifest_path
     from geval_local.report.site import RunOfSite, Site
@@ -199,11 +199,10 @@ def _ablation(
     Every estimate is tested against the scores on the documents that both keep, as `meta-eval --ablations` does. None
     where nobody rated anything, or no manifest says what the scales are.
     """
+    from geval_local.analysis.meta_evaluation import against_exact
+    from geval_local.analysis.results import level_for
     from geval_local.analysis.statistics.significance import corrected
-    from geval_local.analysis.studies.ablation import against_exact
-    from geval_local.analysis.tables import comparison_table
-    from geval_local.analysis.text_table import folded
-    from geval_local.cli.scored_runs import level_for
+    from geval_local.analysis.tables import comparison_table, folded
     from geval_local.grouping import documents_of
 
     found: dict[str, Comparison] = {}

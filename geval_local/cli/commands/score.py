@@ -119,7 +119,7 @@ def score(
             show_forms(path, chosen, choices[0], mapping, as_json=as_json)
         return
 
-    from geval_local.cli.calibrated import load_calibrations
+    from geval_local.analysis.calibration import load_calibrations
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_file
     from geval_local.runs.events import RunEvents

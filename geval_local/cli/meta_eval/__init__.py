@@ -1,6 +1,5 @@
-"""The contenders of ``meta-eval``.
+"""What ``meta-eval`` lets judges score.
 
-- `participants`: judges, kept scores, other people's outputs, reference metrics
 - `metrics`: the metric of each dimension
 - `kept_runs`: scores kept under their signature, to avoid scoring twice
 """

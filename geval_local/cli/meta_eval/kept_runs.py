@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.analysis.reading import read_rows
+from geval_local.analysis.meta_evaluation import Contender
+from geval_local.analysis.ratings.rated import Rated
+from geval_local.analysis.results import read_rows
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import show_progress
 from geval_local.errors import ConfigurationError, OutputError
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.score import Score
 
-__all__ = ["KeptRuns", "check_directory", "kept_name"]
+__all__ = ["KeptRuns", "check_directory", "from_judge", "kept_name", "without_steps"]
+
+NO_STEPS = "no-steps"
 
 Figures = Mapping[str, Any]
 
@@ -200,3 +204,22 @@ class KeptRuns:
             judge, source.name, file_sha256(source), len(self.rows), earlier | fresh, file_sha256(path), self.fields
         )
         write_manifest(path, description)
+
+
+def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Let a judge score the rows."""
+    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
+    figures = runs.figures(judge, list(metrics.values()), variant)
+    return Contender(
+        name,
+        "judge",
+        {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in metrics.items()},
+    )
+
+
+def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Score again without evaluation steps, the paper's "- CoT" row."""
+    bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
+    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
+    items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
+    return Contender(f"{name} - steps", "ablation", items, name)

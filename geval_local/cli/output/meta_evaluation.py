@@ -6,23 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from geval_local.analysis.ratings.published import published_table
+from geval_local.analysis.meta_evaluation import Ceiling, Evaluation, benchmark_table, ceiling_table, response_table
+from geval_local.analysis.ratings.benchmarks import published_table
 from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.statistics.levels import Level
-from geval_local.analysis.studies.ceiling import Ceiling
-from geval_local.analysis.studies.evaluation import Evaluation
-from geval_local.analysis.tables import (
-    agreement_table,
-    average_table,
-    benchmark_table,
-    ceiling_table,
-    comparison_table,
-    correlation_table,
-    response_table,
-)
+from geval_local.analysis.tables import agreement_table, average_table, comparison_table, correlation_table
 from geval_local.cli.output.console import note, print_json
 from geval_local.cli.output.tables import as_record, show_table
 from geval_local.metric import Metric

@@ -8,16 +8,23 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.pair_tables import consistency_table, pair_agreement_table, rank_table, system_pair_table
-from geval_local.analysis.preferences import Preference, read_preferences
+from geval_local.analysis.pairs import (
+    PairStudy,
+    Preference,
+    Source,
+    consistency_table,
+    pair_agreement_table,
+    rank_table,
+    read_preferences,
+    study_pairs,
+    system_pair_table,
+)
 from geval_local.analysis.statistics.coefficients import Coefficient
 from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.statistics.jackknife import Target
 from geval_local.analysis.statistics.significance import Comparison, compare, corrected
-from geval_local.analysis.studies.pairs import PairStudy, study_pairs
 from geval_local.analysis.tables import comparison_table, correlation_table
 from geval_local.cli.output.tables import as_record, show_table
-from geval_local.cli.preferences import Source
 from geval_local.errors import DataError
 
 __all__ = ["preference_record", "show_preferences", "show_sources", "source_records"]

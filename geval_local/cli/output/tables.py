@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from geval_local.analysis.text_table import Table, folded
+from geval_local.analysis.tables import Table, folded
 from geval_local.cli.output.console import print_table, result_console
 from geval_local.io.text_formats import plain
 

@@ -18,10 +18,11 @@ from geval_local.analysis.statistics.jackknife import Target
 from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.resampling import group_folds
 from geval_local.analysis.statistics.significance import Comparison, compare, corrected
+from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
-__all__ = ["Jury", "against_judges", "convene", "distances"]
+__all__ = ["Jury", "against_judges", "convene", "disagreement_table", "distances", "weight_table"]
 
 Weighting = Literal["equal", "human"]
 Floats = NDArray[np.float64]
@@ -202,3 +203,37 @@ def _normalised(agreement: Floats) -> Floats:
             hint="Use equal weights, or look at the agreement table first.",
         )
     return np.asarray(positive / positive.sum())
+
+
+def weight_table(jury: Jury) -> Table:
+    """Build a table with the weight of each judge."""
+    return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
+
+
+def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
+    """Build a table of the items with the largest disagreement.
+
+    Parameters
+    ----------
+    jury : Jury
+        The jury.
+    judges : mapping of str to mapping of str to float
+        Judge -> key of an item -> its score.
+    count : int
+        Most items to list.
+    """
+    order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
+    rows = tuple(
+        (
+            jury.items[index].key,
+            number(jury.disagreement[index]),
+            number(jury.items[index].predicted),
+            *(number(scores[jury.items[index].key]) for scores in judges.values()),
+        )
+        for index in order
+    )
+    return Table(
+        ("item", "disagreement", "jury", *judges),
+        rows,
+        ("disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale",),
+    )

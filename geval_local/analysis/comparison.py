@@ -1,4 +1,4 @@
-"""``compare`` where the question is which system is better: the systems of one file, or one file for each system."""
+"""Which system is better, or how two runs over the same rows differ, after what differs in them has been said."""
 
 from __future__ import annotations
 
@@ -6,18 +6,116 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from geval_local.analysis.preferences import holds_pairs
-from geval_local.analysis.reading import row_keys
-from geval_local.analysis.records import ScoredItem
-from geval_local.cli.scored_runs import ScoredRun
+import numpy as np
+
+from geval_local.analysis.pairs import holds_pairs
+from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.results import ScoredRun, row_keys
+from geval_local.analysis.statistics.agreement import Agreement, agree
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
+from geval_local.analysis.tables import Table, interval, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
+from geval_local.interval import Interval, mean_interval
 
-__all__ = ["SystemRows", "changed_outputs", "check_single_outputs", "gather", "unmatched", "why_systems"]
+__all__ = [
+    "Difference",
+    "SystemRows",
+    "changed_outputs",
+    "check_single_outputs",
+    "difference_table",
+    "differences",
+    "gather",
+    "largest_table",
+    "unmatched",
+    "why_systems",
+]
 
 #: Rows of one file alone that are named, and the characters of the longest name; a document may be a whole text.
 NAMED, LONGEST_NAME = 10, 40
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of two runs on the items that both scored.
+
+    Attributes
+    ----------
+    mean_first, mean_second : float
+        Mean scores on the shared items.
+    mean : Interval
+        Mean of ``first - second`` in units of the scale, with an interval over documents.
+    agreement : Agreement
+        Correlations and absolute differences.
+    largest : tuple of (str, float, float)
+        Key and both scores of the items that differ most, largest difference first; equal items are not listed.
+    """
+
+    mean_first: float
+    mean_second: float
+    mean: Interval
+    agreement: Agreement
+    largest: tuple[tuple[str, float, float], ...]
+
+
+def differences(
+    first: Sequence[ScoredItem],
+    second: Sequence[ScoredItem],
+    *,
+    count: int = 10,
+) -> Difference:
+    """Compare two runs item by item.
+
+    Parameters
+    ----------
+    first, second : sequence of ScoredItem
+        Paired by key.
+    count : int
+        Most items to list.
+
+    Raises
+    ------
+    DataError
+        If keys repeat, or the runs have no scored item in common.
+    """
+    left, right = pair(first, second, same_human=False)
+    a, b = (np.array([item.predicted for item in items]) for items in (left, right))
+    order = np.argsort(-np.abs(a - b), kind="stable")[:count]
+    return Difference(
+        float(a.mean()),
+        float(b.mean()),
+        mean_interval(a - b, [item.group for item in left]),
+        agree(first, second),
+        tuple((left[index].key, float(a[index]), float(b[index])) for index in order if a[index] != b[index]),
+    )
+
+
+def difference_table(differences: Mapping[str, Difference]) -> Table:
+    """Build a table with one row per metric shared by two runs."""
+    rows = tuple(
+        (
+            name,
+            str(d.agreement.n),
+            number(d.mean_first),
+            number(d.mean_second),
+            interval(d.mean),
+            number(d.agreement.mean_absolute_difference),
+            number(d.agreement.largest_difference),
+            *(number(getattr(d.agreement, coefficient)) for coefficient in COEFFICIENTS),
+            number(d.agreement.alpha),
+            f"{d.agreement.only_first} / {d.agreement.only_second}",
+        )
+        for name, d in differences.items()
+    )
+    headers = ("", "n", "A", "B", "A - B", "mean |diff|", "max |diff|", *COEFFICIENTS, "alpha", "A / B alone")
+    return Table(headers, rows)
+
+
+def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
+    """Build a table of the items with the largest difference: key, both scores, start of the output."""
+    cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
+    return Table(("item", "A", "B", "A - B", "output"), cells)
 
 
 @dataclass(frozen=True)

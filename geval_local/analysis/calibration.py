@@ -7,6 +7,7 @@ and reports figures from cross-validation over groups, with a map fitted without
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,37 +19,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
 from geval_local.analysis.statistics.levels import Level, level_figures
 from geval_local.analysis.statistics.resampling import group_folds
-from geval_local.analysis.studies.calibration_maps import (
-    Knots,
-    fit_isotonic,
-    fit_line,
-    fit_temperature,
-    follow,
-    heat,
-)
+from geval_local.analysis.tables import Table, interval, interval_warnings, number
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.interval import Interval, mean_interval
+from geval_local.metric import Metric
 from geval_local.scale import Scale
+from geval_local.score import Score
+from geval_local.signature import LIBRARIES, signature_differences, told_differences
 
 __all__ = [
     "Calibration",
     "Figures",
     "HeldOut",
+    "Knots",
+    "ScoreCalibrator",
     "calibrate",
+    "calibration_table",
+    "fit_isotonic",
+    "fit_line",
+    "fit_temperature",
+    "follow",
+    "heat",
     "is_calibration",
     "load_calibration",
+    "load_calibrations",
+    "read_calibration",
     "save_calibration",
 ]
 
+Floats = NDArray[np.float64]
+Knots = tuple[tuple[float, float], ...]
+# From nearly the mode (1/20) to nearly uniform (20); beyond these the expectation hardly moves.
+_LOG_TEMPERATURES = (-3.0, 3.0)
+logger = logging.getLogger("geval_local")
+
 FORMAT = "geval-local calibration"
 VERSION = 3
-
 Method = Literal["temperature", "isotonic", "both"]
-Floats = NDArray[np.float64]
+
+
+def fit_temperature(p: Floats, scale: Scale, human: Floats) -> float:
+    """Find the temperature, 0.05 to 20, whose expectation has the least loss against the ratings."""
+    from scipy import optimize
+
+    def error(log_temperature: float) -> float:
+        expected = expectations(heat(p, float(np.exp(log_temperature))), scale)
+        return float(((expected - human) ** 2).mean())
+
+    found = optimize.minimize_scalar(error, bounds=_LOG_TEMPERATURES, method="bounded")
+    # The error may have several minima; never return one worse than temperature 1.
+    return float(np.exp(found.x)) if error(float(found.x)) < error(0.0) else 1.0
+
+
+def fit_isotonic(scores: Floats, human: Floats) -> Knots:
+    """Fit the increasing map from score to rating with the least loss; equal scores map to equal values."""
+    from scipy import optimize
+
+    x, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    means = np.bincount(inverse.reshape(-1), weights=human) / counts
+    y = np.asarray(optimize.isotonic_regression(means, weights=counts.astype(np.float64)).x)
+    # Only the ends of each constant stretch matter for linear interpolation.
+    ends = np.ones(x.size, dtype=bool)
+    ends[1:-1] = (np.diff(y)[:-1] > 0) | (np.diff(y)[1:] > 0)
+    return tuple(zip(x[ends].tolist(), y[ends].tolist(), strict=True))
+
+
+def fit_line(scores: Floats, human: Floats) -> tuple[float, float]:
+    """Fit slope and intercept of the straight line with the least loss; the slope is never negative."""
+    if np.unique(scores).size < 2:
+        return 0.0, float(human.mean())
+    slope = max(0.0, float(np.cov(scores, human, ddof=0)[0, 1] / scores.var()))
+    return slope, float(human.mean() - slope * scores.mean())
+
+
+def follow(knots: Knots, scores: Floats) -> Floats:
+    """Map scores through knots: linear between them, flat beyond them; unchanged without knots."""
+    if not knots:
+        return scores
+    x, y = np.array(knots).T
+    return np.asarray(np.interp(scores, x, y))
+
+
+def heat(p: Floats, temperature: float) -> Floats:
+    """Raise label probabilities, shape (items, labels), to the power ``1 / temperature`` and renormalise."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(p) / temperature
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -235,8 +297,8 @@ def calibrate(
     before = np.array([item.predicted for item in kept])
     fold = group_folds(groups, folds, seed)
     after, constant, rescaled = np.empty(len(kept)), np.empty(len(kept)), np.empty(len(kept))
-    for number in np.unique(fold):
-        inside, outside = fold == number, fold != number
+    for held_out_fold in np.unique(fold):
+        inside, outside = fold == held_out_fold, fold != held_out_fold
         temperature, knots = _fit(kept, p, scale, method, outside)
         own = [item for item, held in zip(kept, inside, strict=True) if held]
         after[inside] = _scores(own, None if p is None else p[inside], scale, temperature, knots)
@@ -327,9 +389,6 @@ def _need(scale: Scale | None) -> Scale:
             "a temperature needs the metric's scale", hint="Give the metric, or use the isotonic method."
         )
     return scale
-
-
-# The calibration file: small, versioned JSON with the training data's identity and the held-out quality.
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
@@ -428,3 +487,125 @@ def _with_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_nan(part) for key, part in value.items()}
     return math.nan if value is None else value
+
+
+def calibration_table(calibration: Calibration) -> Table:
+    """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
+    held = calibration.held_out
+
+    def row(name: str, figures: Figures) -> tuple[str, ...]:
+        return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
+
+    rows = (
+        row("before", held.before),
+        row("after", held.after),
+        row("rescaled only", held.rescaled),
+        ("constant (mean)", number(held.constant_error), "-", "-", "-"),
+    )
+    notes = (
+        f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
+        f"gain in mean squared error over raw scores {interval(held.gain)}, "
+        f"over rescaling {interval(held.over_rescaled)}, over the constant {interval(held.over_constant)}",
+        f"verdict: {held.verdict}",
+        *interval_warnings({"": held.gain}),
+    )
+    return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
+
+
+def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
+    """Read calibration files, at most one per metric.
+
+    Returns
+    -------
+    dict of Path to (str, ScoreCalibrator)
+        File -> its metric, and its calibrator.
+
+    Raises
+    ------
+    ConfigurationError
+        If a file is none, does not help on held-out documents, belongs to a metric that is not scored, or two belong to
+        one metric.
+    """
+    found: dict[Path, tuple[str, ScoreCalibrator]] = {}
+    names = [metric.name for metric in metrics]
+    for path in paths:
+        calibration = load_calibration(path)
+        if calibration.metric not in names:
+            raise ConfigurationError(
+                f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
+                hint="Name that metric with --metric, or leave the calibration out.",
+            )
+        if calibration.metric in {metric for metric, _ in found.values()}:
+            raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
+        found[path] = calibration.metric, ScoreCalibrator(_helpful(calibration, path))
+    return found
+
+
+def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
+    """Read the calibration of a run that is resumed: its metric, and what applies it."""
+    calibration = _helpful(load_calibration(path), path)
+    return calibration.metric, ScoreCalibrator(calibration)
+
+
+def _helpful(calibration: Calibration, path: Path) -> Calibration:
+    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on.
+
+    Raises
+    ------
+    ConfigurationError
+        If it does not, by its own figures.
+    """
+    held = calibration.held_out
+    if not held.helps:
+        gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
+        raise ConfigurationError(
+            f"{path} is not applied: the calibration {held.verdict} (gain in mean squared error {gained}, "
+            f"{held.groups} documents)",
+            hint="Fit it on more rated documents or by another --method, or leave it out: the scores as they are do "
+            "better, or as well.",
+        )
+    return calibration
+
+
+@dataclass(frozen=True)
+class ScoreCalibrator:
+    """Applies a calibration to scores with the signature that it was fitted on; a `runs.events.Calibrator`."""
+
+    calibration: Calibration
+
+    def check(self, signature: str) -> None:
+        """Reject a calibration fitted on scores with another signature; another library version is only reported.
+
+        Raises
+        ------
+        ConfigurationError
+            If judge, metric, steps, scale, style, estimator or anything else except library versions differs.
+        """
+        calibration = self.calibration
+        differ = signature_differences(calibration.signature, signature)
+        serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
+        if serious:
+            told = told_differences(serious)
+            raise ConfigurationError(
+                f"the calibration of {calibration.metric} was fitted on other scores: {told}",
+                hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
+            )
+        for key, (fitted, own) in differ.items():
+            logger.warning(f"the calibration of {calibration.metric} was fitted with {key} {fitted}, now it is {own}")
+
+    def calibrate(self, score: Score) -> Score:
+        """Add the calibrated value to a score; all other figures stay raw."""
+        if not score.is_scored:
+            return score
+        value = self.calibration.apply(score.value, score.probabilities)[0]
+        return replace(score, calibrated=value) if math.isfinite(value) else score
+
+    def record(self) -> dict[str, Any]:
+        """Describe the calibration for the manifest of the results."""
+        calibration = self.calibration
+        return {
+            "human": calibration.human,
+            "method": calibration.method,
+            "temperature": calibration.temperature,
+            "knots": [list(knot) for knot in calibration.knots],
+        }

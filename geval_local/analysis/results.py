@@ -1,24 +1,41 @@
-"""Rows and the numbers in them: data files, and the result files of ``geval-local score`` as scored items."""
+"""Results as analyses take them: result files, runs, rows or data frames, read into scored items."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from geval_local.analysis.records import ScoredItem, word_count
-from geval_local.errors import DataError
-from geval_local.fields import EVERY, SYSTEM_FIELDS, lookup, nearest, output_text
+from geval_local.analysis.statistics.distributions import probability_matrix
+from geval_local.analysis.statistics.levels import Level
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
+from geval_local.io.checks import check_columns
+from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
 from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number
+from geval_local.io.samples import Sample
 from geval_local.runs.directory import result_file
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, estimate
+from geval_local.signature import signature_parts
 
 __all__ = [
+    "ABLATIONS",
+    "ScoredRun",
     "check_ratings",
     "each_place",
+    "estimate_name",
+    "estimated_items",
     "figures_of",
+    "level_for",
     "missing_field",
     "number_at",
     "rated_items",
@@ -26,6 +43,14 @@ __all__ = [
     "read_rows",
     "row_keys",
 ]
+
+
+#: What stands beside the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
+ABLATIONS = (
+    Estimator("mode"),
+    Estimator("sample", n=20),
+    Estimator("median"),
+)
 
 logger = logging.getLogger("geval_local")
 
@@ -258,3 +283,178 @@ def _item(
         key=key,
         error=(figures.get("error") or "unscored") if math.isnan(value) else None,
     )
+
+
+def level_for(group_by: str | None) -> Level:
+    """Return the default level: within groups if rows are grouped, else pooled."""
+    return "pooled" if group_by is None else "summary"
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A result file of ``geval-local score``.
+
+    Attributes
+    ----------
+    path : Path
+        The file; may be given as its run directory.
+    fields : mapping of str to str
+        Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
+    estimator : Estimator or None
+        Estimates the scores anew from the stored label distributions; None takes them as they are.
+    name : str
+        The file's name without its extension, or that of the directory.
+
+    Raises
+    ------
+    DataError
+        If a directory without a finished run is given.
+    """
+
+    path: Path
+    fields: Mapping[str, str] = field(default_factory=dict)
+    estimator: Estimator | None = None
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = self.path
+        object.__setattr__(self, "path", result_file(given))
+        object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows."""
+        rows = read_rows(self.path)
+        described = {} if self.manifest is None else self.manifest.metrics
+        check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
+        check_columns([Sample(row) for row in rows], self.fields)
+        return rows
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest beside the file, if there is one."""
+        return read_manifest(self.path)
+
+    @cached_property
+    def mapping(self) -> dict[str, str]:
+        """Field of a metric -> its column: as given, else as scored."""
+        return {**({} if self.manifest is None else self.manifest.fields), **self.fields}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of the metrics in the first row.
+
+        Raises
+        ------
+        DataError
+            If there are none.
+        """
+        held = self.rows[0].get("geval")
+        if not isinstance(held, Mapping) or not held:
+            raise DataError(
+                f"{self.path} holds no scores",
+                hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",
+            )
+        return list(held)
+
+    def one_metric(self, name: str | None) -> str:
+        """Choose one metric: the one named, or the only one.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is missing, or none is named and there are several.
+        """
+        if name is None and len(self.metrics) > 1:
+            raise ConfigurationError(
+                f"{self.path} holds several metrics", hint=f"Name one with --metric: {', '.join(self.metrics)}."
+            )
+        if name is not None and name not in self.metrics:
+            raise ConfigurationError(
+                f"{self.path} holds no scores of {name!r}", hint=f"It holds: {', '.join(self.metrics)}."
+            )
+        return name or self.metrics[0]
+
+    def items(
+        self, metric: str, *, human: str | None = None, group_by: str | None = None, system: str | None = None
+    ) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named."""
+        figures = figures_of(self.rows, metric, self.path)
+        items = rated_items(
+            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
+        )
+        if self.estimator is None:
+            return items
+        return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
+
+    def is_described(self, metric: str) -> bool:
+        """Whether a manifest describes the scores of a metric."""
+        return self.manifest is not None and metric in self.manifest.metrics
+
+    def origin(self, metric: str) -> ScoredMetric:
+        """Return the origin of a metric's scores.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no manifest, or it lacks this metric.
+        """
+        if self.manifest is None or metric not in self.manifest.metrics:
+            raise ConfigurationError(
+                f"nothing says under which signature {self.path} was scored on {metric}",
+                hint=f"`geval-local score` writes {manifest_path(self.path).name} beside its output; carry it along.",
+            )
+        return self.manifest.metrics[metric]
+
+    def signature(self, metric: str) -> str:
+        """Signature of a metric's scores, with the estimator that is in use here.
+
+        Raises
+        ------
+        ConfigurationError
+            As `origin`.
+        """
+        written = self.origin(metric).signature
+        if self.estimator is None:
+            return written
+        parts = {**signature_parts(written), "estimator": self.estimator.text}
+        return "|".join(f"{key}:{value}" for key, value in parts.items())
+
+    def outputs(self) -> list[str | None]:
+        """Text of every row's output; None if there is none."""
+        return [output_text(row, self.mapping) for row in self.rows]
+
+
+def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:
+    """Score by another estimate from the stored label distributions; unscored items stay as they are.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        With label probabilities.
+    scale : Scale
+        The metric's scale.
+    estimator : Estimator
+        Draws of ``sample`` depend on the item's key, and not on its place.
+
+    Raises
+    ------
+    DataError
+        If a scored item has no probabilities over the labels of `scale`.
+    """
+    result = list(items)
+    scored = [index for index, item in enumerate(items) if np.isfinite(item.predicted)]
+    rows = probability_matrix([items[index] for index in scored], scale)
+    with np.errstate(divide="ignore"):
+        logs = np.log(rows)
+    for index, row in zip(scored, logs, strict=True):
+        key = int.from_bytes(blake2b(items[index].key.encode(), digest_size=8).digest(), "big")
+        value = estimate(Distribution(scale, row), estimator, sample_key=key)
+        # What the estimate has in hand is one number; its distribution is not known to whoever sampled it.
+        result[index] = replace(items[index], predicted=value, probabilities=None)
+    return result
+
+
+def estimate_name(judge: str, estimator: Estimator) -> str:
+    """Name the row of another estimate by one judge: ``nano - probs``, ``nano n = 20``, ``nano median``."""
+    return f"{judge} " + {"mode": "- probs", "sample": f"n = {estimator.n}"}.get(estimator.kind, estimator.text)

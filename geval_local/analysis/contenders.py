@@ -1,23 +1,22 @@
-"""Participants of a meta-evaluation: judges, kept runs, others' outputs, reference metrics."""
+"""Contenders of a meta-evaluation: scored runs, others' outputs, reference metrics."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from geval_local.analysis.meta_evaluation import Contender
 from geval_local.analysis.overlap import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layout
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.reading import figures_of
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.ablation import estimate_name, estimated_items
-from geval_local.analysis.studies.evaluation import Contender
-from geval_local.cli.output.console import note
+from geval_local.analysis.results import estimate_name, estimated_items, figures_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -27,33 +26,11 @@ from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
 
-if TYPE_CHECKING:
-    from geval_local.cli.meta_eval.kept_runs import KeptRuns
-    from geval_local.judge import Judge
+__all__ = ["ablations", "baselines", "from_responses", "from_results", "predictions"]
 
-__all__ = [
-    "ablations",
-    "baselines",
-    "from_judge",
-    "from_responses",
-    "from_results",
-    "predictions",
-    "without_steps",
-]
+logger = logging.getLogger("geval_local")
 
 PREDICTIONS = "predict_scores"
-NO_STEPS = "no-steps"
-
-
-def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Let a judge score the rows."""
-    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
-    figures = runs.figures(judge, list(metrics.values()), variant)
-    return Contender(
-        name,
-        "judge",
-        {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in metrics.items()},
-    )
 
 
 def from_results(
@@ -105,17 +82,9 @@ def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Seque
             for one in estimators
         ]
     except DataError as error:
-        note(f"no ablations of {judge.name}: {error.message}", "yellow")
+        logger.info("no ablations of %s: %s", judge.name, error.message)
         return []
     return [Contender(estimate_name(judge.name, one), "ablation", items, judge.name) for one, items in found]
-
-
-def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Score again without evaluation steps, the paper's "- CoT" row."""
-    bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
-    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
-    items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
-    return Contender(f"{name} - steps", "ablation", items, name)
 
 
 def from_responses(

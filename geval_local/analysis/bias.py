@@ -1,0 +1,224 @@
+"""Whether the judge favours somebody: a gap between two sides less people's own, and gaps by what people prefer.
+
+A gap between sides is not yet a bias: one side may be better. With human ratings the difference in differences, judge
+minus people on the same texts, shows how much of the gap the judge adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.differences import Gap, gap
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
+from geval_local.analysis.statistics.correlation import Correlation, correlate, within
+from geval_local.analysis.statistics.jackknife import Replicates
+from geval_local.analysis.statistics.levels import Level, level_figures
+from geval_local.analysis.tables import Table, interval
+from geval_local.errors import DataError
+from geval_local.interval import Interval
+
+__all__ = ["LengthBias", "against_people", "gaps_by_preference", "length_bias", "length_table", "preferences"]
+
+Floats = NDArray[np.float64]
+
+
+def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) -> list[ScoredItem]:
+    """Copy the rated items with the score minus the human rating as their score, for the difference in differences.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        The scores; unrated items are returned unscored.
+    standardise : bool
+        Whether to standardise scores and ratings first, which is needed if people used
+        another scale than the judge. This assumes that both have the same relative spread.
+
+    Raises
+    ------
+    DataError
+        If nothing is rated and scored, or one of the two is constant and has to be standardised.
+    """
+    both = [item for item in items if math.isfinite(item.predicted) and math.isfinite(item.human)]
+    if not both:
+        raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
+    centres, spreads = (0.0, 0.0), (1.0, 1.0)
+    if standardise:
+        columns = [np.array([item.predicted for item in both]), np.array([item.human for item in both])]
+        if any(np.unique(column).size < 2 for column in columns):
+            raise DataError("scores or ratings are all equal: they cannot be brought to standard deviations")
+        centres = (float(columns[0].mean()), float(columns[1].mean()))
+        spreads = (float(columns[0].std()), float(columns[1].std()))
+    return [
+        replace(
+            item,
+            predicted=(item.predicted - centres[0]) / spreads[0] - (item.human - centres[1]) / spreads[1],
+            probabilities=None,
+        )
+        for item in items
+    ]
+
+
+def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str) -> dict[str, str]:
+    """Find the side that people prefer in each document, by mean ratings: a side's name, or ``equal``.
+
+    Documents without ratings of both sides are left out.
+    """
+    rated: dict[str, dict[str, list[float]]] = defaultdict(lambda: {first: [], second: []})
+    for item, side in zip(items, sides, strict=True):
+        if side in (first, second) and math.isfinite(item.human):
+            rated[item.group][side].append(item.human)
+    result = {}
+    for group, ratings in rated.items():
+        if ratings[first] and ratings[second]:
+            difference = round(float(np.mean(ratings[first]) - np.mean(ratings[second])), 12)
+            result[group] = first if difference > 0 else second if difference < 0 else "equal"
+    return result
+
+
+def gaps_by_preference(
+    items: Sequence[ScoredItem],
+    sides: Sequence[str],
+    first: str,
+    second: str,
+    preferred: dict[str, str],
+    *,
+    seed: int = 0,
+) -> dict[str, Gap]:
+    """Compute the gap within the documents of each human preference: the paper's Figure 2.
+
+    Gaps of an unbiased judge follow the preference. A judge that favours the first side keeps a positive gap
+    if people prefer the second.
+
+    Parameters
+    ----------
+    preferred : dict of str to str
+        Document -> preference, given by people directly or derived by `preferences`.
+    items, sides, first, second, seed
+        As for `gap`.
+    """
+    result = {}
+    for preference in dict.fromkeys(preferred.values()):
+        chosen = [
+            (item, side) for item, side in zip(items, sides, strict=True) if preferred.get(item.group) == preference
+        ]
+        result[preference] = gap([item for item, _ in chosen], [side for _, side in chosen], first, second, seed=seed)
+    return result
+
+
+@dataclass(frozen=True)
+class LengthBias:
+    """Correlation of scores, and of human ratings, with the length of the output in words.
+
+    Attributes
+    ----------
+    score : Correlation
+        Scores against length, on the rated items if there are any; its field for human ratings contains the length.
+    human : Correlation or None
+        Human ratings against length on the same items: the value for a fair judge. None without ratings.
+    partial : dict of str to Interval
+        Coefficient -> partial correlation of score and length with the human rating held fixed, on the same items;
+        empty without ratings. Above 0 if the judge rewards length more than people do. Random error in the
+        ratings pulls it towards the plain correlation.
+    n : int
+        Number of items that all figures are computed from.
+    """
+
+    score: Correlation
+    human: Correlation | None
+    partial: dict[str, Interval]
+    n: int
+
+
+def length_bias(items: Sequence[ScoredItem], level: Level = "pooled") -> LengthBias:
+    """Correlate scores, and human ratings if there are any, with the output's length in words.
+
+    Parameters
+    ----------
+    items : sequence of ScoredItem
+        The scores; if any item is rated, unrated ones are left out, so that all figures use the same items.
+    level : {"summary", "pooled", "system"}
+        Level of the correlations.
+
+    Raises
+    ------
+    DataError
+        If no scored item has a length.
+    """
+    known = [item for item in items if item.length is not None and math.isfinite(item.predicted)]
+    rated = [item for item in known if math.isfinite(item.human)]
+    chosen = rated or known
+    against = [replace(item, human=float(item.length or 0)) for item in chosen]
+    score = correlate(against, level)
+    if not rated:
+        return LengthBias(score, None, {}, len(chosen))
+    ratings = [replace(item, human=float(item.length or 0), predicted=item.human) for item in rated]
+    return LengthBias(score, correlate(ratings, level), _partial(rated, against, ratings, level, score), len(chosen))
+
+
+def _partial(
+    rated: Sequence[ScoredItem],
+    against: Sequence[ScoredItem],
+    ratings: Sequence[ScoredItem],
+    level: Level,
+    score: Correlation,
+) -> dict[str, Interval]:
+    """Compute partial correlations from three plain ones; at summary level per document, then their mean."""
+    parts = [level_figures(items, level, score.target) for items in (against, ratings, rated)]
+    count = len(COEFFICIENTS)
+    if level == "summary":
+        names = [name for name in parts[0].per_group if all(name in part.per_group for part in parts)]
+        each = [np.array([part.per_group[name][:count] for name in names]).reshape(-1, count) for part in parts]
+        values = _partialled(*each)
+        kept = np.flatnonzero(np.isfinite(values).all(axis=1))
+        values, names = values[kept], [names[place] for place in kept]
+        if not names:
+            return {}
+        without = (values.sum(axis=0) - values) / max(1, len(names) - 1)
+        figures = Replicates(values.mean(axis=0), {"documents": (tuple(names), without)})
+    else:
+        point = _partialled(*(part.replicates.value[None, :count] for part in parts))[0]
+        axes = parts[0].replicates.without
+        figures = Replicates(
+            point,
+            {
+                axis: (names, _partialled(*(part.replicates.without[axis][1][:, :count] for part in parts)))
+                for axis, (names, _) in axes.items()
+            },
+        )
+    target = "documents" if level == "summary" else score.target
+    return {
+        name: within(figures.interval(index, target, correlation=level != "summary"), -1.0, 1.0)
+        for index, name in enumerate(COEFFICIENTS)
+    }
+
+
+def _partialled(with_length: Floats, of_people: Floats, of_judge: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (with_length - of_people * of_judge) / np.sqrt((1 - of_people**2) * (1 - of_judge**2))
+    return np.where(np.isfinite(found) & (np.abs(found) <= 1 + 1e-9), np.clip(found, -1, 1), np.nan)
+
+
+def length_table(bias: LengthBias) -> Table:
+    """Build a table of scores against length, with the human ratings of the same items."""
+    rows = [_against_length("scores", bias.score)]
+    if bias.human is not None:
+        rows.append(_against_length("human ratings", bias.human))
+    if bias.partial:
+        partial = (interval(bias.partial[coefficient]) for coefficient in COEFFICIENTS)
+        rows.append(("scores, ratings held fixed", *partial, str(bias.n)))
+    notes = (
+        f"{bias.score.level}: correlation with the number of words of the output",
+        f"95 % intervals hold for {bias.score.holds_for}",
+    )
+    return Table(("", *COEFFICIENTS, "n"), tuple(rows), notes)
+
+
+def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
+    return (name, *(interval(getattr(result, coefficient)) for coefficient in COEFFICIENTS), str(result.n))
