@@ -1,6 +1,6 @@
 """Calibration: a temperature on the label distribution and a monotone map, judged on held-out groups only.
 
-The gain on the fitted items is never reported: `calibrate` fits the map on everything
+The gain on the fitted items is never reported: `fit_calibration` fits the map on everything
 and reports figures from cross-validation over groups, with a map fitted without the item's document.
 """
 
@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
 from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.distributions import expectations, probability_matrix
 from geval_local.analysis.statistics.levels import Level, level_figures
 from geval_local.analysis.statistics.resampling import group_folds
-from geval_local.analysis.tables import Table, interval, interval_warnings, number
+from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
+from geval_local.grouping import documents_of
 from geval_local.interval import Interval, mean_interval
 from geval_local.metric import Metric
 from geval_local.scale import Scale
@@ -34,12 +36,14 @@ from geval_local.signature import LIBRARIES, signature_differences, told_differe
 
 __all__ = [
     "Calibration",
+    "CalibrationStudy",
     "Figures",
     "HeldOut",
     "Knots",
     "ScoreCalibrator",
     "calibrate",
     "calibration_table",
+    "fit_calibration",
     "fit_isotonic",
     "fit_line",
     "fit_temperature",
@@ -244,7 +248,7 @@ class Calibration:
         return value, dict(zip(_need(self.scale).labels, heat(p, self.temperature)[0].tolist(), strict=True))
 
 
-def calibrate(
+def fit_calibration(
     items: Sequence[ScoredItem],
     scale: Scale | None,
     method: Method = "both",
@@ -609,3 +613,95 @@ class ScoreCalibrator:
             "temperature": calibration.temperature,
             "knots": [list(knot) for knot in calibration.knots],
         }
+
+
+@dataclass(frozen=True)
+class CalibrationStudy(Study):
+    """A calibration with its held-out figures, and how rows were grouped.
+
+    Attributes
+    ----------
+    calibration : Calibration
+        What was fitted; `save_calibration` writes it.
+    grouping : str
+        How rows are grouped into documents, in words.
+    """
+
+    calibration: Calibration
+    grouping: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        fitted = self.calibration
+        return {
+            "metric": fitted.metric,
+            "human": fitted.human,
+            "method": fitted.method,
+            "grouping": self.grouping,
+            "temperature": fitted.temperature,
+            "knots": [list(knot) for knot in fitted.knots],
+            "held_out": as_record(fitted.held_out),
+        }
+
+    def tables(self) -> list[Table]:
+        """Give figures before and after, on held-out documents."""
+        fitted = self.calibration
+        return [calibration_table(fitted).titled(f"{fitted.metric} against {fitted.human}, on held-out documents")]
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and whether the calibration helps."""
+        held = self.calibration.held_out
+        return [(self.grouping, False), (f"the calibration {held.verdict}", not held.beats_rescaling)]
+
+
+def calibrate(
+    results: ResultsGiven,
+    human: str,
+    *,
+    metric: str | None = None,
+    group_by: str | None = None,
+    method: Method = "both",
+    folds: int = 5,
+    seed: int = 0,
+    fields: Mapping[str, str] | None = None,
+) -> CalibrationStudy:
+    """Fit a map from scores to human ratings, and measure what it gains on held-out documents.
+
+    Parameters
+    ----------
+    results : path or RunResult
+        Results of `score` with the manifest beside them, and with human ratings.
+    human : str
+        Field of the human rating.
+    metric : str, optional
+        Which metric, where there are several.
+    group_by : str, optional
+        Field of the document, or ``row`` for none; by default guessed.
+    method : {"both", "temperature", "isotonic"}
+        A temperature on the label distribution, a rising map of scores, or one after the other.
+    folds, seed : int
+        Folds of documents, which are never split, and their seed.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the results cannot be used, or nothing can be held out.
+    """
+    run = ScoredRun.of(results, fields)
+    name = run.one_metric(metric)
+    origin = run.origin(name)
+    documents, grouping = documents_of(run.rows, group_by)
+    fitted = fit_calibration(
+        run.items(name, human=human, group_by=documents),
+        origin.definition.scale,
+        method=method,
+        metric=name,
+        human=human,
+        signature=origin.signature,
+        level=level_for(documents),
+        folds=folds,
+        seed=seed,
+    )
+    return CalibrationStudy(fitted, grouping)

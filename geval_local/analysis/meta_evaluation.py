@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from geval_local.analysis.ratings.benchmarks import PublishedTable
+from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
+from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
 from geval_local.analysis.statistics.agreement import Agreement, agree, krippendorff_alpha
-from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS
+from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.analysis.statistics.correlation import (
     Correlation,
     average_interval,
@@ -26,17 +27,33 @@ from geval_local.analysis.statistics.correlation import (
 from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of, minus
 from geval_local.analysis.statistics.levels import Level, level_figures
 from geval_local.analysis.statistics.significance import Comparison, compare, compare_average, corrected
-from geval_local.analysis.tables import Table, interval, interval_warnings, number, p_value
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Study,
+    Table,
+    agreement_table,
+    as_record,
+    average_table,
+    comparison_table,
+    correlation_table,
+    interval,
+    interval_warnings,
+    number,
+    p_value,
+)
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.interval import Interval
+from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Estimator
 
 __all__ = [
+    "FOLDED",
+    "Agreements",
     "Ceiling",
     "Contender",
-    "Evaluation",
     "JudgeBeside",
+    "MetaEvaluation",
     "against_exact",
     "benchmark_table",
     "ceiling_table",
@@ -245,7 +262,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Agreements:
     """Results of a meta-evaluation.
 
     Attributes
@@ -280,7 +297,7 @@ def evaluate(
     *,
     target: Target | None = None,
     seed: int = 0,
-) -> Evaluation:
+) -> Agreements:
     """Correlate every contender with the human ratings, and compare the judges with each other.
 
     Parameters
@@ -319,7 +336,7 @@ def evaluate(
         except DataError as error:
             notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
     averages, tests = _averages(contenders, levels[0], coefficient, target)
-    return Evaluation(
+    return Agreements(
         tuple(contenders), correlations, averages, corrected(comparisons | tests), agreements, tuple(notes)
     )
 
@@ -428,3 +445,121 @@ def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
         for name, p in parsed.items()
     )
     return Table(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
+
+
+#: Columns that are often the same in all rows.
+FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one alone")
+
+
+@dataclass(frozen=True)
+class MetaEvaluation(Study):
+    """Scores against people, at every level that the ratings allow.
+
+    Attributes
+    ----------
+    rated : Rated
+        The rows and the ratings.
+    metrics : dict of str to Metric
+        Dimension -> metric.
+    found : Agreements
+        The figures.
+    levels : sequence of {"summary", "pooled", "system"}
+        Levels that are reported, the main one first.
+    coefficient : str
+        What is compared.
+    parsed : dict of str to ParsedResponses
+        Statistics of parsed raw responses.
+    notes : tuple of str
+        Missing results, with reasons.
+    ceiling : Ceiling or None
+        Agreement between people, if several rated.
+    """
+
+    rated: Rated
+    metrics: Mapping[str, Metric]
+    found: Agreements
+    levels: Sequence[Level]
+    coefficient: str
+    parsed: Mapping[str, ParsedResponses]
+    notes: Sequence[str]
+    ceiling: Ceiling | None = None
+
+    @property
+    def benchmark(self) -> Benchmark | None:
+        """The published benchmark that the rows are of."""
+        return self.rated.data.benchmark if isinstance(self.rated, PublishedRatings) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        found, benchmark = self.found, self.benchmark
+        counts = ("responses", "unparseable", "out_of_scale", "counted")
+        record = {
+            "file": self.rated.path,
+            "benchmark": self.rated.name if isinstance(self.rated, PublishedRatings) else None,
+            "rows": len(self.rated.rows),
+            "metrics": {dimension: metric.name for dimension, metric in self.metrics.items()},
+            "coefficient": self.coefficient,
+            "levels": list(self.levels),
+            "grouping": self.rated.grouping,
+            "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in found.contenders},
+            "correlations": found.correlations,
+            "averages": found.averages,
+            "comparisons": found.comparisons,
+            "ceiling": self.ceiling,
+            "agreements": found.agreements,
+            "responses": {
+                name: {"rows": len(p.values), **{count: getattr(p, count) for count in counts}}
+                for name, p in self.parsed.items()
+            },
+            "published_columns": None if benchmark is None else benchmark.published,
+            "published": None if benchmark is None else published_table(benchmark.name),
+            "notes": [*self.notes, *found.notes],
+        }
+        written: dict[str, Any] = as_record(record)
+        return written
+
+    def tables(self) -> list[Table]:
+        """Give the paper's table, then the figures that it rests on."""
+        figures, levels, shown = self.found, self.levels, []
+        coefficients: Sequence[str] = COEFFICIENTS
+        if self.benchmark is not None:
+            coefficients = self.benchmark.columns
+            paper = published_table(self.benchmark.name)
+            table = benchmark_table(figures.correlations[self.benchmark.level], paper, self.benchmark.published)
+            title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
+            shown.append(table.titled(title))
+        for level in levels:
+            rows = _by_dimension(figures.correlations[level])
+            if rows:
+                table = correlation_table(rows, coefficients if level == levels[0] else COEFFICIENTS)
+                shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
+        if figures.averages:
+            table = average_table(figures.averages, f"average {levels[0]} {self.coefficient}")
+            shown.append(table.titled("average over the dimensions"))
+        if self.ceiling is not None:
+            shown.append(ceiling_table(self.ceiling).titled("the human ceiling"))
+        if self.parsed:
+            shown.append(response_table(self.parsed).titled("raw responses"))
+        if figures.comparisons:
+            title = f"is the difference real? ({self.coefficient})"
+            fold = (*FOLDED, *FOLDED_TESTS)
+            shown.append(comparison_table(figures.comparisons).titled(title, fold=fold, sections=True))
+        if figures.agreements:
+            table = agreement_table(figures.agreements)
+            shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
+        return shown
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and what is missing."""
+        return [(self.rated.grouping, False), *((f"note: {text}", True) for text in (*self.notes, *self.found.notes))]
+
+
+def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:
+    """Order rows by dimension, so that all contenders of a dimension are adjacent."""
+    names = dict.fromkeys(dimension for own in results.values() for dimension in own)
+    return {
+        f"{dimension}: {contender}": own[dimension]
+        for dimension in names
+        for contender, own in results.items()
+        if dimension in own
+    }

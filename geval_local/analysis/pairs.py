@@ -18,14 +18,27 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.results import ScoredRun, figures_of, missing_field, number_at, read_rows
+from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
 from geval_local.analysis.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
-from geval_local.analysis.statistics.coefficients import tie_threshold
-from geval_local.analysis.statistics.correlation import within
+from geval_local.analysis.statistics.coefficients import Coefficient, tie_threshold
+from geval_local.analysis.statistics.correlation import Correlation, correlate, within
 from geval_local.analysis.statistics.distributions import probability_matrix
+from geval_local.analysis.statistics.jackknife import Target
 from geval_local.analysis.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
-from geval_local.analysis.statistics.significance import corrected
-from geval_local.analysis.tables import Table, interval, mean_warnings, number, p_value
+from geval_local.analysis.statistics.significance import Comparison, corrected
+from geval_local.analysis.statistics.significance import compare as compare_agreement
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Study,
+    Table,
+    as_record,
+    comparison_table,
+    correlation_table,
+    interval,
+    mean_warnings,
+    number,
+    p_value,
+)
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import document_field
@@ -39,6 +52,7 @@ __all__ = [
     "PairAgreement",
     "PairStudy",
     "Preference",
+    "Preferences",
     "Source",
     "SystemPreference",
     "SystemRank",
@@ -51,7 +65,9 @@ __all__ = [
     "preference_of",
     "preferences_from_scores",
     "rank",
+    "rank_run",
     "rank_table",
+    "ranked",
     "read_preferences",
     "sources_of",
     "study_pairs",
@@ -387,7 +403,7 @@ class PairStudy:
     Attributes
     ----------
     ranks : list of SystemRank
-        The systems, the strongest first; see `rank`.
+        The systems, the strongest first; see `ranked`.
     warning : str
         Why there are no Bradley-Terry strengths; empty otherwise.
     groups : tuple of tuple of str
@@ -407,6 +423,18 @@ class PairStudy:
     pairs: list[SystemPreference]
     consistency: Consistency
     agreement: PairAgreement | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        return {
+            "systems": as_record(self.ranks),
+            "warning": self.warning or None,
+            "groups": as_record(self.groups),
+            "told": self.told,
+            "pairs": as_record(self.pairs),
+            "consistency": as_record(self.consistency),
+            "agreement": None if self.agreement is None else as_record(self.agreement),
+        }
 
     def letters(self, system: str) -> str:
         """Name the groups that a system belongs to: ``a``, ``ab``."""
@@ -535,23 +563,23 @@ def study_pairs(found: Sequence[Preference]) -> PairStudy:
     found : sequence of Preference
         Of any pairs, judged or not.
     """
-    ranks, warning = rank(found)
+    ranks, warning = ranked(found)
     pairs = system_pairs(found)
-    ranked = [one.system for one in ranks]
+    order = [one.system for one in ranks]
     apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
-    is_complete = sum(bool(pair.n) for pair in pairs) == len(ranked) * (len(ranked) - 1) // 2
+    is_complete = sum(bool(pair.n) for pair in pairs) == len(order) * (len(order) - 1) // 2
     rated = any(math.isfinite(one.human) for one in _judged(found))
     return PairStudy(
         ranks,
         warning,
-        letter_groups(ranked, apart) if ranked and is_complete else (),
+        letter_groups(order, apart) if order and is_complete else (),
         pairs,
         consistency(found),
         agreement(found) if rated else None,
     )
 
 
-def rank(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
+def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
     """Rank the systems, the strongest first.
 
     Returns
@@ -804,7 +832,7 @@ class Source:
     human: dict[str, float] = field(default_factory=dict)
 
 
-def sources_of(paths: Sequence[Path], asked: Asked) -> list[Source]:
+def sources_of(results: Sequence[ResultsGiven], asked: Asked) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores.
 
     Raises
@@ -814,7 +842,7 @@ def sources_of(paths: Sequence[Path], asked: Asked) -> list[Source]:
     DataError
         If a file cannot be used.
     """
-    runs = [ScoredRun(path) for path in paths]
+    runs = [ScoredRun.of(one) for one in results]
     pairwise = {id(run): _pair_metric(run, asked.metric) for run in runs}
     ratings: Ratings = {}
     if asked.ratings is not None:
@@ -895,3 +923,129 @@ def _with_means(source: Source, ratings: Ratings) -> Source:
             by_system.setdefault(system, []).append(rating)
     means = {system: sum(values) / len(values) for system, values in by_system.items()}
     return Source(source.name, source.found, source.items, means)
+
+
+@dataclass(frozen=True)
+class Preferences(Study):
+    """Several ways to compare outputs, side by side, and against people.
+
+    Attributes
+    ----------
+    sources : tuple of Source
+        The ways.
+    studies : dict of str to PairStudy
+        Name of a source -> what its comparisons say.
+    correlations : dict of str to Correlation
+        ``level: source`` -> its agreement with people's ratings.
+    tests : dict of str to Comparison
+        ``level: source less source`` -> which agrees better.
+    every_pair : bool
+        Whether a table lists every two systems.
+    """
+
+    sources: tuple[Source, ...]
+    studies: dict[str, PairStudy]
+    correlations: dict[str, Correlation]
+    tests: dict[str, Comparison]
+    every_pair: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        records = {
+            source.name: {**self.studies[source.name].to_dict(), "human_means": source.human or None}
+            for source in self.sources
+        }
+        return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
+
+    def tables(self) -> list[Table]:
+        """Give ranks of every source, its consistency, and its agreement with people."""
+        found = []
+        for source in self.sources:
+            study = self.studies[source.name]
+            if study.ranks:
+                found.append(rank_table(study, source.human).titled(f"{source.name}: the systems"))
+            if self.every_pair:
+                title = f"{source.name}: every pair of systems"
+                found.append(system_pair_table(study.pairs).titled(title))
+        figures = {name: study.consistency for name, study in self.studies.items()}
+        found.append(consistency_table(figures).titled("how far the judge agrees with itself"))
+        agreements = {name: one.agreement for name, one in self.studies.items() if one.agreement is not None}
+        if agreements:
+            found.append(pair_agreement_table(agreements).titled("comparisons against people's"))
+        if self.correlations:
+            title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
+            fold = ("n", "groups skipped", "items left out")
+            found.append(correlation_table(self.correlations).titled(title, fold=fold))
+        if self.tests:
+            title = "which way agrees better with people?"
+            found.append(comparison_table(self.tests).titled(title, fold=FOLDED_TESTS))
+        return found
+
+
+def rank(
+    results: Sequence[ResultsGiven],
+    *,
+    metric: str | None = None,
+    human: str | None = None,
+    ratings: str | Path | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+    coefficient: Coefficient = "spearman",
+    target: Target | None = None,
+    every_pair: bool = False,
+) -> Preferences:
+    """Rank systems by comparisons of their outputs, side by side where several results are given.
+
+    Parameters
+    ----------
+    results : sequence of path, RunResult, rows or data frames
+        Results of `pairs`, or of `score`, whose outputs are then compared by their distributions and by their scores.
+    metric : str, optional
+        Which metric, where there are several.
+    human : str, optional
+        Field of the human rating.
+    ratings : path, optional
+        Rows that hold the ratings; results of `score` hold them themselves.
+    group_by, system : str, optional
+        Fields of the document and of the system.
+    coefficient, target
+        Of the agreement with people.
+    every_pair : bool
+        Whether a table lists every two systems.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the results cannot be used, or name no systems or documents.
+    """
+    if ratings is not None and human is None:
+        raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
+    place = None if ratings is None else Path(ratings)
+    sources = sources_of(results, Asked(metric=metric, human=human, ratings=place, group_by=group_by, system=system))
+    studies = {source.name: study_pairs(source.found) for source in sources}
+    correlations, tests = _sources_against_people(sources, coefficient, target)
+    return Preferences(tuple(sources), studies, correlations, tests, every_pair)
+
+
+def rank_run(path: Path, metric: str) -> Preferences:
+    """Study the results of one run of pairs on one of its metrics."""
+    found = read_preferences(path, metric)
+    return Preferences((Source(metric, found),), {metric: study_pairs(found)}, {}, {})
+
+
+def _sources_against_people(
+    sources: Sequence[Source], coefficient: Coefficient, target: Target | None
+) -> tuple[dict[str, Correlation], dict[str, Comparison]]:
+    correlations: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
+    for level in ("summary", "system"):
+        for source in rated:
+            correlations[f"{level}: {source.name}"] = correlate(source.items, level, target=target)
+        for one, other in combinations(rated, 2):
+            name = f"{level}: {one.name} less {other.name}"
+            try:
+                tests[name] = compare_agreement(one.items, other.items, level, coefficient, target=target)
+            except DataError:
+                continue  # no common ground, which the counts beside show
+    return correlations, corrected(tests)

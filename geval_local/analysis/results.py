@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -20,8 +21,9 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.io.checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
-from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number
+from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number, with_figures
 from geval_local.io.samples import Sample
+from geval_local.runs.completion import RunResult
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
@@ -29,6 +31,7 @@ from geval_local.signature import signature_parts
 
 __all__ = [
     "ABLATIONS",
+    "ResultsGiven",
     "ScoredRun",
     "check_ratings",
     "each_place",
@@ -51,6 +54,9 @@ ABLATIONS = (
     Estimator("sample", n=20),
     Estimator("median"),
 )
+
+#: Results as the public functions take them: a path, a run, rows, or a data frame of pandas or polars.
+ResultsGiven = Any
 
 logger = logging.getLogger("geval_local")
 
@@ -314,17 +320,44 @@ class ScoredRun:
     path: Path
     fields: Mapping[str, str] = field(default_factory=dict)
     estimator: Estimator | None = None
+    held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
     name: str = field(init=False)
+
+    @classmethod
+    def of(
+        cls, given: ResultsGiven, fields: Mapping[str, str] | None = None, estimator: Estimator | str | None = None
+    ) -> ScoredRun:
+        """Take results as they are given: a path, what `score_file` returned, rows, or a data frame."""
+        if isinstance(given, ScoredRun):
+            return given
+        if isinstance(estimator, str):
+            estimator = Estimator.parse(estimator)
+        if isinstance(given, RunResult):
+            return cls(given.files[0], fields or {}, estimator)
+        if isinstance(given, str | os.PathLike):
+            return cls(Path(given), fields or {}, estimator)
+        if hasattr(given, "to_dicts"):  # polars
+            rows = given.to_dicts()
+        elif hasattr(given, "to_dict"):  # pandas
+            rows = given.to_dict("records")
+        else:
+            rows = list(given)
+        if not rows:
+            raise DataError("the results hold no rows")
+        return cls(Path("results"), fields or {}, estimator, [with_figures(row) for row in rows])
 
     def __post_init__(self) -> None:
         given = self.path
+        if self.held is not None:
+            object.__setattr__(self, "name", "results")
+            return
         object.__setattr__(self, "path", result_file(given))
         object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
 
     @cached_property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The rows."""
-        rows = read_rows(self.path)
+        rows = read_rows(self.path) if self.held is None else self.held
         described = {} if self.manifest is None else self.manifest.metrics
         check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
         check_columns([Sample(row) for row in rows], self.fields)
@@ -333,7 +366,7 @@ class ScoredRun:
     @cached_property
     def manifest(self) -> Manifest | None:
         """The manifest beside the file, if there is one."""
-        return read_manifest(self.path)
+        return None if self.held is not None else read_manifest(self.path)
 
     @cached_property
     def mapping(self) -> dict[str, str]:

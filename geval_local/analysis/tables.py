@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import Any
 
 from geval_local.analysis.statistics.agreement import Agreement
 from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.statistics.significance import Comparison
 from geval_local.interval import Interval
+from geval_local.io.text_formats import plain
 
 __all__ = [
+    "FOLDED_TESTS",
+    "Study",
     "Table",
     "agreement_table",
+    "as_record",
     "average_table",
     "comparison_table",
     "correlation_table",
@@ -25,6 +30,10 @@ __all__ = [
     "number",
     "p_value",
 ]
+
+
+#: Columns of tests that are often the same in all rows.
+FOLDED_TESTS = ("on", "items / documents", "kept by each")
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,53 @@ class Table:
         As many cells as headers.
     notes : tuple of str
         One line each.
+    title : str
+        What stands above the table; empty where it has none.
+    sections : bool
+        Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
     """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    title: str = ""
+    sections: bool = False
+
+    def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:
+        """Give the table a title, with the columns of `fold` in a note where all rows have the same cell."""
+        return replace(folded(self, fold), title=title, sections=sections)
+
+
+class Study:
+    """What an analysis found: figures, tables for terminal and page, and what is to be said beside them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values; an undefined figure (NaN) is None."""
+        found: dict[str, Any] = as_record(self)
+        return found
+
+    def lines(self) -> list[str]:
+        """Give what stands above the tables, a line each."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """Give the figures as tables with titles."""
+        return []
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Give what is to be said beside the tables, and whether it is a warning."""
+        return []
+
+
+def as_record(value: Any) -> Any:
+    """Turn results into plain JSON values; an undefined figure (NaN) is None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): as_record(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_record(item) for item in value]
+    return plain(value)
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -8,25 +8,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import agree
 from geval_local.analysis.statistics.jackknife import Target
 from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import compare, corrected
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
-from geval_local.errors import DataError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.results import Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.described import described
 from geval_local.report.human_ratings import HumanFields, human_field, scored_items
 from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.pairing import Pairing, pair_runs
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
+from geval_local.report.run_page import write_report
 from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
 from geval_local.score import LOW_LABEL_MASS
 
-__all__ = ["write_comparison"]
+__all__ = ["write_compared", "write_comparison"]
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
 
@@ -128,6 +131,42 @@ def write_comparison(
         facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
     )
     return write_page(path_of_page, page)
+
+
+def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
+    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together.
+
+    Raises
+    ------
+    ConfigurationError
+        If the scores were estimated anew, which pages do not show.
+    """
+    runs = study.runs if isinstance(study, RunComparison) else study.together.runs
+    told = [described(run) for run in runs]
+    if runs[0].estimator is not None:
+        raise ConfigurationError("--page shows the scores as they were written, so it does not go with --estimator")
+    if isinstance(study, RunComparison):
+        first, second = told
+        return write_comparison(
+            runs[0].path,
+            runs[1].path,
+            path,
+            metrics=first.notes,
+            signatures=(first.signatures, second.signatures),
+            manifests=(first.facts, second.facts),
+            **study.asked,
+        )
+    return write_report(
+        study.together.rows(),
+        path,
+        metrics=told[0].notes,
+        signature=told[0].signatures,
+        manifest=told[0].facts if len(runs) == 1 else None,
+        title=" and ".join(run.name for run in runs),
+        fields=runs[0].mapping,
+        system="system",
+        **{**study.asked, "group_by": study.together.document},
+    )
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import UnscorableError
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.results import read_result_rows
@@ -14,7 +15,7 @@ from geval_local.io.samples import Sample
 from geval_local.prompt import render_form
 from geval_local.report.overview import MetricNotes
 
-__all__ = ["DescribedResults", "described_results", "facts", "notes", "signatures"]
+__all__ = ["DescribedResults", "described", "described_results", "facts", "notes", "signatures"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,18 @@ def described_results(path: Path) -> DescribedResults:
     rows = read_result_rows(path)
     return DescribedResults(
         path, notes(manifest, names, rows, mapping), signatures(manifest, names), facts(manifest), mapping
+    )
+
+
+def described(run: ScoredRun) -> DescribedResults:
+    """Give what the manifest of a run says of its metrics."""
+    names = run.metrics
+    return DescribedResults(
+        run.path,
+        notes(run.manifest, names, run.rows, run.mapping),
+        signatures(run.manifest, names),
+        facts(run.manifest),
+        run.mapping,
     )
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.bias import against_people, gaps_by_preference, length_bias, preferences
+from geval_local.analysis.biases import against_people, gaps_by_preference, length_bias, preferences
 from geval_local.analysis.differences import gap, side_means
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.resampling import sign_flip

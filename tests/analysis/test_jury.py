@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
-from geval_local.analysis.jury import against_judges, convene, distances
+from geval_local.analysis.juries import against_judges, convene, distances
 from geval_local.analysis.records import ScoredItem
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale

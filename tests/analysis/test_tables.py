@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from geval_local.analysis import tables
-from geval_local.analysis.bias import length_bias, length_table
-from geval_local.analysis.calibration import calibrate, calibration_table
+from geval_local.analysis.biases import length_bias, length_table
+from geval_local.analysis.calibration import calibration_table, fit_calibration
 from geval_local.analysis.differences import gap, gap_table, side_means, side_table
 from geval_local.analysis.meta_evaluation import benchmark_table, ceiling_table, human_ceiling
 from geval_local.analysis.ratings.benchmarks import published_table
@@ -49,7 +49,7 @@ def test_every_table_has_as_many_cells_as_headers(items):
         tables.agreement_table({"a, b": agree(items, items)}),
         side_table(side_means(items, sides)),
         gap_table({"all": gap(items, sides, "s0", "s1")}),
-        calibration_table(calibrate(items, SCALE)),
+        calibration_table(fit_calibration(items, SCALE)),
         tables.average_table({"own": average_interval([items, items], "summary")}, "average"),
         ceiling_table(human_ceiling({"a": ratings, "b": ratings[::-1]}, {"judge": items})),
         length_table(length_bias(items)),

@@ -50,9 +50,10 @@ class Rated(Protocol):
 
 @dataclass(frozen=True)
 class PublishedRatings:
-    """A benchmark file."""
+    """A benchmark file; `name` is what it was called by, which may be of one half of QAGS."""
 
     data: BenchmarkData
+    name: str
 
     @property
     def path(self) -> str:
@@ -142,7 +143,7 @@ def read_published(path: str | Path, name: str, *, limit_groups: int | None = No
     """
     data = read_benchmark(path, name)
     chosen = _first_groups([data.group(index) for index in range(len(data.rows))], limit_groups)
-    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)))
+    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)), name)
 
 
 def read_own(

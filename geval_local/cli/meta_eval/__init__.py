@@ -1,5 +1,1 @@
-"""What ``meta-eval`` lets judges score.
-
-- `metrics`: the metric of each dimension
-- `kept_runs`: scores kept under their signature, to avoid scoring twice
-"""
+"""What ``meta-eval`` lets judges score: `kept_runs`, under their signature, to avoid scoring twice."""

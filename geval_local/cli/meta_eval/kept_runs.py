@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from geval_local.analysis.contenders import RatedMetrics, ablations
 from geval_local.analysis.meta_evaluation import Contender
 from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
 from geval_local.cli.output.console import note
-from geval_local.cli.progress import show_progress
+from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.checks import ROWS_CHECKED, check_rows
 from geval_local.io.result_manifest import (
     Manifest,
     ScoredMetric,
@@ -28,13 +30,15 @@ from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
+from geval_local.runs.judge_choice import JudgeChoice, labels_of
+from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.score import Score
 
-__all__ = ["KeptRuns", "check_directory", "from_judge", "kept_name", "without_steps"]
+__all__ = ["KeptRuns", "check_directory", "from_judge", "judge_all", "kept_name", "without_steps"]
 
 NO_STEPS = "no-steps"
 
@@ -223,3 +227,38 @@ def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[s
     figures = runs.figures(judge, list(bare.values()), NO_STEPS)
     items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
     return Contender(f"{name} - steps", "ablation", items, name)
+
+
+def judge_all(
+    rows: RatedMetrics,
+    runs: KeptRuns,
+    choices: Sequence[JudgeChoice],
+    *,
+    estimators: Sequence[Estimator],
+    steps_too: bool,
+    taken: Sequence[str],
+) -> list[Contender]:
+    """Let judges score rated rows, each released before the next one is loaded; `taken` are names of others."""
+    rated, metrics = rows.rated, rows.metrics
+    if len(choices) > 1:
+        for choice in choices:
+            choice.check()
+    if choices:
+        check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(runs.source), runs.fields)
+    names = list(taken)
+    found: list[Contender] = []
+    for choice, label in zip(choices, labels_of(choices), strict=True):
+        # One judge with two sets of options has two files.
+        own = replace(runs, part="--".join(filter(None, [runs.part, label.removeprefix(choice.label())])))
+        judge = load_shown(choice)
+        name = judge_name(judge.name)
+        name = name if name not in names else label
+        if name in names:
+            raise ConfigurationError(f"two judges are called {name}; name each of them once")
+        names.append(name)
+        full = from_judge(rated, own, judge, metrics, name)
+        found += [full, *ablations(full, metrics, estimators)]
+        if steps_too and not all(metric.steps == () for metric in metrics.values()):
+            found.append(without_steps(rated, own, judge, metrics, name))
+        del judge
+    return found
