@@ -1,4 +1,4 @@
-"""What the manifest beside a result file tells the page of a run: forms, steps, scales, signatures, judge, input."""
+"""What manifests tell the pages: forms, steps, scales, signatures and their differences, judge, input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,63 @@ from geval_local.io.results import read_result_rows
 from geval_local.io.samples import Sample
 from geval_local.prompt import render_form
 from geval_local.report.overview import MetricNotes
+from geval_local.signature import Signature, signature_differences
 
-__all__ = ["DescribedResults", "described", "described_results", "facts", "notes", "signatures"]
+__all__ = [
+    "DescribedResults",
+    "SignatureDifference",
+    "SignatureInput",
+    "described",
+    "described_results",
+    "differences",
+    "facts",
+    "notes",
+    "signatures",
+    "signatures_by_metric",
+]
+
+#: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
+SignatureInput = Signature | str | Mapping[str, Signature | str]
+
+
+@dataclass(frozen=True)
+class SignatureDifference:
+    """One key that differs between the signatures of two runs.
+
+    Attributes
+    ----------
+    key : str
+        Key of the signature.
+    metrics : tuple of str
+        The metrics where it differs in this way.
+    first, second : str
+        Value in each run; ``not given`` if its signature lacks the key.
+    """
+
+    key: str
+    metrics: tuple[str, ...]
+    first: str
+    second: str
+
+
+def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -> dict[str, str]:
+    """Assign the given signatures to metrics; metrics without one are left out."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {metric: str(given[metric]) for metric in metrics if metric in given}
+    return {metric: str(given) for metric in metrics}
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[SignatureDifference]:
+    """List differences if both runs have a signature; metrics with the same difference are grouped."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for metric in first:
+        if metric in second:
+            differ = signature_differences(first[metric], second[metric], missing="not given")
+            for key, values in differ.items():
+                found.setdefault((key, *values), []).append(metric)
+    return [SignatureDifference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.described import SignatureInput, signatures_by_metric
 from geval_local.report.human_ratings import (
     GroupCorrelation,
     HumanFields,
@@ -31,10 +32,8 @@ from geval_local.report.overview import (
     summaries,
 )
 from geval_local.report.page import check_target, render, write_page
-from geval_local.report.pair_section import pair_section
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.signatures import SignatureInput, signatures_by_metric
-from geval_local.report.system_section import system_section
+from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
 

@@ -22,10 +22,10 @@ from geval_local.files import check_replaceable, save_text
 from geval_local.grouping import documents_of
 from geval_local.io.results import load_results
 from geval_local.report.human_ratings import agreement, human_field, scored_items
-from geval_local.report.interval_chart import IntervalChart, interval_chart
 from geval_local.report.overview import judges, summaries
 from geval_local.report.page import render, write_page
 from geval_local.report.run_page import write_report
+from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.summary import Summary
