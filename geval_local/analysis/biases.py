@@ -46,21 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) -> list[ScoredItem]:
-    """Copy the rated items with the score minus the human rating as their score, for the difference in differences.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        The scores; unrated items are returned unscored.
-    standardise : bool
-        Whether to standardise scores and ratings first, which is needed if people used
-        another scale than the judge. This assumes that both have the same relative spread.
-
-    Raises
-    ------
-    DataError
-        If nothing is rated and scored, or one of the two is constant and has to be standardised.
-    """
+    """Copy the rated items with the score minus the human rating as their score, for the difference in differences."""
     both = [item for item in items if math.isfinite(item.predicted) and math.isfinite(item.human)]
     if not both:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
@@ -111,13 +97,6 @@ def gaps_by_preference(
 
     Gaps of an unbiased judge follow the preference. A judge that favours the first side keeps a positive gap
     if people prefer the second.
-
-    Parameters
-    ----------
-    preferred : dict of str to str
-        Document -> preference, given by people directly or derived by `preferences`.
-    items, sides, first, second, seed
-        As for `gap`.
     """
     result = {}
     for preference in dict.fromkeys(preferred.values()):
@@ -153,20 +132,7 @@ class LengthBias:
 
 
 def length_bias(items: Sequence[ScoredItem], level: Level = "pooled") -> LengthBias:
-    """Correlate scores, and human ratings if there are any, with the output's length in words.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        The scores; if any item is rated, unrated ones are left out, so that all figures use the same items.
-    level : {"summary", "pooled", "system"}
-        Level of the correlations.
-
-    Raises
-    ------
-    DataError
-        If no scored item has a length.
-    """
+    """Correlate scores, and human ratings if there are any, with the output's length in words."""
     known = [item for item in items if item.length is not None and math.isfinite(item.predicted)]
     rated = [item for item in known if math.isfinite(item.human)]
     chosen = rated or known

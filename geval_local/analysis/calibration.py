@@ -119,15 +119,7 @@ def heat(p: Floats, temperature: float) -> Floats:
 
 @dataclass(frozen=True)
 class Figures:
-    """Quality of a set of scores against human ratings.
-
-    Attributes
-    ----------
-    error : float
-        Root of the mean squared error, in units of the ratings.
-    pearson, spearman, kendall : float
-        Correlation at the requested level; NaN where undefined.
-    """
+    """Quality of a set of scores against human ratings."""
 
     error: float
     pearson: float
@@ -217,27 +209,7 @@ class Calibration:
     def apply(
         self, score: float, probabilities: Mapping[str, float] | None = None
     ) -> tuple[float, dict[str, float] | None]:
-        """Calibrate one score.
-
-        Parameters
-        ----------
-        score : float
-            The raw score; NaN stays NaN.
-        probabilities : mapping of str to float, optional
-            The label distribution; required if a temperature was fitted.
-
-        Returns
-        -------
-        value : float
-            The calibrated score.
-        probabilities : dict of str to float or None
-            The distribution after the temperature. The map acts on the score, not on the distribution.
-
-        Raises
-        ------
-        DataError
-            If a temperature needs a distribution and there is none over the scale's labels.
-        """
+        """Calibrate one score."""
         if not np.isfinite(score):
             return score, None if probabilities is None else dict(probabilities)
         item = ScoredItem("", "", np.nan, score, probabilities=probabilities, key="to be calibrated")
@@ -260,31 +232,7 @@ def fit_calibration(
     human: str = "",
     signature: str = "",
 ) -> Calibration:
-    """Fit a calibration on human ratings and measure it on held-out groups.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        The scores; unscored and unrated items are left out.
-    scale : Scale or None
-        The metric's scale; may be None for ``isotonic``.
-    method : {"temperature", "isotonic", "both"}
-        ``both`` maps the scores after the temperature.
-    level : {"summary", "pooled", "system"}
-        Level of the reported correlations.
-    folds, seed : int
-        Folds and seed of the cross-validation over groups.
-    metric, human, signature : str
-        Recorded in the result.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than two groups, or a temperature is requested without a scale or with
-        ratings outside it.
-    DataError
-        If no item has a rating and a score, or one has no label probabilities where a temperature needs them.
-    """
+    """Fit a calibration on human ratings and measure it on held-out groups."""
     if method not in ("temperature", "isotonic", "both"):
         raise ConfigurationError(f"unknown method {method!r}", hint="Choose temperature, isotonic or both.")
     kept = usable(items)[0]
@@ -517,19 +465,7 @@ def calibration_table(calibration: Calibration) -> Table:
 
 
 def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
-    """Read calibration files, at most one per metric.
-
-    Returns
-    -------
-    dict of Path to (str, ScoreCalibrator)
-        File -> its metric, and its calibrator.
-
-    Raises
-    ------
-    ConfigurationError
-        If a file is none, does not help on held-out documents, belongs to a metric that is not scored, or two belong to
-        one metric.
-    """
+    """Read calibration files, at most one per metric."""
     found: dict[Path, tuple[str, ScoreCalibrator]] = {}
     names = [metric.name for metric in metrics]
     for path in paths:
@@ -552,13 +488,7 @@ def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
 
 
 def _helpful(calibration: Calibration, path: Path) -> Calibration:
-    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on.
-
-    Raises
-    ------
-    ConfigurationError
-        If it does not, by its own figures.
-    """
+    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on."""
     held = calibration.held_out
     if not held.helps:
         gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
@@ -578,13 +508,7 @@ class ScoreCalibrator:
     calibration: Calibration
 
     def check(self, signature: str) -> None:
-        """Reject a calibration fitted on scores with another signature; another library version is only reported.
-
-        Raises
-        ------
-        ConfigurationError
-            If judge, metric, steps, scale, style, estimator or anything else except library versions differs.
-        """
+        """Reject a calibration fitted on scores with another signature; another library version is only reported."""
         calibration = self.calibration
         differ = signature_differences(calibration.signature, signature)
         serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}

@@ -81,20 +81,7 @@ def differences(
     *,
     count: int = 10,
 ) -> Difference:
-    """Compare two runs item by item.
-
-    Parameters
-    ----------
-    first, second : sequence of ScoredItem
-        Paired by key.
-    count : int
-        Most items to list.
-
-    Raises
-    ------
-    DataError
-        If keys repeat, or the runs have no scored item in common.
-    """
+    """Compare two runs item by item."""
     left, right = pair(first, second, same_human=False)
     a, b = (np.array([item.predicted for item in items]) for items in (left, right))
     order = np.argsort(-np.abs(a - b), kind="stable")[:count]
@@ -136,21 +123,7 @@ def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
 
 @dataclass(frozen=True)
 class SystemRows:
-    """The rows of all systems together.
-
-    Attributes
-    ----------
-    runs : tuple of ScoredRun
-        Where they are from.
-    names : tuple of (str or None)
-        System of every row of a file, for each file; None where a column of the file names it.
-    field : str or None
-        That column; None for the usual ones.
-    document : str or None
-        Field that groups rows into documents; None where rows belong together by id, or by their place.
-    grouping : str
-        The same in words.
-    """
+    """The rows of all systems together."""
 
     runs: tuple[ScoredRun, ...]
     names: tuple[str | None, ...]
@@ -177,22 +150,7 @@ class SystemRows:
 
 
 def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -> SystemRows:
-    """Tell which system and which document every row belongs to.
-
-    Parameters
-    ----------
-    runs : sequence of ScoredRun
-        One file with the systems in a column, or one for each system.
-    field : str or None
-        The column that names the system; given, it holds for all files.
-    group_by : str or None
-        Field of the document; guessed where it is None.
-
-    Raises
-    ------
-    ConfigurationError
-        If two files would be the same system.
-    """
+    """Tell which system and which document every row belongs to."""
     names: list[str | None] = [None] * len(runs)
     if field is None and len(runs) > 1:
         writers = [_writers(run) for run in runs]
@@ -219,13 +177,7 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
 
 
 def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
-    """Reject runs of pairs, whose rows are comparisons and belong to no system.
-
-    Raises
-    ------
-    ConfigurationError
-        If one is given.
-    """
+    """Reject runs of pairs, whose rows are comparisons and belong to no system."""
     for run in runs:
         if any(holds_pairs(run.rows[0], metric) for metric in metrics):
             raise ConfigurationError(
@@ -235,15 +187,7 @@ def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> N
 
 
 def unmatched(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[str]:
-    """Name what stands in one of two files alone, in words, a line for each.
-
-    Parameters
-    ----------
-    first, second : sequence of str
-        Keys of rows, or documents.
-    names : tuple of (str, str)
-        Of the files.
-    """
+    """Name what stands in one of two files alone, in words, a line for each."""
     lines = []
     for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
         alone = [key for key in dict.fromkeys(own) if key not in others]
@@ -536,13 +480,7 @@ def _compare_runs(
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
-    """Choose the metrics that were asked for, or those that all runs hold.
-
-    Raises
-    ------
-    ConfigurationError
-        If a run lacks one that was asked for, or they share none.
-    """
+    """Choose the metrics that were asked for, or those that all runs hold."""
     for run in runs:
         for name in wanted:
             run.one_metric(name)
@@ -564,13 +502,7 @@ def _differing(runs: Sequence[ScoredRun], names: Sequence[str], across: Sequence
 def _differences(
     first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
 ) -> dict[str, dict[str, tuple[str, str]]]:
-    """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it.
-
-    Raises
-    ------
-    ConfigurationError
-        If something differs that `across` does not name, or `across` names an unknown key.
-    """
+    """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""
     known = [*(field.name for field in dataclasses.fields(Signature)), "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
     if unknown:

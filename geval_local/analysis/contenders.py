@@ -49,13 +49,7 @@ PREDICTIONS = "predict_scores"
 def from_results(
     rated: Rated, path: Path, metrics: Mapping[str, Metric], taken: Sequence[str], limit_groups: int | None
 ) -> Contender:
-    """Read a kept run: a result file over the same rows, or its run directory.
-
-    Raises
-    ------
-    DataError
-        If the file is not a result file, or contains none of the metrics.
-    """
+    """Read a kept run: a result file over the same rows, or its run directory."""
     own: Rated
     given, path = path, result_file(path)
     if isinstance(rated, OwnRatings):
@@ -103,27 +97,7 @@ def ablations(judge: Contender, metrics: Mapping[str, Metric], estimators: Seque
 def from_responses(
     named: Sequence[str], benchmark: str, dimensions: Sequence[str], *, metrics: Mapping[str, Metric]
 ) -> tuple[list[Contender], dict[str, ParsedResponses]]:
-    """Read result files of G-Eval's scripts, and predictions in UniEval's format.
-
-    Parameters
-    ----------
-    named : sequence of str
-        ``FILE``, with the dimension in its name (``gpt4_coh.json``), or ``DIMENSION=FILE``. A file without raw
-        responses has predictions of every dimension.
-    benchmark : str
-        Benchmark of the files.
-    dimensions : sequence of str
-        Dimensions to read; files of others are skipped.
-    metrics : mapping of str to Metric
-        Their metrics, for the scale of the responses.
-
-    Returns
-    -------
-    contenders : list of Contender
-        One per set of files with the same name pattern.
-    parsed : dict of str to ParsedResponses
-        How the responses of ``contender, dimension`` were read.
-    """
+    """Read result files of G-Eval's scripts, and predictions in UniEval's format."""
     found: dict[str, dict[str, list[ScoredItem]]] = {}
     kinds: dict[str, str] = {}
     parsed: dict[str, ParsedResponses] = {}

@@ -121,15 +121,7 @@ class Gap:
 
 
 def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMean]:
-    """Mean score per side, in order of appearance.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        The scores.
-    sides : sequence of str
-        Side of each item.
-    """
+    """Mean score per side, in order of appearance."""
     result = []
     for side in dict.fromkeys(sides):
         members = [item for item, own in zip(items, sides, strict=True) if own == side]
@@ -156,22 +148,6 @@ def gap(
     Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
     documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
     the documents' means.
-
-    Parameters
-    ----------
-    items, sides
-        As for `side_means`.
-    first, second : str
-        The two sides.
-    permutations : int
-        Most arrangements that are tried.
-    seed : int
-        Seed of the permutations.
-
-    Raises
-    ------
-    DataError
-        If one of the sides has no scored item.
     """
     means = [_of_side(items, sides, side) for side in (first, second)]
     documents = len(means[0].keys() | means[1].keys())
@@ -205,13 +181,7 @@ def gap(
 def shared_documents(
     items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str
 ) -> tuple[Floats, Floats] | None:
-    """Mean scores of two sides on the documents by which `gap` pairs them; None where it does not pair them.
-
-    Raises
-    ------
-    DataError
-        If one of the sides has no scored item.
-    """
+    """Mean scores of two sides on the documents by which `gap` pairs them; None where it does not pair them."""
     one, other = (_of_side(items, sides, side) for side in (first, second))
     shared = _paired(one, other)
     if not shared:
@@ -322,26 +292,7 @@ class Ranking:
 def rank_systems(
     items: Sequence[ScoredItem], *, baseline: str | None = None, tie: float = 0.0, seed: int = 0
 ) -> Ranking:
-    """Compare systems by the scores of one judge on one metric.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        All with the name of a system; those of one `group` are about one document.
-    baseline : str, optional
-        Compare every system with this one only: fewer tests, so that smaller differences are found.
-    tie : float
-        Documents whose means differ by no more count as a tie, in units of the scale. For counting only.
-    seed : int
-        Seed of the permutations.
-
-    Raises
-    ------
-    DataError
-        If an item lacks its system, or there are not two systems with a score.
-    ConfigurationError
-        If the baseline is none of the systems.
-    """
+    """Compare systems by the scores of one judge on one metric."""
     nameless = [item.key for item in items if not item.system]
     if nameless:
         raise DataError(
@@ -380,20 +331,7 @@ def rank_systems(
 
 
 def letter_groups(ranked: Sequence[str], apart: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    """Find the largest sets of systems of which no two are told apart (insert and absorb; Piepho, 2004).
-
-    Parameters
-    ----------
-    ranked : sequence of str
-        All systems, in order.
-    apart : iterable of (str, str)
-        The pairs that are told apart.
-
-    Returns
-    -------
-    tuple of tuple of str
-        In the order of their first members.
-    """
+    """Find the largest sets of systems of which no two are told apart (insert and absorb; Piepho, 2004)."""
     sets = [frozenset(ranked)]
     for one, other in apart:
         split = [part for own in sets if {one, other} <= own for part in (own - {one}, own - {other})]
@@ -522,15 +460,7 @@ def ranking_table(ranking: Ranking) -> Table:
 
 
 def pair_table(ranking: Ranking, pairs: Sequence[SystemPair] | None = None) -> Table:
-    """One row per pair of systems.
-
-    Parameters
-    ----------
-    ranking : Ranking
-        The ranking.
-    pairs : sequence of SystemPair, optional
-        Only these of its pairs.
-    """
+    """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else tuple(pairs)
     rows = tuple(
         (

@@ -87,20 +87,6 @@ def distances(p: Floats, weights: Floats, scale: Scale) -> Floats:
 
     The distance is the earth mover's (Wasserstein-1): how far probability has to be moved along the scale, so that a
     judge who says 1 is further from one who says 5 than from one who says 2.
-
-    Parameters
-    ----------
-    p : ndarray, shape (judges, items, labels)
-        Label probabilities.
-    weights : ndarray, shape (judges,) or (judges, items)
-        Summing to 1 over the judges.
-    scale : Scale
-        The labels' values.
-
-    Returns
-    -------
-    ndarray, shape (items,)
-        In units of the scale: 0 where the judges agree, at most its width. 0 too where one judge has all the weight.
     """
     weights = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, p.shape[:2])
     order = np.argsort(scale.array, kind="stable")
@@ -122,28 +108,7 @@ def convene(
     folds: int = 5,
     seed: int = 0,
 ) -> Jury:
-    """Average the judges' label distributions, item by item.
-
-    Parameters
-    ----------
-    judges : mapping of str to sequence of ScoredItem
-        Name -> scores with label probabilities on one scale.
-    scale : Scale
-        The metric's scale.
-    weighting : {"equal", "human"}
-        ``human``: proportional to a judge's Spearman correlation with the ratings of the *other* folds of groups, so
-        that no document affects its own weights; if items have no groups, rows of one document may. Negative
-        correlations count as 0.
-    folds, seed : int
-        Folds and seed of ``human`` weighting.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than two judges, or too few groups to hold any out.
-    DataError
-        If the judges share no scored item, an item has no probabilities, or no judge agrees with people.
-    """
+    """Average the judges' label distributions, item by item."""
     if len(judges) < 2:
         raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
     if weighting not in ("equal", "human"):
@@ -176,30 +141,7 @@ def against_judges(
     *,
     target: Target | None = None,
 ) -> tuple[str, dict[str, Comparison]]:
-    """Test the jury against each of its judges, on the human ratings.
-
-    Parameters
-    ----------
-    jury : Jury
-        Result of `convene`.
-    judges : mapping of str to sequence of ScoredItem
-        Its judges.
-    level, coefficient, target
-        As in `geval_local.analysis.statistics.significance.compare`.
-
-    Returns
-    -------
-    best : str
-        The judge that agrees best with people on these very documents. Its choice benefits from chance, so a jury that
-        beats it here is all the more convincing.
-    tests : dict of str to Comparison
-        Judge -> jury minus judge, with Holm's correction over the judges.
-
-    Raises
-    ------
-    DataError
-        If no item is rated, or jury and judge keep no document in common.
-    """
+    """Test the jury against each of its judges, on the human ratings."""
     tests = {name: compare(jury.items, items, level, coefficient, target=target) for name, items in judges.items()}
     best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
     return best, corrected(tests)
@@ -243,17 +185,7 @@ def weight_table(jury: Jury) -> Table:
 
 
 def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
-    """Build a table of the items with the largest disagreement.
-
-    Parameters
-    ----------
-    jury : Jury
-        The jury.
-    judges : mapping of str to mapping of str to float
-        Judge -> key of an item -> its score.
-    count : int
-        Most items to list.
-    """
+    """Build a table of the items with the largest disagreement."""
     order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
     rows = tuple(
         (
@@ -467,13 +399,7 @@ def save_jury(study: JuryStudy, output: Path) -> None:
 
 
 def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
-    """Name the runs by their judges, and check that they use the same metric and scale.
-
-    Raises
-    ------
-    ConfigurationError
-        If they differ, or one has no manifest.
-    """
+    """Name the runs by their judges, and check that they use the same metric and scale."""
     named: dict[str, ScoredRun] = {}
     first = scored[0].origin(metric).signature
     for run in scored:

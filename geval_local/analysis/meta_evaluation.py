@@ -75,31 +75,7 @@ def against_exact(
     coefficient: str = "spearman",
     target: Target | None = None,
 ) -> dict[str, Comparison]:
-    """Test the expectation against each other estimate, on the documents that both keep.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        Scores by the expectation, with label probabilities and ratings.
-    scale : Scale
-        The metric's scale.
-    judge : str
-        What the rows are called by.
-    estimators : sequence of Estimator
-        The others.
-    level, coefficient, target
-        As in `geval_local.analysis.statistics.significance.compare`.
-
-    Returns
-    -------
-    dict of str to Comparison
-        ``judge / judge median`` and so on; an estimate that keeps no document is left out.
-
-    Raises
-    ------
-    DataError
-        If a scored item has no probabilities over the labels of `scale`.
-    """
+    """Test the expectation against each other estimate, on the documents that both keep."""
     found: dict[str, Comparison] = {}
     for name, other in _estimates(items, scale, judge, estimators).items():
         try:
@@ -169,24 +145,7 @@ def human_ceiling(
     *,
     target: Target | None = None,
 ) -> Ceiling:
-    """Measure the agreement of raters, and of judges in their place.
-
-    Parameters
-    ----------
-    ratings : mapping of str to sequence of float
-        Rater -> rating of each item; NaN if a rater has none.
-    judges : mapping of str to sequence of ScoredItem
-        Name -> its scores of the same items, in the same order; at least one, for groups and systems.
-    level, coefficient, target
-        As in `geval_local.analysis.statistics.significance.compare`.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than two raters.
-    DataError
-        If the lists differ in length, or no rater shares an item with another.
-    """
+    """Measure the agreement of raters, and of judges in their place."""
     if len(ratings) < 2:
         raise ConfigurationError("a human ceiling needs at least two raters", hint="Name a field for each of them.")
     table = np.array([list(own) for own in ratings.values()], dtype=np.float64)
@@ -298,21 +257,7 @@ def evaluate(
     target: Target | None = None,
     seed: int = 0,
 ) -> Agreements:
-    """Correlate every contender with the human ratings, and compare the judges with each other.
-
-    Parameters
-    ----------
-    contenders : sequence of Contender
-        The contenders, with distinct names.
-    levels : sequence of {"summary", "pooled", "system"}
-        Levels to report, the main one first.
-    coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
-        Coefficient for averages and tests of differences.
-    target : {"documents", "systems", "both"}, optional
-        Population that intervals and tests generalise to; by default that of each level.
-    seed : int
-        Seed of the permutations.
-    """
+    """Correlate every contender with the human ratings, and compare the judges with each other."""
     notes: list[str] = []
     correlations: dict[Level, dict[str, dict[str, Correlation]]] = {level: {} for level in levels}
     for contender in contenders:
@@ -410,18 +355,7 @@ def benchmark_table(
     published: PublishedTable,
     columns_of: Mapping[str, str] | None = None,
 ) -> Table:
-    """Build a table of own rows above published ones, with the published table's coefficient and columns.
-
-    Parameters
-    ----------
-    own : mapping of str to mapping of str to Correlation
-        Name of a judge or metric -> dimension -> result. The average is over the table's dimensions, and only where all
-        of them are defined.
-    published : PublishedTable
-        The paper's.
-    columns_of : mapping of str to str, optional
-        Dimension -> its column, where that has another name: the half of QAGS that the file is.
-    """
+    """Build a table of own rows above published ones, with the published table's coefficient and columns."""
     columns = published.columns
     rows = []
     for name, results in own.items():

@@ -150,13 +150,7 @@ def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
 
 
 def read_preferences(path: str | Path, metric: str) -> list[Preference]:
-    """Read what ``geval-local pairs`` wrote.
-
-    Raises
-    ------
-    DataError
-        If a row holds no pair, with its number; rows that were not judged keep their reasons.
-    """
+    """Read what ``geval-local pairs`` wrote."""
     rows = read_rows(path)
     figures = figures_of(rows, metric, path)
     return [
@@ -166,13 +160,7 @@ def read_preferences(path: str | Path, metric: str) -> list[Preference]:
 
 
 def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
-    """Read one comparison from a row of results and its figures; `where` begins what an error says.
-
-    Raises
-    ------
-    DataError
-        If they hold no pair.
-    """
+    """Read one comparison from a row of results and its figures; `where` begins what an error says."""
     people = decoded(row.get("human"))
     found = Preference(
         str(row.get("document", where)),
@@ -201,28 +189,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
 
 
 def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False) -> list[Preference]:
-    """Compare all outputs of a document by the scores that each got alone.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        With label probabilities; those without a score make comparisons that carry the reason.
-    scale : Scale
-        The metric's.
-    by_score : bool
-        Whether the higher expected score is better for certain, instead of as often as its labels are.
-
-    Returns
-    -------
-    list of Preference
-        Of every two outputs of a document by different systems, in order. Without `by_score` ``p`` is
-        ``P(label_i > label_j)``, ``P(label_i < label_j)`` and ``P(label_i = label_j)``, labels drawn independently.
-
-    Raises
-    ------
-    DataError
-        If a scored item has no probabilities.
-    """
+    """Compare all outputs of a document by the scores that each got alone."""
     values = scale.array
     above = (values[:, None] > values[None]).astype(np.float64)
     equal = (values[:, None] == values[None]).astype(np.float64)
@@ -276,13 +243,6 @@ def outputs_of(found: Sequence[Preference], ratings: Mapping[tuple[str, str], fl
     """Score every output by its mean preference over those that it was compared with in its document.
 
     So pairs can be held against people's ratings as scores are.
-
-    Parameters
-    ----------
-    found : sequence of Preference
-        With systems.
-    ratings : mapping of (str, str) to float
-        Document and system -> people's rating.
     """
     wins: dict[tuple[str, str], list[float]] = {}
     for one in found:
@@ -556,13 +516,7 @@ def _p_of(judged: Sequence[Preference], preference: Interval, permutations: int)
 
 
 def study_pairs(found: Sequence[Preference]) -> PairStudy:
-    """Find all that a set of comparisons says.
-
-    Parameters
-    ----------
-    found : sequence of Preference
-        Of any pairs, judged or not.
-    """
+    """Find all that a set of comparisons says."""
     ranks, warning = ranked(found)
     pairs = system_pairs(found)
     order = [one.system for one in ranks]
@@ -580,15 +534,7 @@ def study_pairs(found: Sequence[Preference]) -> PairStudy:
 
 
 def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
-    """Rank the systems, the strongest first.
-
-    Returns
-    -------
-    ranks : list of SystemRank
-        By strength, by mean preference where there are no strengths.
-    warning : str
-        Why there are no Bradley-Terry strengths; empty otherwise.
-    """
+    """Rank the systems, the strongest first."""
     judged = [one for one in _judged(found) if one.first and one.second]
     systems = systems_of(judged)
     place = {system: number for number, system in enumerate(systems)}
@@ -662,13 +608,7 @@ def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
 
 
 def agreement(found: Sequence[Preference]) -> PairAgreement:
-    """Hold comparisons against people's.
-
-    Raises
-    ------
-    DataError
-        If of no judged comparison people's preference is known.
-    """
+    """Hold comparisons against people's."""
     kept = [one for one in _judged(found) if math.isfinite(one.human)]
     if not kept:
         raise DataError(
@@ -812,19 +752,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """One way to compare.
-
-    Attributes
-    ----------
-    name : str
-        To be shown.
-    found : list of Preference
-        The comparisons.
-    items : list of ScoredItem
-        Every output with its score by this way, and people's rating; empty without ratings or systems.
-    human : dict of str to float
-        System -> mean rating by people, where known.
-    """
+    """One way to compare."""
 
     name: str
     found: list[Preference]
@@ -833,15 +761,7 @@ class Source:
 
 
 def sources_of(results: Sequence[ResultsGiven], asked: Asked) -> list[Source]:
-    """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores.
-
-    Raises
-    ------
-    ConfigurationError
-        If a run does not hold the metric, or holds several and none is named.
-    DataError
-        If a file cannot be used.
-    """
+    """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
     runs = [ScoredRun.of(one) for one in results]
     pairwise = {id(run): _pair_metric(run, asked.metric) for run in runs}
     ratings: Ratings = {}

@@ -45,6 +45,7 @@ __all__ = [
     "read_results",
     "read_rows",
     "row_keys",
+    "scored_item",
 ]
 
 
@@ -65,23 +66,12 @@ def read_rows(path: str | Path) -> Sequence[Row]:
     """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
 
     A run directory stands for the results of its run.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is empty, or a row cannot be read; with the row's number.
     """
     return read_result_rows(result_file(path))
 
 
 def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
-    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings.
-
-    Raises
-    ------
-    DataError
-        If the field holds something that is not a finite number, nor a list of them.
-    """
+    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings."""
     value = decoded(lookup(row, field))
     if isinstance(value, list | tuple):
         given = [_number(item) for item in value if item is not None and item != ""]
@@ -136,13 +126,7 @@ def _say_averaged(field: str) -> None:
 
 
 def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
-    """Check that a field contains ratings, before any scoring.
-
-    Raises
-    ------
-    DataError
-        If a rating is no number, or no row has one.
-    """
+    """Check that a field contains ratings, before any scoring."""
     ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
     if all(map(math.isnan, ratings)):
         raise _no_ratings(rows, field, path)
@@ -177,38 +161,13 @@ def read_results(
     group_by: str | None = None,
     system: str | None = None,
 ) -> list[ScoredItem]:
-    """Read the scores of one metric from a result file of ``geval-local score``.
-
-    Parameters
-    ----------
-    path : str or Path
-        As written by ``geval-local score``, in any of its formats, or the directory of a run.
-    metric : str
-        Name of the metric.
-    human : str, optional
-        Field of the human rating, by name or dotted path. Single rows may lack it.
-    group_by : str, optional
-        Field of the document; without it every item is a separate group.
-    system : str, optional
-        Field with the writer's name; by default ``system_id`` or ``system`` where a row has one.
-
-    Raises
-    ------
-    DataError
-        If the file or one of its rows cannot be used, with the row's number from 1.
-    """
+    """Read the scores of one metric from a result file of ``geval-local score``."""
     rows = read_rows(path)
     return rated_items(rows, figures_of(rows, metric, path), path, human=human, group_by=group_by, system=system)
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
-    """Return the figures of one metric from scored rows.
-
-    Raises
-    ------
-    DataError
-        If a row has none, with its number from 1.
-    """
+    """Return the figures of one metric from scored rows."""
     found: list[Mapping[str, Any]] = []
     for number, row in numbered(rows):
         scores = row.get("geval")
@@ -235,17 +194,25 @@ def rated_items(
     """Join figures, one per row, to the rows' human ratings; other arguments as for `read_results`.
 
     `fields` maps ``output`` to its column if the name differs.
-
-    Raises
-    ------
-    DataError
-        If a row lacks the field to group by or holds a rating that is no number, or no row is rated.
     """
-    keys = row_keys(rows)
-    items = [
-        _item(row, own, key, f"{path}, row {row_number(row, place)}", human, group_by, system, fields)
-        for place, (row, own, key) in enumerate(zip(rows, figures, keys, strict=True), start=1)
-    ]
+    items = []
+    for place, (row, own, key) in enumerate(zip(rows, figures, row_keys(rows), strict=True), start=1):
+        where = f"{path}, row {row_number(row, place)}"
+        value = number_at(own, "score", where)
+        items.append(
+            scored_item(
+                row,
+                key,
+                where,
+                predicted=value,
+                probabilities=own.get("probabilities") or None,
+                error=(own.get("error") or "unscored") if math.isnan(value) else None,
+                human=human,
+                group_by=group_by,
+                system=system,
+                fields=fields,
+            )
+        )
     if human is not None and all(math.isnan(item.human) for item in items):
         raise _no_ratings(rows, human, path)
     return items
@@ -260,16 +227,20 @@ def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str =
     )
 
 
-def _item(
+def scored_item(
     row: Mapping[str, Any],
-    figures: Mapping[str, Any],
     key: str,
     where: str,
+    *,
+    predicted: float,
+    probabilities: Mapping[str, float] | None,
+    error: str | None,
     human: str | None,
     group_by: str | None,
     system: str | None,
     fields: Mapping[str, str] | None,
 ) -> ScoredItem:
+    """Join one score to its row: document, system, rating and length; `where` begins what an error says."""
     group = key if group_by is None else lookup(row, group_by)
     if group is None:
         raise missing_field(row, group_by or "", where, "to group by ")
@@ -278,16 +249,15 @@ def _item(
     if system is not None and not writer:
         raise missing_field(row, system, where)
     output = output_text(row, fields)
-    value = number_at(figures, "score", where)
     return ScoredItem(
         group=str(group),
         system=writer,
         human=math.nan if human is None else number_at(row, human, where),
-        predicted=value,
-        probabilities=figures.get("probabilities") or None,
+        predicted=predicted,
+        probabilities=probabilities,
         length=None if output is None else word_count(output),
         key=key,
-        error=(figures.get("error") or "unscored") if math.isnan(value) else None,
+        error=error,
     )
 
 
@@ -375,13 +345,7 @@ class ScoredRun:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Names of the metrics in the first row.
-
-        Raises
-        ------
-        DataError
-            If there are none.
-        """
+        """Names of the metrics in the first row."""
         held = self.rows[0].get("geval")
         if not isinstance(held, Mapping) or not held:
             raise DataError(
@@ -391,13 +355,7 @@ class ScoredRun:
         return list(held)
 
     def one_metric(self, name: str | None) -> str:
-        """Choose one metric: the one named, or the only one.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is missing, or none is named and there are several.
-        """
+        """Choose one metric: the one named, or the only one."""
         if name is None and len(self.metrics) > 1:
             raise ConfigurationError(
                 f"{self.path} holds several metrics", hint=f"Name one with --metric: {', '.join(self.metrics)}."
@@ -425,13 +383,7 @@ class ScoredRun:
         return self.manifest is not None and metric in self.manifest.metrics
 
     def origin(self, metric: str) -> ScoredMetric:
-        """Return the origin of a metric's scores.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no manifest, or it lacks this metric.
-        """
+        """Return the origin of a metric's scores."""
         if self.manifest is None or metric not in self.manifest.metrics:
             raise ConfigurationError(
                 f"nothing says under which signature {self.path} was scored on {metric}",
@@ -440,13 +392,7 @@ class ScoredRun:
         return self.manifest.metrics[metric]
 
     def signature(self, metric: str) -> str:
-        """Signature of a metric's scores, with the estimator that is in use here.
-
-        Raises
-        ------
-        ConfigurationError
-            As `origin`.
-        """
+        """Signature of a metric's scores, with the estimator that is in use here."""
         written = self.origin(metric).signature
         if self.estimator is None:
             return written
@@ -459,22 +405,7 @@ class ScoredRun:
 
 
 def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:
-    """Score by another estimate from the stored label distributions; unscored items stay as they are.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        With label probabilities.
-    scale : Scale
-        The metric's scale.
-    estimator : Estimator
-        Draws of ``sample`` depend on the item's key, and not on its place.
-
-    Raises
-    ------
-    DataError
-        If a scored item has no probabilities over the labels of `scale`.
-    """
+    """Score by another estimate from the stored label distributions; unscored items stay as they are."""
     result = list(items)
     scored = [index for index, item in enumerate(items) if np.isfinite(item.predicted)]
     rows = probability_matrix([items[index] for index in scored], scale)

@@ -131,15 +131,7 @@ def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
 
 
 def folded(table: Table, headers: Collection[str]) -> Table:
-    """Put columns into a note where all rows have the same cell, which makes room for the others.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    headers : collection of str
-        Of the columns that may go; the first column stays.
-    """
+    """Put columns into a note where all rows have the same cell, which makes room for the others."""
     constant = [
         index
         for index, header in enumerate(table.headers)

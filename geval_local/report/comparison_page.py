@@ -36,21 +36,7 @@ Both = tuple[list[ScoredItem], list[ScoredItem]]
 
 @dataclass(frozen=True)
 class Pairing:
-    """The paired items of two runs.
-
-    Attributes
-    ----------
-    by_id : bool
-        Whether items were paired by ``id``; otherwise by position in the run.
-    keys : tuple of str
-        Keys of all items: the first run's in order, then those only in the second run.
-    records : tuple of (Record or None, Record or None)
-        The item in each run.
-    both, only_first, only_second : int
-        Number of items of each kind.
-    differing : dict of str to int
-        Column -> number of pairs in which its values differ; without columns that always agree.
-    """
+    """The paired items of two runs."""
 
     by_id: bool
     keys: tuple[str, ...]
@@ -61,13 +47,7 @@ class Pairing:
     differing: dict[str, int]
 
     def columns(self) -> list[tuple[str, list[Any]]]:
-        """Return the items' columns: the first run's values if it has any, and the second's where they differ.
-
-        Returns
-        -------
-        list of (str, list)
-            Name and one value per item; ``name (second run)`` holds only the values that differ.
-        """
+        """Return the items' columns: the first run's values if it has any, and the second's where they differ."""
         present = [[record for record in pair if record is not None] for pair in self.records]
         names = dict.fromkeys(name for pair in present for record in pair for name in record.columns)
         found: list[tuple[str, list[Any]]] = []
@@ -83,15 +63,7 @@ class Pairing:
 
 
 def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str], list[str]]]:
-    """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position.
-
-    Returns
-    -------
-    pairing : Pairing
-        The items.
-    keys : tuple of two list of str
-        Key of each row of each run.
-    """
+    """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
     ids = (first.ids(), second.ids())
     by_id = ids[0] is not None and ids[1] is not None
     keys = [
@@ -220,13 +192,7 @@ def write_comparison(
 
 
 def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
-    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together.
-
-    Raises
-    ------
-    ConfigurationError
-        If the scores were estimated anew, which pages do not show.
-    """
+    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
     told = [described(run) for run in runs]
     if runs[0].estimator is not None:

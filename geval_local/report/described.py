@@ -35,17 +35,7 @@ SignatureInput = Signature | str | Mapping[str, Signature | str]
 
 @dataclass(frozen=True)
 class SignatureDifference:
-    """One key that differs between the signatures of two runs.
-
-    Attributes
-    ----------
-    key : str
-        Key of the signature.
-    metrics : tuple of str
-        The metrics where it differs in this way.
-    first, second : str
-        Value in each run; ``not given`` if its signature lacks the key.
-    """
+    """One key that differs between the signatures of two runs."""
 
     key: str
     metrics: tuple[str, ...]
@@ -75,21 +65,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[Sig
 
 @dataclass(frozen=True)
 class DescribedResults:
-    """A result file with what its manifest says.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    notes : dict of str to MetricNotes
-        Metric -> its steps, its scale, and the form as the first row fills it.
-    signatures : dict of str to str or None
-        Metric -> signature; None if there is none.
-    facts : mapping or None
-        Judge and input; None without a manifest.
-    mapping : dict of str to str
-        Field of a metric -> its column, where the user named one.
-    """
+    """A result file with what its manifest says."""
 
     path: Path
     notes: dict[str, MetricNotes]
@@ -99,13 +75,7 @@ class DescribedResults:
 
 
 def described_results(path: Path) -> DescribedResults:
-    """Read a result file and its manifest.
-
-    Raises
-    ------
-    DataError
-        If one of them cannot be read.
-    """
+    """Read a result file and its manifest."""
     manifest = read_manifest(path)
     names = [] if manifest is None else list(manifest.metrics)
     mapping = {} if manifest is None else dict(manifest.fields)

@@ -42,17 +42,7 @@ def json_block(value: Any) -> Markup:
 
 
 def render(template: str, data: Any, **context: Any) -> str:
-    """Render one of the package's templates.
-
-    Parameters
-    ----------
-    template : str
-        Its file name.
-    data : object or None
-        What the script reads, as plain JSON values; a page without data has no script.
-    **context : object
-        Values for the skeleton; all are escaped.
-    """
+    """Render one of the package's templates."""
     script, style = "" if data is None else _script(), _asset("style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
@@ -70,13 +60,7 @@ def render(template: str, data: Any, **context: Any) -> str:
 
 
 def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
-    """Reject a target that cannot be written or is one of the inputs, before any work is done.
-
-    Raises
-    ------
-    OutputError
-        If the target is rejected; with the path and a remedy.
-    """
+    """Reject a target that cannot be written or is one of the inputs, before any work is done."""
     target = Path(path).resolve()
     if target.is_dir():
         raise OutputError(f"cannot write {path}: it is a directory", hint="Give the name of a file in it.")
@@ -102,13 +86,7 @@ def is_own_page(path: Path) -> bool:
 
 
 def write_page(target: Path, page: str) -> Path:
-    """Write a page atomically.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; an older one of the same name is then untouched.
-    """
+    """Write a page atomically."""
     # A lone surrogate (text that was not UTF-8) is shown as an escape, as in the result files.
     save_text(target, page.encode("utf-8", "backslashreplace").decode())
     return target

@@ -161,13 +161,7 @@ def _write_site(
 
 
 def _ratings(given: Sequence[str], metrics: Sequence[str]) -> str | dict[str, str] | None:
-    """Parse ``FIELD`` or ``METRIC=FIELD``.
-
-    Raises
-    ------
-    ConfigurationError
-        If a metric is not in the run, or a field for all metrics is combined with others.
-    """
+    """Parse ``FIELD`` or ``METRIC=FIELD``."""
     pairs = [item.rpartition("=") for item in given]
     if len(pairs) == 1 and not pairs[0][0]:
         return pairs[0][2]

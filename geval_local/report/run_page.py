@@ -49,23 +49,7 @@ FOLDED = ("n", "groups skipped", "items left out")
 
 @dataclass(frozen=True)
 class People:
-    """Agreement with human ratings on one metric.
-
-    Attributes
-    ----------
-    metric, field : str
-        The metric, and the field with the ratings.
-    index : int
-        Index of the metric on the page.
-    ratings : tuple of float
-        One per item; NaN if there is none.
-    table : Table or None
-        Correlations per level; None if no item has both a rating and a score.
-    groups : tuple of GroupCorrelation
-        Correlations per group, lowest first.
-    listed : int
-        Number of groups listed by name.
-    """
+    """Agreement with human ratings on one metric."""
 
     metric: str
     field: str

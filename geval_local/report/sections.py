@@ -46,19 +46,7 @@ MOST_SYSTEMS = 40
 
 @dataclass(frozen=True)
 class ChartRow:
-    """One figure.
-
-    Attributes
-    ----------
-    name, short : str
-        What it belongs to, and that cut to fit.
-    text : str
-        The figure with its interval, as tables write it, and a remark.
-    y : float
-        Where the row begins.
-    x, low, high : float or None
-        Places of the figure and of its interval's ends; None where there is none.
-    """
+    """One figure."""
 
     name: str
     short: str
@@ -71,19 +59,7 @@ class ChartRow:
 
 @dataclass(frozen=True)
 class IntervalChart:
-    """A picture of figures with intervals.
-
-    Attributes
-    ----------
-    title, axis : str
-        Heading, and what the axis counts.
-    height : int
-        Of the drawing.
-    rows : tuple of ChartRow
-        From the top.
-    ticks : tuple of (float, str)
-        Place on the axis, and what stands there.
-    """
+    """A picture of figures with intervals."""
 
     title: str
     axis: str
@@ -100,19 +76,7 @@ class IntervalChart:
 def interval_chart(
     title: str, figures: Mapping[str, Interval], axis: str, *, remarks: Mapping[str, str] | None = None
 ) -> IntervalChart | None:
-    """Lay out figures with their intervals; None where no figure is finite.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    figures : mapping of str to Interval
-        Name -> figure, from the top.
-    axis : str
-        What the axis counts.
-    remarks : mapping of str to str, optional
-        Name -> what follows the figure, such as the letters of its groups.
-    """
+    """Lay out figures with their intervals; None where no figure is finite."""
     ends = [end for one in figures.values() for end in (one.low, one.value, one.high) if math.isfinite(end)]
     if not ends:
         return None
@@ -150,21 +114,7 @@ def _step(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class SystemSection:
-    """Systems compared on one metric.
-
-    Attributes
-    ----------
-    metric : str
-        Name of the metric.
-    told : str
-        What came out, in a sentence.
-    chart : IntervalChart or None
-        Means with their intervals.
-    table, pairs : Table or None
-        The ranking, and all differences.
-    why : str
-        Why there is no ranking; empty where there is one.
-    """
+    """Systems compared on one metric."""
 
     metric: str
     told: str = ""
@@ -183,24 +133,7 @@ def system_section(
     tie: float = 0.0,
     seed: int = 0,
 ) -> SystemSection | None:
-    """Compare the systems of a run on one metric; None where its rows name fewer than two.
-
-    Parameters
-    ----------
-    metric : str
-        Name of the metric.
-    items : sequence of ScoredItem
-        Its scores.
-    named : bool
-        Whether the user named the column; then everything that speaks against a comparison is an error.
-    baseline, tie, seed
-        As in `rank_systems`.
-
-    Raises
-    ------
-    DataError, ConfigurationError
-        As `rank_systems`, where the column was named.
-    """
+    """Compare the systems of a run on one metric; None where its rows name fewer than two."""
     found = {item.system for item in items}
     if not named and len(found - {""}) < 2:
         return None
@@ -233,15 +166,7 @@ def _chart(ranking: Ranking) -> IntervalChart | None:
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """Mean preference for the system of a row over that of a column.
-
-    Attributes
-    ----------
-    text, title : str
-        The figure, and the figure with its interval and what it rests on; empty where the two were not compared.
-    level : str
-        ``win2``, ``win1``, ``even``, ``loss1`` or ``loss2``, for the colour; empty where there is no figure.
-    """
+    """Mean preference for the system of a row over that of a column."""
 
     text: str = ""
     title: str = ""
@@ -250,27 +175,7 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class PairSection:
-    """What comparisons on one metric say; figures are those of `study_pairs`.
-
-    Attributes
-    ----------
-    metric : str
-        Name of the metric.
-    told : str
-        What came out for the systems, in a sentence; empty where the rows name none.
-    chart, strengths : IntervalChart or None
-        Mean preference of every system, and its Bradley-Terry strength.
-    ranks, pairs : Table or None
-        The systems, and every two of them.
-    names : tuple of str
-        Systems of the matrix, the strongest first; empty where there are too many, or fewer than two.
-    matrix : tuple of tuple of MatrixCell
-        One row per system.
-    consistency : Table
-        How far the judge agrees with itself.
-    agreement : Table or None
-        How far it agrees with people's verdicts in the rows.
-    """
+    """What comparisons on one metric say; figures are those of `study_pairs`."""
 
     metric: str
     told: str
@@ -285,13 +190,7 @@ class PairSection:
 
 
 def pair_section(run: Results, metric: str) -> PairSection | None:
-    """Study the comparisons of a run on one metric; None where the metric rates single outputs.
-
-    Raises
-    ------
-    DataError
-        If a row holds no pair although the first one does, with its number.
-    """
+    """Study the comparisons of a run on one metric; None where the metric rates single outputs."""
     rows = [(record, record.scores[metric].to_dict()) for record in run.records]
     record, figures = rows[0]
     if not holds_pairs({**record.columns, "geval": {metric: figures}}, metric):

@@ -40,23 +40,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RunOfSite:
-    """One run as the overview shows it.
-
-    Attributes
-    ----------
-    name, page : str
-        What it is called, and its page's file name.
-    judge : str
-        Who scored it; empty if nothing says so.
-    input : str
-        The file that was scored, with the beginning of its hash; empty if nothing says so.
-    summaries : dict of str to Summary
-        Metric -> its figures.
-    correlations : dict of str to Correlation
-        Metric -> agreement with people at the first level, where they rated.
-    signatures : dict of str to str
-        Metric -> signature, where it is known.
-    """
+    """One run as the overview shows it."""
 
     name: str
     page: str
@@ -69,21 +53,7 @@ class RunOfSite:
 
 @dataclass(frozen=True)
 class MetricOverview:
-    """One metric over all runs that hold it.
-
-    Attributes
-    ----------
-    metric : str
-        Its name.
-    headers : tuple of str
-        Of the columns after the run's name.
-    rows : tuple of (str, str, tuple of str)
-        Page, name and cells of every run.
-    notes : tuple of str
-        What belongs under the table.
-    charts : tuple of IntervalChart
-        Means, and agreement with people where there is any.
-    """
+    """One metric over all runs that hold it."""
 
     metric: str
     headers: tuple[str, ...]
@@ -93,22 +63,7 @@ class MetricOverview:
 
 
 class Site:
-    """A folder of pages that is being written.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; made if it is not there.
-    names : sequence of str
-        What the runs are called, in order.
-    overwrite : bool
-        Whether files that this tool did not write may be replaced.
-
-    Raises
-    ------
-    OutputError
-        If a file is in the way, or the folder cannot be used; nothing is written then.
-    """
+    """A folder of pages that is being written."""
 
     def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
         self.folder = folder
@@ -130,24 +85,7 @@ class Site:
             raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
 
     def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
-        """Write the page of a run.
-
-        Parameters
-        ----------
-        place : int
-            Its place among the names, from 0.
-        name : str
-            What it is called.
-        results : Path
-            Its result file.
-        told : mapping of str to object
-            Further arguments of `write_report`.
-
-        Raises
-        ------
-        DataError, ConfigurationError
-            As `write_report`.
-        """
+        """Write the page of a run."""
         page = self._pages[place]
         path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
         self._record(page, path)
@@ -167,22 +105,7 @@ class Site:
         return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
-        """Write the overview, and remove pages of runs that are no longer there.
-
-        Parameters
-        ----------
-        runs : sequence of RunOfSite
-            In the order of the overview.
-        title : str
-            Its heading.
-        failed : mapping of str to str
-            Files that could not be shown, and why.
-
-        Returns
-        -------
-        Path
-            The overview's absolute path.
-        """
+        """Write the overview, and remove pages of runs that are no longer there."""
         metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
         page = render(
             "site.html.j2",

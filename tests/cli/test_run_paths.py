@@ -107,7 +107,7 @@ def test_tables_keep_all_their_columns_where_stdout_is_no_terminal(capsys, monke
     monkeypatch.setenv("COLUMNS", "80")
     headers = ["metric", *(f"heading {number} of many" for number in range(12)), "test"]
     row = ["clarity", *(f"{number}.123 [0.001, 9.999]" for number in range(12)), "words " * 30 + "end"]
-    show_table(Table(headers=headers, rows=[row], notes=()), "a wide table")
+    show_table(Table(headers=headers, rows=[row], notes=(), title="a wide table"))
     lines = capsys.readouterr().out.splitlines()
     assert any(all(header in line for header in headers) for line in lines)
     assert any(all(cell in line for cell in row) for line in lines)

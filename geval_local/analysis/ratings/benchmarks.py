@@ -117,17 +117,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class BenchmarkData:
-    """Validated rows of a benchmark.
-
-    Attributes
-    ----------
-    benchmark : Benchmark
-        The layout.
-    path : str
-        File that the rows come from.
-    rows : tuple of dict
-        The file's rows, unchanged, in order.
-    """
+    """Validated rows of a benchmark."""
 
     benchmark: Benchmark
     path: str
@@ -147,28 +137,14 @@ class BenchmarkData:
 
 
 def benchmark(name: str) -> Benchmark:
-    """Find a benchmark by name.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no benchmark of that name.
-    """
+    """Find a benchmark by name."""
     if name not in BENCHMARKS:
         raise ConfigurationError(f"there is no benchmark {name!r}", hint=f"Choose one of: {', '.join(BENCHMARKS)}.")
     return BENCHMARKS[name]
 
 
 def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
-    """Read a published benchmark file, unmodified.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such benchmark.
-    DataError
-        If the file cannot be read, or a row lacks a field or a rating; with all such rows counted and the first named.
-    """
+    """Read a published benchmark file, unmodified."""
     layout = benchmark(name)
     rows = read_rows(path)
     needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
@@ -211,28 +187,7 @@ def benchmark_items(
     probabilities: Sequence[Mapping[str, float] | None] | None = None,
     errors: Sequence[str | None] | None = None,
 ) -> list[ScoredItem]:
-    """Join scores to a benchmark's rows.
-
-    Parameters
-    ----------
-    data : BenchmarkData
-        The rows.
-    dimension : str
-        Name of the human rating.
-    predicted : sequence of float
-        One score per row, in order; NaN for unscored.
-    probabilities : sequence of mapping, optional
-        Label distributions of the scores.
-    errors : sequence of str or None, optional
-        Why rows are unscored.
-
-    Raises
-    ------
-    ConfigurationError
-        If the benchmark has no such dimension.
-    DataError
-        If the number of scores is not the number of rows, or a rating is missing.
-    """
+    """Join scores to a benchmark's rows."""
     if dimension not in data.benchmark.dimensions:
         raise ConfigurationError(
             f"{data.benchmark.name} has no ratings of {dimension!r}",
@@ -263,15 +218,7 @@ CITATION = "Liu et al. (2023), arXiv:2303.16634"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One system of a published table.
-
-    Attributes
-    ----------
-    system : str
-        Name in the paper.
-    values : dict of str to float
-        Column -> coefficient. Columns missing in the paper are left out.
-    """
+    """One system of a published table."""
 
     system: str
     values: Mapping[str, float]
@@ -279,23 +226,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A published table.
-
-    Attributes
-    ----------
-    benchmark : str
-        Name of the benchmark.
-    coefficient, level : str
-        Coefficient and level of its figures.
-    columns : tuple of str
-        Dimensions, and ``average``.
-    rows : tuple of PublishedRow
-        In the paper's order.
-    note : str
-        Differences from a table made with this package's files.
-    citation : str
-        Source of the table.
-    """
+    """A published table."""
 
     benchmark: str
     coefficient: str
@@ -398,11 +329,5 @@ _TABLES = {
 
 
 def published_table(name: str) -> PublishedTable:
-    """Find the paper's table for a benchmark.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such benchmark.
-    """
+    """Find the paper's table for a benchmark."""
     return _TABLES[benchmark(name).name]

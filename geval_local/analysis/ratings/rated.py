@@ -86,23 +86,7 @@ class PublishedRatings:
 
 @dataclass(frozen=True)
 class OwnRatings:
-    """A user's own file.
-
-    Attributes
-    ----------
-    path : str
-        File that the rows come from.
-    rows : tuple of dict
-        The rows, unchanged.
-    human : dict of str to str
-        Metric -> field of its human rating.
-    group_by, system : str or None
-        As for `geval_local.analysis.results.read_results`.
-    grouping : str
-        Description of how rows are grouped into documents.
-    fields : dict of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from.
-    """
+    """A user's own file."""
 
     path: str
     rows: tuple[Mapping[str, Any], ...]
@@ -134,13 +118,7 @@ class OwnRatings:
 
 
 def read_published(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
-    """Read a benchmark file, or the first `limit_groups` of its documents.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `read_benchmark`, and for a limit below 1.
-    """
+    """Read a benchmark file, or the first `limit_groups` of its documents."""
     data = read_benchmark(path, name)
     chosen = _first_groups([data.group(index) for index in range(len(data.rows))], limit_groups)
     return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)), name)
@@ -155,26 +133,7 @@ def read_own(
     limit_groups: int | None = None,
     fields: Mapping[str, str] | None = None,
 ) -> OwnRatings:
-    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped).
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    human : mapping of str to str
-        Metric -> field of its human rating.
-    group_by, system, fields
-        As for `OwnRatings`.
-    limit_groups : int, optional
-        How many documents.
-
-    Raises
-    ------
-    ConfigurationError
-        For a limit below 1.
-    DataError
-        If the file cannot be read, a row lacks the field to group by, a rating is no number, or no row has one.
-    """
+    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
     rows = read_rows(path)
     for rating in dict.fromkeys(human.values()):
         check_ratings(rows, rating, path)

@@ -160,11 +160,6 @@ def average_interval(
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
     Each document is left out of all dimensions at once, so that dimensions are not treated as independent.
-
-    Raises
-    ------
-    DataError
-        As `correlate`.
     """
     rated = [usable(items)[0] for items in dimensions]
     chosen = known_target([item for items in rated for item in items], level, target)
@@ -175,13 +170,7 @@ def average_interval(
 
 
 def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
-    """Return the target in use: the given one, or the level's default.
-
-    Raises
-    ------
-    DataError
-        If it is none of the three.
-    """
+    """Return the target in use: the given one, or the level's default."""
     if target not in (None, "documents", "systems", "both"):
         raise DataError(f"unknown target {target!r}", hint="Choose documents, systems or both.")
     return DEFAULT_TARGETS[level] if target is None else target

@@ -66,25 +66,7 @@ class Ties:
 
 @dataclass(frozen=True)
 class LevelFigures:
-    """Coefficients at a level, with the data they were computed from.
-
-    Attributes
-    ----------
-    replicates : Replicates
-        Columns as `geval_local.analysis.statistics.coefficients.ALL_COEFFICIENTS`.
-    per_group : dict of str to ndarray
-        Document -> its coefficients, for the documents kept; summary level only.
-    skipped : dict of str to str
-        Document -> why it has no coefficient; summary level only.
-    points : int
-        Number of correlated points: documents kept (summary), items (pooled) or systems (system).
-    documents, systems : int
-        Number of documents and systems among the items; 0 systems if unknown.
-    ties : Ties
-        Pairs with equal values.
-    epsilon : float or None
-        Largest difference that counts as a tie in the pairwise accuracy; None if not computed.
-    """
+    """Coefficients at a level, with the data they were computed from."""
 
     replicates: Replicates
     per_group: Mapping[str, Floats]
@@ -103,24 +85,7 @@ def level_figures(
     *,
     accuracy: bool = False,
 ) -> LevelFigures:
-    """Compute the coefficients of rated and scored items, on all of them and with each unit left out.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        All with a rating and a score.
-    level : {"summary", "pooled", "system"}
-        See the module.
-    target : {"documents", "systems", "both"} or None
-        Determines the units left out; leaving out systems costs more time, None leaves nothing out and costs least.
-    accuracy : bool
-        Compute the pairwise accuracy even where that is slow.
-
-    Raises
-    ------
-    DataError
-        If there are no items, or systems are needed and not known.
-    """
+    """Compute the coefficients of rated and scored items, on all of them and with each unit left out."""
     if not items:
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."

@@ -30,20 +30,6 @@ def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: in
     observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
     is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
     the sign of the difference of their coefficients there.
-
-    Parameters
-    ----------
-    differences : ndarray, shape (groups,)
-        One difference per group.
-    permutations : int
-        Most arrangements.
-    seed : int
-        Seed of the draws.
-
-    Returns
-    -------
-    float
-        Two-sided p-value; NaN for fewer than two groups.
     """
     from scipy import stats
 
@@ -86,27 +72,7 @@ def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
 
 
 def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign whole groups to folds of nearly equal size.
-
-    Parameters
-    ----------
-    groups : sequence of str
-        Group of each item.
-    folds : int
-        Number of folds, at least 2; at most the number of groups is used.
-    seed : int
-        Seed of the shuffle.
-
-    Returns
-    -------
-    ndarray of int64, shape (items,)
-        Fold of each item, from 0.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than two folds or groups: nothing could be held out then.
-    """
+    """Assign whole groups to folds of nearly equal size."""
     names = sorted(set(groups))
     if folds < 2 or len(names) < 2:
         raise ConfigurationError(

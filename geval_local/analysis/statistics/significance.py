@@ -100,27 +100,7 @@ def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
 def common_ground(
     judges: Sequence[Sequence[ScoredItem]], level: Level = "summary"
 ) -> tuple[list[list[ScoredItem]], list[int]]:
-    """Restrict several judges to the items on which all can be compared.
-
-    Parameters
-    ----------
-    judges : sequence of sequence of ScoredItem
-        At least one, paired by key.
-    level : {"summary", "pooled", "system"}
-        At summary level only documents that every judge keeps are common; otherwise all items that every judge scored.
-
-    Returns
-    -------
-    items : list of list of ScoredItem
-        Per judge, in one order. Empty lists if no document is kept by all.
-    kept : list of int
-        Documents that each judge keeps of those with items that all judges scored.
-
-    Raises
-    ------
-    DataError
-        If the judges share no rated and scored item, or do not hold the same ones.
-    """
+    """Restrict several judges to the items on which all can be compared."""
     shared = usable(judges[0])[0]
     for other in judges[1:]:
         shared = pair(shared, usable(other)[0])[0]
@@ -206,20 +186,7 @@ def compare_average(
     target: Target | None = None,
     confidence: float = 0.95,
 ) -> Comparison:
-    """Test the difference of two judges' average over the dimensions of a benchmark.
-
-    Parameters
-    ----------
-    first, second : sequence of sequence of ScoredItem
-        One list per dimension, in one order, over the same documents.
-    level, coefficient, target, confidence
-        As in `compare`.
-
-    Raises
-    ------
-    DataError
-        As `compare`.
-    """
+    """Test the difference of two judges' average over the dimensions of a benchmark."""
     index = _index(coefficient)
     grounds = [common_ground([a, b], level) for a, b in zip(first, second, strict=True)]
     if not all(items[0] for items, _ in grounds):

@@ -46,13 +46,7 @@ Figures = Mapping[str, Any]
 
 
 def check_directory(directory: Path | None) -> None:
-    """Create the directory, before any other work.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be created.
-    """
+    """Create the directory, before any other work."""
     if directory is None:
         return
     try:
@@ -69,21 +63,7 @@ def kept_name(source: Path, *parts: str, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """Scoring of rows with judges, with kept result files.
-
-    Attributes
-    ----------
-    source : Path
-        The file that the rows are from.
-    rows : sequence of mapping
-        The rows, unchanged: all of the file's, or the first groups of them.
-    directory : Path or None
-        Where result files are kept; None keeps nothing.
-    part : str
-        Name of the subset of rows, such as ``first5``; empty for all.
-    fields : mapping of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from.
-    """
+    """Scoring of rows with judges, with kept result files."""
 
     source: Path
     rows: Sequence[Mapping[str, Any]]
@@ -97,29 +77,7 @@ class KeptRuns:
         return [Sample(row, number, self.source.name, None, self.fields) for number, row in numbered(self.rows)]
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
-        """Score the rows, or read kept scores with the same signature.
-
-        Parameters
-        ----------
-        judge : Judge
-            The judge.
-        metrics : sequence of Metric
-            The metrics, with distinct names.
-        variant : str
-            Name of a variant of the judge's usual run, for the file name.
-
-        Returns
-        -------
-        dict of str to list of mapping
-            Metric -> the figures of every row, in order.
-
-        Raises
-        ------
-        ConfigurationError
-            If the kept file contains scores of other rows or with another signature.
-        OutputError
-            If the file cannot be written.
-        """
+        """Score the rows, or read kept scores with the same signature."""
         with show_progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
