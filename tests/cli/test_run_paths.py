@@ -111,5 +111,5 @@ def test_tables_keep_all_their_columns_where_stdout_is_no_terminal(capsys, monke
     lines = capsys.readouterr().out.splitlines()
     assert any(all(header in line for header in headers) for line in lines)
     assert any(all(cell in line for cell in row) for line in lines)
-    show_table(Table(headers=("metric", "mean"), rows=[("clarity", "3")], notes=()), "a narrow one after it")
+    show_table(Table(headers=("metric", "mean"), rows=[("clarity", "3")], notes=(), title="a narrow one after it"))
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
