@@ -74,14 +74,13 @@ def test_published_responses_and_predictions_without_a_model(here, monkeypatch):
 def test_the_table_marks_what_is_published_and_shows_the_baselines(here):
     done = run(
         *("meta-eval", DATA / "qags_xsum.json", "--benchmark", "qags", "--from-responses", DATA / "qags_xsum.json"),
-        *("--digits", 4),
         home=here / "home",
     )
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     (paper,) = [line.split() for line in lines if line.startswith("UniEval  ")]
     assert paper == ["UniEval", "0.662", "0.488", "0.575", "published"]
-    assert any(line.startswith("qags_xsum") and "0.4879" in line and "measured" in line for line in lines)
+    assert any(line.startswith("qags_xsum") and "0.488" in line and "measured" in line for line in lines)
     assert any(line.startswith("length") and "measured" in line for line in lines)
     assert any(line.strip().startswith("rouge-l") for line in lines)
 
