@@ -18,7 +18,7 @@ from machine import save
 from rich.console import Console
 
 from geval_local import Judge, Metric, score_file
-from geval_local.analysis.reading import rated_items, read_rows
+from geval_local.analysis.results import rated_items, read_rows
 from geval_local.analysis.statistics.correlation import correlate
 from geval_local.analysis.statistics.significance import compare
 from geval_local.analysis.tables import interval, p_value

@@ -55,15 +55,7 @@ def word_count(text: str) -> int:
 
 
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
-    """Separate the items that have both a rating and a score from those that do not.
-
-    Returns
-    -------
-    kept : list of ScoredItem
-        Items with finite `human` and `predicted`, in order.
-    left_out : dict of str to int
-        Reason -> number of items left out for it.
-    """
+    """Separate the items that have both a rating and a score from those that do not."""
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
     for item in items:
@@ -79,20 +71,7 @@ def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int
 def pair(
     first: Sequence[ScoredItem], second: Sequence[ScoredItem], *, same_human: bool = True
 ) -> tuple[list[ScoredItem], list[ScoredItem]]:
-    """Align two score lists on the items that both of them scored, in the order of the first.
-
-    Parameters
-    ----------
-    first, second : sequence of ScoredItem
-        Scores of two judges, metrics or runs.
-    same_human : bool
-        Whether a differing human rating is an error, as needed when both are compared with the same ratings.
-
-    Raises
-    ------
-    DataError
-        If keys repeat, no item is in both lists, or two items of one key belong to different groups or ratings.
-    """
+    """Align two score lists on the items that both of them scored, in the order of the first."""
     for items in (first, second):
         doubled = [key for key, count in Counter(item.key for item in items).items() if count > 1]
         if doubled:

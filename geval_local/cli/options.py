@@ -23,7 +23,6 @@ __all__ = [
     "BatchTokens",
     "Coefficient",
     "Columns",
-    "Constant",
     "CsvSafe",
     "Device",
     "DeviceMap",
@@ -176,7 +175,6 @@ GroupBy = Annotated[
 LevelName = Literal["summary", "pooled", "system"]
 CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
 NewName = Literal["documents", "systems", "both"]
-ConstantName = Literal["skip", "zero"]
 Level = Annotated[
     LevelName | None,
     typer.Option(
@@ -194,16 +192,13 @@ New = Annotated[
         show_default=False,
     ),
 ]
-Constant = Annotated[
-    ConstantName, typer.Option(help="Documents with constant scores: left out, or counted as no agreement (0).")
-]
 Estimators = Annotated[
     list[str] | None,
     typer.Option(
         "--estimator",
         metavar="NAME",
-        help="Another estimate from the stored distributions beside the scores: mode, median, quantile:Q, risk:LAMBDA, "
-        "sample:N, exact; may be repeated.",
+        help="Another estimate from the stored distributions beside the scores: mode, median, sample:N, exact; may be "
+        "repeated.",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
@@ -311,7 +306,7 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
     ConfigurationError
         If one is none.
     """
-    from geval_local.analysis.studies.ablation import ABLATIONS
+    from geval_local.analysis.results import ABLATIONS
     from geval_local.score import Estimator
 
     return tuple(dict.fromkeys([*(ABLATIONS if others else ()), *map(Estimator.parse, given or ())]))

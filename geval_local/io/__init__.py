@@ -1,7 +1,6 @@
 """Rows in, results out.
 
 - ``rows``, ``csv_rows``: the rows of a file, as columns; ``samples``: rows to be scored, and the texts of their fields
-- ``nested``: records that hold several outputs, made one row for each
 - ``pairs``, ``given_pairs``: rows put together to pairs; rows that hold a pair, in published formats
 - ``checks``: arguments and columns, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``

@@ -46,17 +46,7 @@ def json_block(value: Any) -> Markup:
 
 
 def render(template: str, data: Any, **context: Any) -> str:
-    """Render one of the package's templates.
-
-    Parameters
-    ----------
-    template : str
-        Its file name.
-    data : object or None
-        What the script reads, as plain JSON values; a page without data has no script.
-    **context : object
-        Values for the skeleton; all are escaped.
-    """
+    """Render one of the package's templates."""
     script, style = "" if data is None else _script(), _asset("style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
@@ -96,13 +86,7 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
 
 
 def write_page(target: Path, page: str) -> Path:
-    """Write a page atomically, with its digest in its last line.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; an older one of the same name is then untouched.
-    """
+    """Write a page atomically."""
     # A lone surrogate (text that was not UTF-8) is shown as an escape, as in the result files.
     save_text(target, sealed(page.encode("utf-8", "backslashreplace").decode(), PAGE))
     return target

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.tables import correlation_table
-from geval_local.analysis.text_table import Table, folded
+from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.described import SignatureInput, signatures_by_metric
 from geval_local.report.human_ratings import (
     GroupCorrelation,
     HumanFields,
@@ -32,10 +32,8 @@ from geval_local.report.overview import (
     summaries,
 )
 from geval_local.report.page import check_target, render, write_page
-from geval_local.report.pair_section import pair_section
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.signatures import SignatureInput, signatures_by_metric
-from geval_local.report.system_section import system_section
+from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
 
@@ -51,23 +49,7 @@ FOLDED = ("n", "groups skipped", "items left out")
 
 @dataclass(frozen=True)
 class People:
-    """Agreement with human ratings on one metric.
-
-    Attributes
-    ----------
-    metric, field : str
-        The metric, and the field with the ratings.
-    index : int
-        Index of the metric on the page.
-    ratings : tuple of float
-        One per item; NaN if there is none.
-    table : Table or None
-        Correlations per level; None if no item has both a rating and a score.
-    groups : tuple of GroupCorrelation
-        Correlations per group, lowest first.
-    listed : int
-        Number of groups listed by name.
-    """
+    """Agreement with human ratings on one metric."""
 
     metric: str
     field: str
@@ -130,7 +112,7 @@ def write_report(
         Field that names the system; by default ``system_id`` or ``system`` where the rows have one. Two or more systems
         are compared.
     baseline, tie, seed
-        As in `geval_local.analysis.studies.systems.rank_systems`.
+        As in `geval_local.analysis.differences.rank_systems`.
     reasons : sequence of WrittenReason
         Shown beside their rows; see `geval_local.report.written_reasons.read_reasons`.
     rows : int

@@ -15,17 +15,17 @@ from typing import Any
 
 from geval_local.analysis.records import usable
 from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.text_table import interval, number
+from geval_local.analysis.tables import interval, number
 from geval_local.errors import OutputError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.results import load_results
 from geval_local.report.human_ratings import agreement, human_field, scored_items
-from geval_local.report.interval_chart import IntervalChart, interval_chart
 from geval_local.report.overview import judges, summaries
 from geval_local.report.page import render, write_page
 from geval_local.report.run_page import write_report
+from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.summary import Summary
@@ -40,23 +40,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RunOfSite:
-    """One run as the overview shows it.
-
-    Attributes
-    ----------
-    name, page : str
-        What it is called, and its page's file name.
-    judge : str
-        Who scored it; empty if nothing says so.
-    input : str
-        The file that was scored, with the beginning of its hash; empty if nothing says so.
-    summaries : dict of str to Summary
-        Metric -> its figures.
-    correlations : dict of str to Correlation
-        Metric -> agreement with people at the first level, where they rated.
-    signatures : dict of str to str
-        Metric -> signature, where it is known.
-    """
+    """One run as the overview shows it."""
 
     name: str
     page: str
@@ -69,21 +53,7 @@ class RunOfSite:
 
 @dataclass(frozen=True)
 class MetricOverview:
-    """One metric over all runs that hold it.
-
-    Attributes
-    ----------
-    metric : str
-        Its name.
-    headers : tuple of str
-        Of the columns after the run's name.
-    rows : tuple of (str, str, tuple of str)
-        Page, name and cells of every run.
-    notes : tuple of str
-        What belongs under the table.
-    charts : tuple of IntervalChart
-        Means, and agreement with people where there is any.
-    """
+    """One metric over all runs that hold it."""
 
     metric: str
     headers: tuple[str, ...]
@@ -93,22 +63,7 @@ class MetricOverview:
 
 
 class Site:
-    """A folder of pages that is being written.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; made if it is not there.
-    names : sequence of str
-        What the runs are called, in order.
-    overwrite : bool
-        Whether files that this tool did not write may be replaced.
-
-    Raises
-    ------
-    OutputError
-        If a file is in the way, or the folder cannot be used; nothing is written then.
-    """
+    """A folder of pages that is being written."""
 
     def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
         self.folder = folder
@@ -126,24 +81,7 @@ class Site:
             raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
 
     def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
-        """Write the page of a run.
-
-        Parameters
-        ----------
-        place : int
-            Its place among the names, from 0.
-        name : str
-            What it is called.
-        results : Path
-            Its result file.
-        told : mapping of str to object
-            Further arguments of `write_report`.
-
-        Raises
-        ------
-        DataError, ConfigurationError
-            As `write_report`.
-        """
+        """Write the page of a run."""
         page = self._pages[place]
         path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
         self._record(page, path)
@@ -163,22 +101,7 @@ class Site:
         return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
-        """Write the overview, and remove pages of runs that are no longer there.
-
-        Parameters
-        ----------
-        runs : sequence of RunOfSite
-            In the order of the overview.
-        title : str
-            Its heading.
-        failed : mapping of str to str
-            Files that could not be shown, and why.
-
-        Returns
-        -------
-        Path
-            The overview's absolute path.
-        """
+        """Write the overview, and remove pages of runs that are no longer there."""
         metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
         page = render(
             "site.html.j2",

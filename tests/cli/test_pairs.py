@@ -8,7 +8,7 @@ import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from html_page import Page
 
-from geval_local.analysis.text_table import p_value
+from geval_local.analysis.tables import p_value
 
 
 @pytest.fixture

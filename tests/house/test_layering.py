@@ -51,7 +51,6 @@ ROWS: list[set[str]] = [
     JUDGE,
     {"runs"},
     {"analysis"},
-    {"baselines"},
     {"report"},
     {"testing"},
     {"evaluation", "frames", "integrations", "serve"},
@@ -66,7 +65,6 @@ PURE = {"errors", "files", "paths", *CORE}
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}
 MAY_BE_HEAVY = {
-    "baselines",
     "cli",
     "engine",
     "integrations",

@@ -16,7 +16,7 @@ from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
-from geval_local.analysis.reading import read_results
+from geval_local.analysis.results import read_results
 from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
 from geval_local.io.blocks import Block, SourceFile

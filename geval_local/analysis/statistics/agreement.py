@@ -49,13 +49,7 @@ class Agreement:
 
 
 def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreement:
-    """Measure the agreement of two score lists on the items that both scored.
-
-    Raises
-    ------
-    DataError
-        If keys repeat, or the lists have no scored item in common.
-    """
+    """Measure the agreement of two score lists on the items that both scored."""
     left, right = pair(first, second, same_human=False)
     a = np.array([item.predicted for item in left])
     b = np.array([item.predicted for item in right])
@@ -76,18 +70,7 @@ def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreemen
 
 
 def krippendorff_alpha(ratings: ArrayLike) -> float:
-    """Compute Krippendorff's alpha with the interval difference function.
-
-    Parameters
-    ----------
-    ratings : array_like, shape (raters, items)
-        NaN where a rater did not rate an item. Items with fewer than two ratings do not count.
-
-    Returns
-    -------
-    float
-        1 - observed / expected disagreement; NaN if all counted ratings are equal or there are none.
-    """
+    """Compute Krippendorff's alpha with the interval difference function."""
     table = np.atleast_2d(np.asarray(ratings, dtype=np.float64))
     table = table[:, np.isfinite(table).sum(axis=0) >= 2]
     if table.size == 0:

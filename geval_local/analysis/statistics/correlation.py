@@ -11,7 +11,6 @@ from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFF
 from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of
 from geval_local.analysis.statistics.levels import (
     DEFAULT_TARGETS,
-    Constant,
     Level,
     LevelFigures,
     Ties,
@@ -86,7 +85,6 @@ def correlate(
     level: Level = "summary",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
     confidence: float = 0.95,
     accuracy: bool = False,
 ) -> Correlation:
@@ -100,8 +98,6 @@ def correlate(
         See `Correlation`.
     target : {"documents", "systems", "both"}, optional
         Target population of the intervals; by default new documents with the same systems, and both at system level.
-    constant : {"skip", "zero"}
-        Groups whose scores are constant are left out, or count as no agreement.
     confidence : float
         Coverage of the intervals, 0-1.
     accuracy : bool
@@ -114,7 +110,7 @@ def correlate(
     """
     kept, left_out = usable(items)
     target = known_target(kept, level, target)
-    figures = level_figures(kept, level, target, constant=constant, accuracy=accuracy)
+    figures = level_figures(kept, level, target, accuracy=accuracy)
     found = {name: interval_at(figures.replicates, name, level, target, confidence) for name in ALL_COEFFICIENTS}
     return Correlation(
         level,
@@ -159,34 +155,22 @@ def average_interval(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
     confidence: float = 0.95,
 ) -> Interval:
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
     Each document is left out of all dimensions at once, so that dimensions are not treated as independent.
-
-    Raises
-    ------
-    DataError
-        As `correlate`.
     """
     rated = [usable(items)[0] for items in dimensions]
     chosen = known_target([item for items in rated for item in items], level, target)
     wanted = coefficient == "accuracy"
-    parts = [level_figures(items, level, chosen, constant=constant, accuracy=wanted) for items in rated]
+    parts = [level_figures(items, level, chosen, accuracy=wanted) for items in rated]
     figures = mean_of([part.replicates for part in parts])
     return interval_at(figures, coefficient, level, chosen, confidence)
 
 
 def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
-    """Return the target in use: the given one, or the level's default.
-
-    Raises
-    ------
-    DataError
-        If it is none of the three.
-    """
+    """Return the target in use: the given one, or the level's default."""
     if target not in (None, "documents", "systems", "both"):
         raise DataError(f"unknown target {target!r}", hint="Choose documents, systems or both.")
     return DEFAULT_TARGETS[level] if target is None else target

@@ -55,10 +55,11 @@ def pairs(
     The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
     for the first output; `geval-local preferences` reads them again. An interrupted run goes on by the same command.
     """
+    from geval_local.analysis.pairs import rank_run
     from geval_local.cli.gates import EXIT_GATE, read_gates
     from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.preferences import preference_record, show_preferences
     from geval_local.cli.output.run_summary import run_record, show_result
+    from geval_local.cli.output.tables import show_study
     from geval_local.cli.scoring import watch
     from geval_local.evaluation.gates import failures
     from geval_local.io.columns import EVERYTHING
@@ -92,12 +93,12 @@ def pairs(
     written = result.files[0]
     keys = [summary.metric for summary in result.summaries if summary.scored]
     if as_json:
-        found = {key: preference_record(written, key) for key in keys}
+        found = {key: rank_run(written, key).studies[key].to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
         show_result(result, failed, as_json=False, command=str(context.find_root().obj))
         for key in keys:
-            show_preferences(written, key)
+            show_study(rank_run(written, key), as_json=False)
         if given is None:  # verdicts are in the rows otherwise
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
@@ -128,15 +129,18 @@ def preferences(
 
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
-    from geval_local.cli.output.console import print_json
-    from geval_local.cli.output.preferences import show_sources, source_records
-    from geval_local.cli.preferences import Asked, sources_of
+    from geval_local.analysis.pairs import rank
+    from geval_local.cli.output.tables import show_study
 
-    if ratings is not None and human is None:
-        raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
-    asked = Asked(metric=metric, human=human, ratings=ratings, group_by=group_by, system=system)
-    sources = sources_of(runs, asked)
-    if as_json:
-        print_json(source_records(sources, coefficient, new))
-        return
-    show_sources(sources, coefficient, new, every_pair=every_pair)
+    found = rank(
+        runs,
+        metric=metric,
+        human=human,
+        ratings=ratings,
+        group_by=group_by,
+        system=system,
+        coefficient=coefficient,
+        target=new,
+        every_pair=every_pair,
+    )
+    show_study(found, as_json=as_json)

@@ -39,12 +39,11 @@ def reasons(
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
-    from geval_local.analysis.preferences import holds_pairs
-    from geval_local.analysis.reading import figures_of
+    from geval_local.analysis.pairs import holds_pairs
+    from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
-    from geval_local.cli.scored_runs import ScoredRun
     from geval_local.io.checks import check_rows
     from geval_local.io.ownership import check_replaceable, file_sha256
     from geval_local.io.results import numbered

@@ -28,7 +28,7 @@ def resume(
 
     On the same machine, the results equal those of an uninterrupted run byte for byte.
     """
-    from geval_local.cli.calibrated import read_calibration
+    from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.gates import read_gates
     from geval_local.cli.scoring import follow
     from geval_local.metric import Metric

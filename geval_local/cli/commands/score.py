@@ -76,7 +76,7 @@ def score(
             show_forms(path, chosen, judges[0], run.fields, as_json=as_json)
         return
 
-    from geval_local.cli.calibrated import read_calibration
+    from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
     from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_parts_target, find_target

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from geval_local.baselines.reference_models import ReferenceModel, yes_probabilities
+from benchmarks.baselines.reference_models import ReferenceModel, yes_probabilities
 from geval_local.errors import ConfigurationError
 
 __all__ = ["QUESTIONS", "unieval_scores"]

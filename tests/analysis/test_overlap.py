@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from geval_local.analysis.overlap import BASELINES, baseline_items, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import read_benchmark
 from geval_local.analysis.statistics.correlation import correlate
-from geval_local.baselines.overlap import BASELINES, baseline_items, baseline_scores, references
 from geval_local.errors import ConfigurationError, DataError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

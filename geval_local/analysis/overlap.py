@@ -25,30 +25,7 @@ _Compare = Callable[[str, str], float]
 
 
 def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str | None] | None = None) -> list[float]:
-    """Score outputs with a baseline.
-
-    Parameters
-    ----------
-    name : str
-        One of `BASELINES`. ``length`` is the number of words and needs no reference; ROUGE is the F-measure with
-        stemming (0-1); BLEU is sentence BLEU with exponential smoothing, chrF is chrF2 (both 0-100).
-    outputs : sequence of str
-        The texts.
-    references : sequence of (str or None), optional
-        One reference per text.
-
-    Returns
-    -------
-    list of float
-        NaN if a text has no reference.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such baseline, or its library is not installed.
-    DataError
-        If it needs references and there are none, or not one per text.
-    """
+    """Score outputs with a baseline."""
     if name not in BASELINES:
         raise ConfigurationError(f"there is no baseline {name!r}", hint=f"Choose one of: {', '.join(BASELINES)}.")
     if name == "length":
@@ -86,24 +63,7 @@ def references(data: BenchmarkData) -> list[str | None]:
 def baseline_items(
     data: BenchmarkData, dimension: str, name: str, scores: Sequence[float] | None = None
 ) -> list[ScoredItem]:
-    """Score a benchmark with a baseline, in the same records as a judge.
-
-    Parameters
-    ----------
-    data : BenchmarkData
-        The rows.
-    dimension : str
-        Name of the human rating.
-    name : str
-        One of `BASELINES`.
-    scores : sequence of float, optional
-        Scores from an earlier call for another dimension; a baseline does not depend on it.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `baseline_scores` and `benchmark_items`.
-    """
+    """Score a benchmark with a baseline, in the same records as a judge."""
     if scores is None:
         field = data.benchmark.fields["output"]
         scores = baseline_scores(name, [str(row[field]) for row in data.rows], references(data))

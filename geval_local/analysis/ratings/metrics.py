@@ -14,26 +14,7 @@ __all__ = ["benchmark_metrics", "own_metrics"]
 
 
 def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metric]:
-    """Choose the metrics of a benchmark's dimensions.
-
-    Parameters
-    ----------
-    layout : Benchmark
-        The benchmark.
-    names : sequence of str
-        ``coherence``, ``summarization/coherence``, ``my.yaml`` or ``coherence=my.yaml``; a published prompt as
-        ``coherence=prompt.txt``, on the scale of the preset that it replaces. Empty: all presets.
-
-    Returns
-    -------
-    dict of str to Metric
-        By dimension, in the benchmark's order.
-
-    Raises
-    ------
-    ConfigurationError
-        If a name matches no dimension, or two match one.
-    """
+    """Choose the metrics of a benchmark's dimensions."""
     presets = {dimension: preset for dimension, preset in layout.dimensions.items() if preset is not None}
     if not names:
         return {dimension: Metric.load(preset) for dimension, preset in presets.items()}
@@ -48,27 +29,7 @@ def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metr
 
 
 def own_metrics(names: Sequence[str], human: Sequence[str]) -> tuple[dict[str, Metric], dict[str, str]]:
-    """Pair metrics with the fields of their human ratings.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Presets or YAML files.
-    human : sequence of str
-        One field for all metrics, or one for each, in order.
-
-    Returns
-    -------
-    metrics : dict of str to Metric
-        By the metric's name.
-    fields : dict of str to str
-        Metric -> field.
-
-    Raises
-    ------
-    ConfigurationError
-        If either is missing, or their numbers do not match.
-    """
+    """Pair metrics with the fields of their human ratings."""
     if not names or not human:
         raise ConfigurationError(
             "your own ratings need at least one --metric and the --human field that it is to agree with",
