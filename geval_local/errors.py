@@ -49,15 +49,7 @@ __all__ = [
 
 
 class GevalError(Exception):
-    """Base class of all errors that users of the package are meant to catch.
-
-    Parameters
-    ----------
-    message : str
-        The problem and its place: the file, the row, the name.
-    hint : str, optional
-        The remedy; shown on a line of its own.
-    """
+    """Base class of all errors that users of the package are meant to catch."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -126,13 +118,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped; everything finished is kept.
-
-    Parameters
-    ----------
-    directory : Path or str, optional
-        The run directory, for `geval_local.resume`; its address where it is on no disk of this machine.
-    """
+    """A run was stopped; everything finished is kept."""
 
     def __init__(self, directory: Path | str | None = None) -> None:
         super().__init__(*([] if directory is None else [str(directory)]))

@@ -68,13 +68,7 @@ def kind_of_special(mode: int) -> str | None:
 
 
 def check_is_file(path: Path) -> None:
-    """Check that the path is a regular file, without opening it.
-
-    Raises
-    ------
-    DataError
-        If the path does not exist, or is a directory, a pipe or a device.
-    """
+    """Check that the path is a regular file, without opening it."""
     try:
         special = kind_of_special(path.stat().st_mode)
     except FileNotFoundError:
@@ -92,20 +86,7 @@ def check_is_file(path: Path) -> None:
 
 
 def open_text(path: Path, *, newline: str) -> IO[str]:
-    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
-
-    Parameters
-    ----------
-    path : Path
-        The file, plain or compressed by gzip, in UTF-8, UTF-16 or UTF-32.
-    newline : str
-        As for `open`.
-
-    Raises
-    ------
-    DataError
-        If its first bytes show that it is not text.
-    """
+    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates."""
     packed = _unpacked(path)
     with packed:
         head = packed.read(_HEAD_BYTES)
@@ -128,13 +109,7 @@ def kind_of_no_text(head: bytes) -> str | None:
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Detect the encoding of a text from its first bytes: a byte-order mark, or the zero bytes of UTF-16.
-
-    Returns
-    -------
-    str or None
-        Codec name; UTF-8 by default, None if the bytes are not text.
-    """
+    """Detect the encoding of a text from its first bytes: a byte-order mark, or the zero bytes of UTF-16."""
     for mark, encoding in _MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -152,13 +127,7 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
-    """Read the lines of a file, each with its line end; `path` is for messages.
-
-    Raises
-    ------
-    DataError
-        If a line is longer than `MOST_IN_A_LINE`, before the rest of it is read.
-    """
+    """Read the lines of a file, each with its line end; `path` is for messages."""
     number = 0
     while line := file.readline(MOST_IN_A_LINE + 1):
         number += 1
@@ -217,15 +186,7 @@ class _Gunzipped(io.RawIOBase):
 
 
 def temporary_path(path: Path, mark: str | None = None) -> Path:
-    """Return the path of the temporary file for `path`, in the same directory.
-
-    Parameters
-    ----------
-    path : Path
-        The target.
-    mark : str, optional
-        Identifies the owner of the file, such as a run's identifier; random when absent.
-    """
+    """Return the path of the temporary file for `path`, in the same directory."""
     # The mark distinguishes it from the user's files; the name is shortened to leave room for the mark.
     return path.with_name(f".{path.name[:60]}.{mark or secrets.token_hex(8)}.tmp")
 
@@ -241,23 +202,6 @@ def replacing(
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
     At any time the path holds either the complete old file or the complete new one.
-
-    Parameters
-    ----------
-    path : Path
-        The target. A link is replaced and not followed.
-    private : bool
-        Whether only the user may read it. Otherwise it keeps the permissions of the file that it replaces, and a new
-        one has those of the user's umask.
-    mark : str, optional
-        See `temporary_path`.
-    before_replacing : callable
-        Called with the whole file before it takes its name; it may raise.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the partial file is then removed.
     """
     partial = temporary_path(path, mark)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -287,34 +231,13 @@ def _keep_mode(path: Path, descriptor: int) -> None:
 
 
 def write_atomically(path: Path, text: str, *, private: bool, mark: str | None = None) -> None:
-    """Write a text file in UTF-8 as `replacing` does.
-
-    Parameters
-    ----------
-    path : Path
-        The target.
-    text : str
-        The content.
-    private, mark
-        See `replacing`.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the partial file is then removed.
-    """
+    """Write a text file in UTF-8 as `replacing` does."""
     with replacing(path, private=private, mark=mark) as file:
         file.write(text.encode())
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a text atomically to a file that the user named; a link is followed.
-
-    Raises
-    ------
-    OutputError
-        If the file or its directory cannot be written; an older file of that name is then untouched.
-    """
+    """Write a text atomically to a file that the user named; a link is followed."""
     try:
         write_atomically(path.resolve(), text, private=False)
     except OSError as error:

@@ -63,31 +63,21 @@ _ScaleField = Annotated[Scale, BeforeValidator(_parse_scale), PlainSerializer(la
 
 
 class StepsProvenance(BaseModel):
-    """Where generated evaluation steps came from.
-
-    Attributes
-    ----------
-    judge : str
-        Name of the judge that wrote them.
-    fingerprint : str
-        Content fingerprint of that judge's weights and tokenizer.
-    prompt_sha256 : str
-        Hash of the prompt that asked for them.
-    created : str
-        UTC date and time, ISO 8601.
-    version : str
-        Version of geval-local.
-    generation : str
-        How they were written; empty in records of earlier versions.
-    """
+    """Where generated evaluation steps came from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: Name of the judge that wrote them.
     judge: str
+    #: Content fingerprint of that judge's weights and tokenizer.
     fingerprint: str
+    #: Hash of the prompt that asked for them.
     prompt_sha256: str
+    #: UTC date and time, ISO 8601.
     created: str
+    #: Version of geval-local.
     version: str
+    #: How they were written; empty in records of earlier versions.
     generation: str = ""
 
 

@@ -45,24 +45,7 @@ _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
 
 
 def find_metric(name: str | Path) -> tuple[str, str]:
-    """Find the text of a metric.
-
-    Parameters
-    ----------
-    name : str or Path
-        A preset such as ``summarization/coherence``, or the path of a ``.yaml`` file.
-
-    Returns
-    -------
-    text : str
-    origin : str
-        Name of the source, for error messages.
-
-    Raises
-    ------
-    MetricError
-        If there is no such preset or file.
-    """
+    """Find the text of a metric."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         return read_file(path, "the metric file", MetricError), str(path)
@@ -92,20 +75,13 @@ def preset_names() -> list[str]:
 
 
 class Problem(NamedTuple):
-    """One problem of a metric file.
+    """One problem of a metric file."""
 
-    Attributes
-    ----------
-    path : tuple of (str or int)
-        The key, and the key or index within its value.
-    text : str
-        The problem in words.
-    quote : str
-        The faulty text itself, if it is part of a longer one.
-    """
-
+    #: The key, and the key or index within its value.
     path: tuple[str | int, ...]
+    #: The problem in words.
     text: str
+    #: The faulty text itself, if it is part of a longer one.
     quote: str = ""
 
     @property
@@ -116,17 +92,11 @@ class Problem(NamedTuple):
 
 @dataclass
 class Reading:
-    """State while a metric file is read.
+    """State while a metric file is read."""
 
-    Attributes
-    ----------
-    problems : list of Problem
-        Problems between parts, collected instead of raised.
-    stand_ins : set of str
-        Keys that are missing or malformed, replaced so that the others can be checked.
-    """
-
+    #: Problems between parts, collected instead of raised.
     problems: list[Problem] = field(default_factory=list)
+    #: Keys that are missing or malformed, replaced so that the others can be checked.
     stand_ins: set[str] = field(default_factory=set)
 
 
@@ -180,15 +150,7 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
 
 
 def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    """Find all inconsistencies between the known parts of a metric.
-
-    Parameters
-    ----------
-    parts : mapping
-        The attributes of a `Metric`.
-    known : collection of str
-        The ones that were given and are well-formed; rules that need others are skipped.
-    """
+    """Find all inconsistencies between the known parts of a metric."""
     found: list[Problem] = []
     for key in known:
         if not is_unicode(_plain(parts[key])):

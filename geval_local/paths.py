@@ -21,13 +21,7 @@ _told: set[Path] = set()
 
 
 def expanded(path: str | Path) -> Path:
-    """Put a home directory in the place of a leading ``~`` or ``~user``.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such user, or the home directory is not known.
-    """
+    """Put a home directory in the place of a leading ``~`` or ``~user``."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -38,13 +32,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def home_directory() -> Path:
-    """Return the user's directory for this package; it need not exist.
-
-    Returns
-    -------
-    Path
-        ``$GEVAL_LOCAL_HOME`` where set, else ``geval_local`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
-    """
+    """Return the user's directory for this package; it need not exist."""
     if home := os.environ.get("GEVAL_LOCAL_HOME"):
         return expanded(home)
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -52,13 +40,7 @@ def home_directory() -> Path:
 
 
 def private_home(folder: str = "") -> Path:
-    """Create the user's directory for this package, or a folder in it, for its user alone; return it.
-
-    Raises
-    ------
-    OSError
-        If that fails.
-    """
+    """Create the user's directory for this package, or a folder in it, for its user alone; return it."""
     home = home_directory()
     home.parent.mkdir(parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
@@ -68,14 +50,7 @@ def private_home(folder: str = "") -> Path:
 
 
 def home_folder(name: str) -> Path | None:
-    """Create a folder in the user's directory for this package, private to the user.
-
-    Returns
-    -------
-    Path or None
-        The folder; None if it cannot be written to. This is logged once per directory, so that a run without
-        pins and cache gives one warning instead of two.
-    """
+    """Create a folder in the user's directory for this package, private to the user."""
     home = home_directory()
     folder = home / name
     try:
@@ -100,16 +75,6 @@ def safe_file_name(name: str) -> str:
     """Return a safe file name for the name of a metric or a result.
 
     Two names share a file name only if they differ in ``/`` and ``.`` alone.
-
-    Parameters
-    ----------
-    name : str
-        Of any length and alphabet.
-
-    Returns
-    -------
-    str
-        Ordinary names with ``.`` for ``/``. All others: the safe characters, shortened, and a hash of the name.
     """
     if len(name) <= _LONGEST and _ORDINARY.fullmatch(name):
         return name.replace("/", ".")

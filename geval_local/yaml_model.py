@@ -67,26 +67,7 @@ def load_model(
     error: type[GevalError] = ConfigurationError,
     hint: str | None = None,
 ) -> _Model:
-    """Read YAML text into a model.
-
-    Parameters
-    ----------
-    model : type
-        A pydantic model.
-    text, origin : str
-        The text, and the name of its file for messages.
-    what : str
-        What the file must be, if it is not even a mapping.
-    error : type of GevalError
-        The error to raise.
-    hint : str, optional
-        Its remedy where no key is unknown.
-
-    Raises
-    ------
-    GevalError
-        With every problem, each with its line.
-    """
+    """Read YAML text into a model."""
     data, node = parse_file(text, origin, what, error, hint)
     found: _Model = validate(model, data, lambda place: f"{origin}, line {line_of(node, place)}", error, hint)
     return found
@@ -132,22 +113,7 @@ def _place(problem: Mapping[str, Any], model: Any) -> Place:
 
 
 def problem_in_words(problem: Mapping[str, Any], model: Any) -> tuple[str, str | None]:
-    """Put a problem of pydantic's into words, with the nearest known name.
-
-    Parameters
-    ----------
-    problem : mapping
-        One of ``ValidationError.errors()``.
-    model : type
-        The model that was validated.
-
-    Returns
-    -------
-    text : str
-        The problem.
-    hint : str or None
-        What is possible there, if a name was unknown.
-    """
+    """Put a problem of pydantic's into words, with the nearest known name."""
     place = _place(problem, model)
     where = ".".join(map(str, place))
     if problem["type"] == "extra_forbidden":

@@ -109,25 +109,17 @@ def gaps_by_preference(
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Correlation of scores, and of human ratings, with the length of the output in words.
+    """Correlation of scores, and of human ratings, with the length of the output in words."""
 
-    Attributes
-    ----------
-    score : Correlation
-        Scores against length, on the rated items if there are any; its field for human ratings contains the length.
-    human : Correlation or None
-        Human ratings against length on the same items: the value for a fair judge. None without ratings.
-    partial : dict of str to Interval
-        Coefficient -> partial correlation of score and length with the human rating held fixed, on the same items;
-        empty without ratings. Above 0 if the judge rewards length more than people do. Random error in the
-        ratings pulls it towards the plain correlation.
-    n : int
-        Number of items that all figures are computed from.
-    """
-
+    #: Scores against length, on the rated items if there are any; its field for human ratings contains the length.
     score: Correlation
+    #: Human ratings against length on the same items: the value for a fair judge. None without ratings.
     human: Correlation | None
+    #: Coefficient -> partial correlation of score and length with the human rating held fixed, on the same items; empty
+    #: without ratings. Above 0 if the judge rewards length more than people do. Random error in the ratings pulls it
+    #: towards the plain correlation.
     partial: dict[str, Interval]
+    #: Number of items that all figures are computed from.
     n: int
 
 
@@ -208,32 +200,22 @@ def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Bias(Study):
-    """Whom the judge favours, and what length does.
+    """Whom the judge favours, and what length does."""
 
-    Attributes
-    ----------
-    file, metric, side : str
-        The results, the metric, and the field of the side.
-    grouping : str
-        How rows are grouped into documents, in words.
-    sides : list of SideMean
-        Mean score of every side.
-    gaps : dict of str to Gap
-        Two sides against each other, also by what people prefer; of more than two, each against the others. With
-        ratings every gap is followed by that of judge less people.
-    unit_against_people : str or None
-        Unit of those; None without ratings.
-    length : LengthBias or None
-        Scores against the length of outputs; None where the results hold no outputs.
-    """
-
+    #: The results, the metric, and the field of the side.
     file: str
     metric: str
     side: str
+    #: How rows are grouped into documents, in words.
     grouping: str
+    #: Mean score of every side.
     sides: list[SideMean]
+    #: Two sides against each other, also by what people prefer; of more than two, each against the others. With ratings
+    #: every gap is followed by that of judge less people.
     gaps: dict[str, Gap]
+    #: Unit of those; None without ratings.
     unit_against_people: str | None
+    #: Scores against the length of outputs; None where the results hold no outputs.
     length: LengthBias | None
 
     def tables(self) -> list[Table]:

@@ -129,41 +129,29 @@ class Figures:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Gain of a calibration on held-out documents.
+    """Gain of a calibration on held-out documents."""
 
-    Attributes
-    ----------
-    n, groups, folds : int
-        Items, documents, and folds of documents.
-    level : {"summary", "pooled", "system"}
-        Level of the correlations.
-    before, after : Figures
-        Raw scores, and each item under the map fitted on the other folds.
-    rescaled : Figures
-        Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units
-        and spread alone.
-    constant_error : float
-        Error of always answering the other folds' mean.
-    gain : Interval
-        Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with
-        an interval over documents.
-    over_rescaled, over_constant : Interval
-        The same for the straight line, and for the constant, minus the calibrated scores.
-    verdict : str
-        Whether it helps, in a sentence.
-    """
-
+    #: Items, documents, and folds of documents.
     n: int
     groups: int
     folds: int
+    #: Level of the correlations.
     level: Level
+    #: Raw scores, and each item under the map fitted on the other folds.
     before: Figures
     after: Figures
+    #: Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units and
+    #: spread alone.
     rescaled: Figures
+    #: Error of always answering the other folds' mean.
     constant_error: float
+    #: Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with an interval
+    #: over documents.
     gain: Interval
+    #: The same for the straight line, and for the constant, minus the calibrated scores.
     over_rescaled: Interval
     over_constant: Interval
+    #: Whether it helps, in a sentence.
     verdict: str
 
     @property
@@ -179,31 +167,21 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted calibration.
+    """A fitted calibration."""
 
-    Attributes
-    ----------
-    metric, human, signature : str
-        Training data: the metric, the field of the ratings and the signature of the run.
-    scale : Scale or None
-        The metric's scale; None for an isotonic map of scores without label probabilities.
-    method : {"temperature", "isotonic", "both"}
-        Kind of map.
-    temperature : float
-        ``p'(l)`` is proportional to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 changes nothing.
-    knots : tuple of (float, float)
-        Score -> rating, increasing in both; linear between the knots and flat beyond them. Empty for no map.
-    held_out : HeldOut
-        Its quality.
-    """
-
+    #: Training data: the metric, the field of the ratings and the signature of the run.
     metric: str
     human: str
     signature: str
+    #: The metric's scale; None for an isotonic map of scores without label probabilities.
     scale: Scale | None
+    #: Kind of map.
     method: Method
+    #: ``p'(l)`` is proportional to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 changes nothing.
     temperature: float
+    #: Score -> rating, increasing in both; linear between the knots and flat beyond them. Empty for no map.
     knots: Knots
+    #: Its quality.
     held_out: HeldOut
 
     def apply(
@@ -344,13 +322,7 @@ def _need(scale: Scale | None) -> Scale:
 
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
-    """Write a calibration that `load_calibration` reads back to an equal one.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
+    """Write a calibration that `load_calibration` reads back to an equal one."""
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -367,13 +339,7 @@ def save_calibration(calibration: Calibration, path: str | Path) -> None:
 
 
 def load_calibration(path: str | Path) -> Calibration:
-    """Read a calibration.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file cannot be read, is of another format or version, or is inconsistent.
-    """
+    """Read a calibration."""
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -532,17 +498,11 @@ class ScoreCalibrator:
 
 @dataclass(frozen=True)
 class CalibrationStudy(Study):
-    """A calibration with its held-out figures, and how rows were grouped.
+    """A calibration with its held-out figures, and how rows were grouped."""
 
-    Attributes
-    ----------
-    calibration : Calibration
-        What was fitted; `save_calibration` writes it.
-    grouping : str
-        How rows are grouped into documents, in words.
-    """
-
+    #: What was fitted; `save_calibration` writes it.
     calibration: Calibration
+    #: How rows are grouped into documents, in words.
     grouping: str
 
     def to_dict(self) -> dict[str, Any]:

@@ -54,24 +54,16 @@ NAMED, LONGEST_NAME = 10, 40
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of two runs on the items that both scored.
+    """Difference of two runs on the items that both scored."""
 
-    Attributes
-    ----------
-    mean_first, mean_second : float
-        Mean scores on the shared items.
-    mean : Interval
-        Mean of ``first - second`` in units of the scale, with an interval over documents.
-    agreement : Agreement
-        Correlations and absolute differences.
-    largest : tuple of (str, float, float)
-        Key and both scores of the items that differ most, largest difference first; equal items are not listed.
-    """
-
+    #: Mean scores on the shared items.
     mean_first: float
     mean_second: float
+    #: Mean of ``first - second`` in units of the scale, with an interval over documents.
     mean: Interval
+    #: Correlations and absolute differences.
     agreement: Agreement
+    #: Key and both scores of the items that differ most, largest difference first; equal items are not listed.
     largest: tuple[tuple[str, float, float], ...]
 
 
@@ -244,32 +236,21 @@ def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class RunComparison(Study):
-    """Two runs over the same rows.
+    """Two runs over the same rows."""
 
-    Attributes
-    ----------
-    runs : tuple of two ScoredRun
-        The runs.
-    differ : dict of str to dict of str to (str, str)
-        Metric -> key of the signature -> its values.
-    grouping : str
-        How rows are grouped into documents, in words.
-    unmatched : list of str
-        Rows of one run alone, in words.
-    metrics : dict of str to Difference
-        Metric -> differences, row by row.
-    against_human : dict of str to Comparison
-        Metric -> which run agrees better with people; empty without ratings.
-    asked : dict of str to object
-        The arguments that a page of the comparison needs too.
-    """
-
+    #: The runs.
     runs: tuple[ScoredRun, ScoredRun]
+    #: Metric -> key of the signature -> its values.
     differ: dict[str, dict[str, tuple[str, str]]]
+    #: How rows are grouped into documents, in words.
     grouping: str
+    #: Rows of one run alone, in words.
     unmatched: list[str]
+    #: Metric -> differences, row by row.
     metrics: dict[str, Difference]
+    #: Metric -> which run agrees better with people; empty without ratings.
     against_human: dict[str, Comparison]
+    #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -306,29 +287,19 @@ class RunComparison(Study):
 
 @dataclass(frozen=True)
 class SystemComparison(Study):
-    """Systems by the scores of one judge.
+    """Systems by the scores of one judge."""
 
-    Attributes
-    ----------
-    together : SystemRows
-        The rows of all systems.
-    differ : dict of str to dict
-        File -> metric -> key of the signature -> its values in the first file and in this one.
-    unmatched : list of str
-        Documents of one file alone, in words.
-    systems : dict of str to Ranking
-        Metric -> which system is better.
-    reason : str or None
-        Why two files are taken for two systems.
-    asked : dict of str to object
-        The arguments that a page of the comparison needs too.
-    """
-
+    #: The rows of all systems.
     together: SystemRows
+    #: File -> metric -> key of the signature -> its values in the first file and in this one.
     differ: dict[str, dict[str, dict[str, tuple[str, str]]]]
+    #: Documents of one file alone, in words.
     unmatched: list[str]
+    #: Metric -> which system is better.
     systems: dict[str, Ranking]
+    #: Why two files are taken for two systems.
     reason: str | None
+    #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:

@@ -194,26 +194,17 @@ def _dimension_of(path: Path, dimensions: Sequence[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class RatedMetrics:
-    """Rated rows, with the metric of each dimension.
+    """Rated rows, with the metric of each dimension."""
 
-    Attributes
-    ----------
-    rated : Rated
-        The rows and their ratings.
-    metrics : dict of str to Metric
-        Dimension -> metric.
-    dimensions : tuple of str
-        All rated dimensions, also those without a metric, unless metrics were named.
-    coefficient : str
-        The paper's; spearman for your own rows.
-    limit_groups : int or None
-        How many documents were read.
-    """
-
+    #: The rows and their ratings.
     rated: Rated
+    #: Dimension -> metric.
     metrics: dict[str, Metric]
+    #: All rated dimensions, also those without a metric, unless metrics were named.
     dimensions: tuple[str, ...]
+    #: The paper's; spearman for your own rows.
     coefficient: str
+    #: How many documents were read.
     limit_groups: int | None = None
 
 
@@ -229,32 +220,7 @@ def read_rated(
     limit_groups: int | None = None,
     steps: bool = True,
 ) -> RatedMetrics:
-    """Read rated rows: a published benchmark file, unmodified, or rows of your own.
-
-    Parameters
-    ----------
-    file : path
-        The rows.
-    benchmark : str, optional
-        ``summeval``, ``topical-chat`` or ``qags`` (``qags-cnn``, ``qags-xsum``): what the file is.
-    metrics : sequence of str
-        Metrics of your own rows; of a benchmark only these dimensions, or ``DIMENSION=METRIC``.
-    human : sequence of str
-        Field of the human rating of your own rows: one for all metrics, or one for each.
-    group_by, system : str, optional
-        Fields of the document and of the system, for your own rows.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column.
-    limit_groups : int, optional
-        The first documents only.
-    steps : bool
-        Whether the metrics keep their evaluation steps.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        If the file cannot be used, or a rating is no number.
-    """
+    """Read rated rows: a published benchmark file, unmodified, or rows of your own."""
     rated: Rated
     if benchmark is not None:
         if human or group_by or system or fields:

@@ -60,63 +60,42 @@ MOST_PAIRS = 15
 
 @dataclass(frozen=True)
 class SideMean:
-    """Mean score of one side (LLM-written, human-written, a system, ...), every document weighing the same.
+    """Mean score of one side (LLM-written, human-written, a system, ...), every document weighing the same."""
 
-    Attributes
-    ----------
-    side : str
-        Which one.
-    mean : Interval
-        Mean over its documents of their mean score.
-    human : float
-        Mean human rating of the same items, weighed alike, where they are rated, else NaN.
-    n, unscored : int
-        Scored items, and items without a score.
-    """
-
+    #: Which one.
     side: str
+    #: Mean over its documents of their mean score.
     mean: Interval
+    #: Mean human rating of the same items, weighed alike, where they are rated, else NaN.
     human: float
+    #: Scored items, and items without a score.
     n: int
     unscored: int
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Difference of two sides' scores, every document weighing the same.
+    """Difference of two sides' scores, every document weighing the same."""
 
-    Attributes
-    ----------
-    first, second : str
-        The sides.
-    means : tuple of (float, float)
-        Their means on the documents that the gap is about.
-    difference : Interval
-        ``first - second`` in units of the scale.
-    p : float
-        Two-sided p-value of the test; NaN where there are too few documents.
-    p_holm : float
-        The same, corrected for the number of tests in its table; NaN where it stands alone.
-    detectable : float
-        Smallest true gap that would have been found with 80 % probability.
-    test : str
-        ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation) or ``Welch t``
-        (documents not shared).
-    documents : int
-        Pairs, or documents of both sides together.
-    left_out : int
-        Documents of one side alone that a paired test cannot use.
-    """
-
+    #: The sides.
     first: str
     second: str
+    #: Their means on the documents that the gap is about.
     means: tuple[float, float]
+    #: ``first - second`` in units of the scale.
     difference: Interval
+    #: Two-sided p-value of the test; NaN where there are too few documents.
     p: float
+    #: The same, corrected for the number of tests in its table; NaN where it stands alone.
     p_holm: float
+    #: Smallest true gap that would have been found with 80 % probability.
     detectable: float
+    #: ``sign-flip`` (paired by document), ``t`` (paired, too few documents for a permutation) or ``Welch t`` (documents
+    #: not shared).
     test: str
+    #: Pairs, or documents of both sides together.
     documents: int
+    #: Documents of one side alone that a paired test cannot use.
     left_out: int
 
 
@@ -227,20 +206,14 @@ def _welch(a: Floats, b: Floats) -> Interval:
 
 @dataclass(frozen=True)
 class SystemPair(Gap):
-    """Difference of two systems, the first the one with the higher mean; attributes of `Gap` and the following.
+    """Difference of two systems, the first the one with the higher mean; attributes of `Gap` and the following."""
 
-    Attributes
-    ----------
-    wins, ties, losses : int or None
-        Documents on which the first is scored higher, alike and lower; None where documents are not paired.
-    effect : float
-        The difference in standard deviations: of the documents' differences where they are paired (Cohen's d_z), else
-        of the scores (Cohen's d, pooled). NaN where nothing varies.
-    """
-
+    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
     wins: int | None
     ties: int | None
     losses: int | None
+    #: The difference in standard deviations: of the documents' differences where they are paired (Cohen's d_z), else of
+    #: the scores (Cohen's d, pooled). NaN where nothing varies.
     effect: float
 
     @property
@@ -258,30 +231,20 @@ class SystemPair(Gap):
 
 @dataclass(frozen=True)
 class Ranking:
-    """Systems by their mean score.
+    """Systems by their mean score."""
 
-    Attributes
-    ----------
-    systems : tuple of SideMean
-        Highest mean first; systems without any score last.
-    pairs : tuple of SystemPair
-        All pairs, in the order of the ranking; with a baseline, each system and the baseline.
-    groups : tuple of tuple of str
-        Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty with a
-        baseline, against which alone was tested.
-    baseline : str or None
-        What every other system was compared with.
-    holds_for : str
-        What intervals and tests generalise to, in words.
-    told : str
-        What came out, in a sentence.
-    """
-
+    #: Highest mean first; systems without any score last.
     systems: tuple[SideMean, ...]
+    #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[SystemPair, ...]
+    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty with a
+    #: baseline, against which alone was tested.
     groups: tuple[tuple[str, ...], ...]
+    #: What every other system was compared with.
     baseline: str | None
+    #: What intervals and tests generalise to, in words.
     holds_for: str
+    #: What came out, in a sentence.
     told: str
 
     def letters(self, system: str) -> str:

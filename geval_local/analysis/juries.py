@@ -63,23 +63,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Jury:
-    """The judges' joint scores.
+    """The judges' joint scores."""
 
-    Attributes
-    ----------
-    items : tuple of ScoredItem
-        The items that all judges scored, with the mean distribution and its expectation.
-    weights : dict of str to float
-        Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
-    disagreement : tuple of float
-        Mean distance between the distributions of two judges per item, in units of the scale; see `distances`.
-    left_out : int
-        Items of the first judge that some judge did not score.
-    """
-
+    #: The items that all judges scored, with the mean distribution and its expectation.
     items: tuple[ScoredItem, ...]
+    #: Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
     weights: dict[str, float]
+    #: Mean distance between the distributions of two judges per item, in units of the scale; see `distances`.
     disagreement: tuple[float, ...]
+    #: Items of the first judge that some judge did not score.
     left_out: int
 
 
@@ -206,42 +198,28 @@ def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], co
 
 @dataclass(frozen=True)
 class JuryStudy(Study):
-    """The joint verdicts of several judges, and how they stand to people's.
+    """The joint verdicts of several judges, and how they stand to people's."""
 
-    Attributes
-    ----------
-    metric, weighting : str
-        The metric, and how judges were weighed.
-    jury : Jury
-        The verdicts.
-    named : dict of str to ScoredRun
-        Judge -> its run.
-    scores : dict of str to dict of str to float
-        Judge -> key of an item -> its score.
-    grouping : str
-        How rows are grouped into documents, in words.
-    documents : str or None
-        Field of the document.
-    agreement : dict of str to Correlation
-        ``jury`` and every judge -> agreement with people; empty without ratings.
-    best : str or None
-        The judge that agrees best with people.
-    tests : dict of str to Comparison
-        Judge -> jury less judge.
-    largest : int
-        Disagreements that the table lists.
-    """
-
+    #: The metric, and how judges were weighed.
     metric: str
     weighting: str
+    #: The verdicts.
     jury: Jury
+    #: Judge -> its run.
     named: dict[str, ScoredRun]
+    #: Judge -> key of an item -> its score.
     scores: dict[str, dict[str, float]]
+    #: How rows are grouped into documents, in words.
     grouping: str
+    #: Field of the document.
     documents: str | None
+    #: ``jury`` and every judge -> agreement with people; empty without ratings.
     agreement: dict[str, Correlation]
+    #: The judge that agrees best with people.
     best: str | None
+    #: Judge -> jury less judge.
     tests: dict[str, Comparison]
+    #: Disagreements that the table lists.
     largest: int
 
     def to_dict(self) -> dict[str, Any]:

@@ -93,47 +93,31 @@ def _estimates(
 
 @dataclass(frozen=True)
 class JudgeBeside:
-    """Agreement of a judge in place of each rater.
+    """Agreement of a judge in place of each rater."""
 
-    Attributes
-    ----------
-    agreement : Interval
-        Its coefficient with the mean of the others, averaged over the raters left out.
-    difference : Interval
-        That minus people's: below 0 if another person would agree better than the judge.
-    p : float
-        Two-sided p-value of "no difference".
-    """
-
+    #: Its coefficient with the mean of the others, averaged over the raters left out.
     agreement: Interval
+    #: That minus people's: below 0 if another person would agree better than the judge.
     difference: Interval
+    #: Two-sided p-value of "no difference".
     p: float
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Agreement of several raters.
+    """Agreement of several raters."""
 
-    Attributes
-    ----------
-    level, coefficient : str
-        Level and coefficient of the correlations.
-    raters, n : int
-        Number of raters, and of items with at least two ratings.
-    alpha : float
-        Krippendorff's alpha for interval data.
-    people : Interval
-        Leave-one-out agreement: each rater with the mean of the others, averaged over the raters.
-    judges : dict of str to JudgeBeside
-        Judges measured against the same means of the others.
-    """
-
+    #: Level and coefficient of the correlations.
     level: Level
     coefficient: str
+    #: Number of raters, and of items with at least two ratings.
     raters: int
     n: int
+    #: Krippendorff's alpha for interval data.
     alpha: float
+    #: Leave-one-out agreement: each rater with the mean of the others, averaged over the raters.
     people: Interval
+    #: Judges measured against the same means of the others.
     judges: dict[str, JudgeBeside]
 
 
@@ -199,53 +183,35 @@ def _figures(items: Sequence[ScoredItem], level: Level, target: Target, coeffici
 
 @dataclass(frozen=True)
 class Contender:
-    """A judge or metric that scored the rows.
+    """A judge or metric that scored the rows."""
 
-    Attributes
-    ----------
-    name : str
-        Name of its rows.
-    kind : {"judge", "ablation", "responses", "predictions", "baseline"}
-        A judge or its kept run; another estimate by one; others' raw responses; others' predictions
-        on their own scale; a reference metric.
-    items : mapping of str to sequence of ScoredItem
-        Dimension -> its scores.
-    parent : str
-        The judge that an ablation belongs to.
-    """
-
+    #: Name of its rows.
     name: str
+    #: A judge or its kept run; another estimate by one; others' raw responses; others' predictions on their own scale;
+    #: a reference metric.
     kind: Kind
+    #: Dimension -> its scores.
     items: Mapping[str, Sequence[ScoredItem]]
+    #: The judge that an ablation belongs to.
     parent: str = ""
 
 
 @dataclass(frozen=True)
 class Agreements:
-    """Results of a meta-evaluation.
+    """Results of a meta-evaluation."""
 
-    Attributes
-    ----------
-    contenders : tuple of Contender
-        In the order given.
-    correlations : mapping of Level to mapping of str to mapping of str to Correlation
-        Level -> contender -> dimension. Baselines appear at the first level only.
-    averages : mapping of str to Interval
-        Contender -> mean of the coefficient over the dimensions, at the first level, if it has all of several.
-    comparisons : mapping of str to Comparison
-        ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that
-        both keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
-    agreements : mapping of str to Agreement
-        ``dimension: first / second`` -> their agreement with each other.
-    notes : tuple of str
-        Correlations that could not be computed, with reasons.
-    """
-
+    #: In the order given.
     contenders: tuple[Contender, ...]
+    #: Level -> contender -> dimension. Baselines appear at the first level only.
     correlations: Mapping[Level, Mapping[str, Mapping[str, Correlation]]]
+    #: Contender -> mean of the coefficient over the dimensions, at the first level, if it has all of several.
     averages: Mapping[str, Interval]
+    #: ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that both
+    #: keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     comparisons: Mapping[str, Comparison]
+    #: ``dimension: first / second`` -> their agreement with each other.
     agreements: Mapping[str, Agreement]
+    #: Correlations that could not be computed, with reasons.
     notes: tuple[str, ...] = field(default=())
 
 
@@ -387,35 +353,23 @@ FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one
 
 @dataclass(frozen=True)
 class MetaEvaluation(Study):
-    """Scores against people, at every level that the ratings allow.
+    """Scores against people, at every level that the ratings allow."""
 
-    Attributes
-    ----------
-    rated : Rated
-        The rows and the ratings.
-    metrics : dict of str to Metric
-        Dimension -> metric.
-    found : Agreements
-        The figures.
-    levels : sequence of {"summary", "pooled", "system"}
-        Levels that are reported, the main one first.
-    coefficient : str
-        What is compared.
-    parsed : dict of str to ParsedResponses
-        Statistics of parsed raw responses.
-    notes : tuple of str
-        Missing results, with reasons.
-    ceiling : Ceiling or None
-        Agreement between people, if several rated.
-    """
-
+    #: The rows and the ratings.
     rated: Rated
+    #: Dimension -> metric.
     metrics: Mapping[str, Metric]
+    #: The figures.
     found: Agreements
+    #: Levels that are reported, the main one first.
     levels: Sequence[Level]
+    #: What is compared.
     coefficient: str
+    #: Statistics of parsed raw responses.
     parsed: Mapping[str, ParsedResponses]
+    #: Missing results, with reasons.
     notes: Sequence[str]
+    #: Agreement between people, if several rated.
     ceiling: Ceiling | None = None
 
     @property

@@ -83,37 +83,25 @@ Ratings = dict[tuple[str, str], float]
 
 @dataclass(frozen=True)
 class Preference:
-    """One comparison of two outputs.
+    """One comparison of two outputs."""
 
-    Attributes
-    ----------
-    document : str
-        What both outputs are for.
-    first, second : str
-        Their systems; empty where they are not known.
-    p : tuple of (float, float, float)
-        Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
-    orders : tuple of float
-        Preference for the first by each form: shown first, shown second, and so on over the looks; empty where there
-        are no orders.
-    masses : tuple of float
-        Label mass of each form, likewise.
-    human : float
-        Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
-    people : tuple of float
-        Of each person, where they are known.
-    error : str or None
-        Why it was not judged.
-    """
-
+    #: What both outputs are for.
     document: str
+    #: Their systems; empty where they are not known.
     first: str
     second: str
+    #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
     p: tuple[float, float, float]
+    #: Preference for the first by each form: shown first, shown second, and so on over the looks; empty where there are
+    #: no orders.
     orders: tuple[float, ...] = ()
+    #: Label mass of each form, likewise.
     masses: tuple[float, ...] = ()
+    #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
     human: float = math.nan
+    #: Of each person, where they are known.
     people: tuple[float, ...] = ()
+    #: Why it was not judged.
     error: str | None = None
 
     @property
@@ -265,32 +253,22 @@ def outputs_of(found: Sequence[Preference], ratings: Mapping[tuple[str, str], fl
 
 @dataclass(frozen=True)
 class SystemPreference:
-    """How two systems compare.
+    """How two systems compare."""
 
-    Attributes
-    ----------
-    first, second : str
-        The systems, in the order in which they first appear.
-    n, unscored : int
-        Comparisons judged, and not judged.
-    preference : Interval
-        Mean preference for the first: 1 always better, 0 never, half of every tie included.
-    tie : float
-        Mean probability of a tie.
-    p : float
-        Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped
-        at random, or Student's t where they are fewer than six. NaN with fewer than two documents.
-    p_holm : float
-        The same, corrected for all pairs of systems.
-    """
-
+    #: The systems, in the order in which they first appear.
     first: str
     second: str
+    #: Comparisons judged, and not judged.
     n: int
     unscored: int
+    #: Mean preference for the first: 1 always better, 0 never, half of every tie included.
     preference: Interval
+    #: Mean probability of a tie.
     tie: float
+    #: Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped at
+    #: random, or Student's t where they are fewer than six. NaN with fewer than two documents.
     p: float
+    #: The same, corrected for all pairs of systems.
     p_holm: float = math.nan
 
     @property
@@ -301,87 +279,58 @@ class SystemPreference:
 
 @dataclass(frozen=True)
 class Consistency:
-    """How far a judge agrees with itself.
+    """How far a judge agrees with itself."""
 
-    Attributes
-    ----------
-    n, unscored : int
-        Comparisons judged, and not judged.
-    position_shift : Interval
-        How much preference an output gains by being shown first, -0.5 to 0.5: half the difference of its preference
-        when it is shown first and second.
-    flip_rate : Interval
-        Share of comparisons of which each order names another winner.
-    tie : float
-        Mean probability of a tie.
-    masses : tuple of (float, float)
-        Mean label mass in the given order and in the other one; NaN without orders.
-    triads, cyclic : int
-        Sets of three systems that were all compared, and those in which each beats the next in a circle.
-    document_triads, document_cyclic : int
-        The same within single documents.
-    """
-
+    #: Comparisons judged, and not judged.
     n: int
     unscored: int
+    #: How much preference an output gains by being shown first, -0.5 to 0.5: half the difference of its preference when
+    #: it is shown first and second.
     position_shift: Interval
+    #: Share of comparisons of which each order names another winner.
     flip_rate: Interval
+    #: Mean probability of a tie.
     tie: float
+    #: Mean label mass in the given order and in the other one; NaN without orders.
     masses: tuple[float, float]
+    #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
     triads: int
     cyclic: int
+    #: The same within single documents.
     document_triads: int
     document_cyclic: int
 
 
 @dataclass(frozen=True)
 class SystemRank:
-    """A system among all.
+    """A system among all."""
 
-    Attributes
-    ----------
-    system : str
-        Which one.
-    n : int
-        Comparisons of it that were judged.
-    preference : Interval
-        Mean preference for it over all of them.
-    strength : Interval
-        Bradley-Terry strength, in log-odds, mean 0 over the systems.
-    """
-
+    #: Which one.
     system: str
+    #: Comparisons of it that were judged.
     n: int
+    #: Mean preference for it over all of them.
     preference: Interval
+    #: Bradley-Terry strength, in log-odds, mean 0 over the systems.
     strength: Interval
 
 
 @dataclass(frozen=True)
 class PairStudy:
-    """All that a set of comparisons says; command and page show these figures.
+    """All that a set of comparisons says; command and page show these figures."""
 
-    Attributes
-    ----------
-    ranks : list of SystemRank
-        The systems, the strongest first; see `ranked`.
-    warning : str
-        Why there are no Bradley-Terry strengths; empty otherwise.
-    groups : tuple of tuple of str
-        Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not
-        every two systems were compared.
-    pairs : list of SystemPreference
-        Every two systems that were compared.
-    consistency : Consistency
-        How far the judge agrees with itself.
-    agreement : PairAgreement or None
-        How far it agrees with people, where their preferences are known.
-    """
-
+    #: The systems, the strongest first; see `ranked`.
     ranks: list[SystemRank]
+    #: Why there are no Bradley-Terry strengths; empty otherwise.
     warning: str
+    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not every
+    #: two systems were compared.
     groups: tuple[tuple[str, ...], ...]
+    #: Every two systems that were compared.
     pairs: list[SystemPreference]
+    #: How far the judge agrees with itself.
     consistency: Consistency
+    #: How far it agrees with people, where their preferences are known.
     agreement: PairAgreement | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -425,33 +374,23 @@ class PairStudy:
 
 @dataclass(frozen=True)
 class PairAgreement:
-    """How far comparisons agree with people's.
+    """How far comparisons agree with people's."""
 
-    Attributes
-    ----------
-    n : int
-        Comparisons that were judged and of which people's preference is known.
-    human_ties, left_out : int
-        Of these, those that people tie; comparisons that were not judged or not rated.
-    decided : Interval
-        Share of the comparisons that people decided in which the judge prefers the same output; a preference of
-        exactly one half counts half.
-    with_ties : Interval
-        Share of all comparisons in which it prefers the same output or ties as people do; a preference within
-        `threshold` of one half is a tie (Deutsch, Foster and Freitag, 2023).
-    threshold : float
-        The one that makes `with_ties` highest on these data, 0 to 0.5.
-    expected : Interval
-        Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people,
-        of one of them.
-    """
-
+    #: Comparisons that were judged and of which people's preference is known.
     n: int
+    #: Of these, those that people tie; comparisons that were not judged or not rated.
     human_ties: int
     left_out: int
+    #: Share of the comparisons that people decided in which the judge prefers the same output; a preference of exactly
+    #: one half counts half.
     decided: Interval
+    #: Share of all comparisons in which it prefers the same output or ties as people do; a preference within
+    #: `threshold` of one half is a tie (Deutsch, Foster and Freitag, 2023).
     with_ties: Interval
+    #: The one that makes `with_ties` highest on these data, 0 to 0.5.
     threshold: float
+    #: Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people, of
+    #: one of them.
     expected: Interval
 
 
@@ -847,26 +786,17 @@ def _with_means(source: Source, ratings: Ratings) -> Source:
 
 @dataclass(frozen=True)
 class Preferences(Study):
-    """Several ways to compare outputs, side by side, and against people.
+    """Several ways to compare outputs, side by side, and against people."""
 
-    Attributes
-    ----------
-    sources : tuple of Source
-        The ways.
-    studies : dict of str to PairStudy
-        Name of a source -> what its comparisons say.
-    correlations : dict of str to Correlation
-        ``level: source`` -> its agreement with people's ratings.
-    tests : dict of str to Comparison
-        ``level: source less source`` -> which agrees better.
-    every_pair : bool
-        Whether a table lists every two systems.
-    """
-
+    #: The ways.
     sources: tuple[Source, ...]
+    #: Name of a source -> what its comparisons say.
     studies: dict[str, PairStudy]
+    #: ``level: source`` -> its agreement with people's ratings.
     correlations: dict[str, Correlation]
+    #: ``level: source less source`` -> which agrees better.
     tests: dict[str, Comparison]
+    #: Whether a table lists every two systems.
     every_pair: bool = False
 
     def to_dict(self) -> dict[str, Any]:

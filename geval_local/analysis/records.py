@@ -16,36 +16,24 @@ NO_HUMAN = "no human rating"
 
 @dataclass(frozen=True)
 class ScoredItem:
-    """One output with its human rating and its score.
+    """One output with its human rating and its score."""
 
-    Attributes
-    ----------
-    group : str
-        The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
-        resampled together.
-    system : str
-        Writer of the output; empty if unknown.
-    human : float
-        The human rating; NaN if there is none.
-    predicted : float
-        The score of the judge or metric; NaN if unscored, never 0.
-    probabilities : mapping of str to float, optional
-        ``{label: p}``, summing to 1, where the score is an expectation over labels.
-    length : int, optional
-        Length of the output in words.
-    key : str
-        Key of the item, which pairs it with the same item of another run.
-    error : str, optional
-        Why the item is unscored.
-    """
-
+    #: The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
+    #: resampled together.
     group: str
+    #: Writer of the output; empty if unknown.
     system: str
+    #: The human rating; NaN if there is none.
     human: float
+    #: The score of the judge or metric; NaN if unscored, never 0.
     predicted: float
+    #: ``{label: p}``, summing to 1, where the score is an expectation over labels.
     probabilities: Mapping[str, float] | None = None
+    #: Length of the output in words.
     length: int | None = None
+    #: Key of the item, which pairs it with the same item of another run.
     key: str = ""
+    #: Why the item is unscored.
     error: str | None = None
 
 

@@ -268,29 +268,16 @@ def level_for(group_by: str | None) -> Level:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A result file of ``geval-local score``.
+    """A result file of ``geval-local score``."""
 
-    Attributes
-    ----------
-    path : Path
-        The file; may be given as its run directory.
-    fields : mapping of str to str
-        Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
-    estimator : Estimator or None
-        Estimates the scores anew from the stored label distributions; None takes them as they are.
-    name : str
-        The file's name without its extension, or that of the directory.
-
-    Raises
-    ------
-    DataError
-        If a directory without a finished run is given.
-    """
-
+    #: The file; may be given as its run directory.
     path: Path
+    #: Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: Estimates the scores anew from the stored label distributions; None takes them as they are.
     estimator: Estimator | None = None
     held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
+    #: The file's name without its extension, or that of the directory.
     name: str = field(init=False)
 
     @classmethod

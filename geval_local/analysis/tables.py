@@ -38,26 +38,17 @@ FOLDED_TESTS = ("on", "items / documents", "kept by each")
 
 @dataclass(frozen=True)
 class Table:
-    """Headers, rows of cells, and what belongs under the table.
+    """Headers, rows of cells, and what belongs under the table."""
 
-    Attributes
-    ----------
-    headers : tuple of str
-        One per column; the first names the rows, the others are to be aligned to the right.
-    rows : tuple of tuple of str
-        As many cells as headers.
-    notes : tuple of str
-        One line each.
-    title : str
-        What stands above the table; empty where it has none.
-    sections : bool
-        Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
-    """
-
+    #: One per column; the first names the rows, the others are to be aligned to the right.
     headers: tuple[str, ...]
+    #: As many cells as headers.
     rows: tuple[tuple[str, ...], ...]
+    #: One line each.
     notes: tuple[str, ...] = ()
+    #: What stands above the table; empty where it has none.
     title: str = ""
+    #: Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
     sections: bool = False
 
     def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:

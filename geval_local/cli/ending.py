@@ -86,13 +86,7 @@ class Verbs(TyperGroup):
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Reject unusable paths before anything is done.
-
-    Raises
-    ------
-    ConfigurationError
-        If the working directory is gone, or a name is not UTF-8.
-    """
+    """Reject unusable paths before anything is done."""
     try:
         directory = os.getcwd()
     except OSError as error:

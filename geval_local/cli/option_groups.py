@@ -32,13 +32,6 @@ def takes_options(
 
     A parameter annotated `JudgeOptions` is a judge, ``list[JudgeOptions]`` are judges, each by a ``--judge`` of its own
     whose other options are shared, and `RunOptions` are those of a run.
-
-    Parameters
-    ----------
-    judge_without : sequence of str
-        Options of a judge that do not apply to the verb.
-    run_only : sequence of str, optional
-        Those options of a run that the verb has; all when absent.
     """
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
@@ -128,17 +121,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None = None) -> Any:
-    """Build a group from what was given; errors name the options as they are written.
-
-    Parameters
-    ----------
-    group : type
-        The group.
-    values : mapping
-        By field; absent options are None, or False for flags.
-    whose : str, optional
-        The ``--judge`` whose own options these are.
-    """
+    """Build a group from what was given; errors name the options as they are written."""
     given = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
     for name in given:
         if name in group.model_fields and _flag(group.model_fields[name]).is_negative:
@@ -197,11 +180,6 @@ def split_judge(text: str, models_file: Path | None) -> tuple[str, dict[str, str
 
     Names and values may contain commas themselves: the name is the longest beginning that is a directory or a known
     judge; failing that, it ends before the first ``,KEY=``. A part without ``=`` belongs to the value before it.
-
-    Raises
-    ------
-    ConfigurationError
-        If the text after a known name is not an option, or an option is given twice.
     """
     if "," not in text:
         return text, {}

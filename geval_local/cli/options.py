@@ -283,13 +283,7 @@ TrustRemoteCode = Annotated[
 
 
 def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
-    """Refuse options of CSV results where none are written.
-
-    Raises
-    ------
-    ConfigurationError
-        If they are given.
-    """
+    """Refuse options of CSV results where none are written."""
     columns = run.columns if run.distributed is None else None  # of parts they are those that are kept
     if (columns or run.csv_safe) and "csv" not in formats:
         raise ConfigurationError(
@@ -299,13 +293,7 @@ def check_csv(run: RunOptions, formats: Sequence[str]) -> None:
 
 
 def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estimator, ...]:
-    """Read ``--estimator``, after the usual ones where these are asked for too; each of them once.
-
-    Raises
-    ------
-    ConfigurationError
-        If one is none.
-    """
+    """Read ``--estimator``, after the usual ones where these are asked for too; each of them once."""
     from geval_local.analysis.results import ABLATIONS
     from geval_local.score import Estimator
 
@@ -313,13 +301,7 @@ def read_estimators(given: Sequence[str] | None, *, others: bool) -> tuple[Estim
 
 
 def with_looks(metric: Metric, looks: int | None) -> Metric:
-    """Let a metric look at every sample so many times; None leaves it as it is.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is a prompt used to the letter, which has one look.
-    """
+    """Let a metric look at every sample so many times; None leaves it as it is."""
     if looks is None or looks == metric.looks:
         return metric
     if metric.template is not None:

@@ -28,20 +28,6 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
 
     The same rows are kept under the same name, so a repeated command continues its run. The file is removed when the
     work is done, unless a run directory refers to it.
-
-    Parameters
-    ----------
-    file : Path
-        The command-line argument.
-    keep : bool
-        Whether an interrupted run can be resumed and needs the file.
-    keep_after : bool
-        Whether a finished run still refers to it.
-
-    Raises
-    ------
-    DataError
-        If standard input is a terminal or cannot be kept.
     """
     if file != STANDARD_INPUT:
         yield file

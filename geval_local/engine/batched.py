@@ -26,17 +26,11 @@ __all__ = ["PaddedEngine", "Row", "rows_of"]
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt followed by one reading path.
+    """A prompt followed by one reading path."""
 
-    Attributes
-    ----------
-    tokens : tuple of int
-        Tokens of the prompt and the path.
-    reads : tuple of (int, Position)
-        Indices into the tokens, each with the position to read there.
-    """
-
+    #: Tokens of the prompt and the path.
     tokens: tuple[int, ...]
+    #: Indices into the tokens, each with the position to read there.
     reads: tuple[tuple[int, Position], ...]
 
     @property
@@ -46,20 +40,7 @@ class Row:
 
 
 class PaddedEngine:
-    """Right-padded batches.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer prompt still runs alone.
-    plain : bool
-        Whether every position is read by a pass over nothing but the prompt and the label's tokens before it. That is
-        the definition of a label's probability; anything appended may only cost time.
-    """
+    """Right-padded batches."""
 
     name = "padded"
 
@@ -164,15 +145,6 @@ def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[R
 
     A row reads only positions of one length group, its own: a position is read with the rotary frequencies that a
     plain pass over the tokens up to it has.
-
-    Parameters
-    ----------
-    index : int
-        The request's number.
-    request : Request
-        The request.
-    group : callable
-        Length -> group, see `rope.length_groups`.
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
     ids = tuple(request.ids.tolist())

@@ -63,29 +63,7 @@ EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
 def choose_engine(
     model: PreTrainedModel, head: Head, choice: EngineChoice = "auto", *, batch_tokens: int | None = None
 ) -> tuple[Engine, EngineReport]:
-    """Choose the engine for a model.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    choice : {"auto", "trie", "trie-compiled", "cache", "padded"}
-        ``auto`` falls back from the trie to a shared prefix cache and then to right-padded batches if a probe fails;
-        ``trie``, ``trie-compiled`` (with compiled layers) and ``cache`` raise instead. ``padded`` is one prompt at a
-        time where batches are not exact.
-    batch_tokens : int, optional
-        Most tokens per forward pass; derived from the device and its free memory when absent.
-
-    Raises
-    ------
-    ConfigurationError
-        If `choice` is unknown.
-    UnsupportedModelError
-        If `choice` is ``trie``, ``trie-compiled`` or ``cache`` and that is not exact for the model, or if the model has
-        no next-token distribution: a token's figures depend on later tokens, or on what was computed before.
-    """
+    """Choose the engine for a model."""
     if choice not in get_args(EngineChoice):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
@@ -322,35 +300,23 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The engine of a model, and the reason for it.
+    """The engine of a model, and the reason for it."""
 
-    Attributes
-    ----------
-    engine : str
-        ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
-    reason : str or None
-        Why no engine that shares more is used; None if it is the first choice or was requested.
-    difference : float or None
-        Difference (nats) of label log-probabilities between this engine and one prompt at a time, see
-        `probe.TOLERANCE`; in float32 if a half-precision model fits into memory that way. None if
-        there was no probe.
-    tolerance : float or None
-        Largest allowed difference.
-    probe_tokens : int
-        Length of the longest probe prompt.
-    window : int or None
-        The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to
-        reach it.
-    note : str or None
-        Further remarks: parts that the probe had to skip.
-    """
-
+    #: ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
     engine: str
+    #: Why no engine that shares more is used; None if it is the first choice or was requested.
     reason: str | None = None
+    #: Difference (nats) of label log-probabilities between this engine and one prompt at a time, see `probe.TOLERANCE`;
+    #: in float32 if a half-precision model fits into memory that way. None if there was no probe.
     difference: float | None = None
+    #: Largest allowed difference.
     tolerance: float | None = None
+    #: Length of the longest probe prompt.
     probe_tokens: int = 0
+    #: The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to reach
+    #: it.
     window: int | None = None
+    #: Further remarks: parts that the probe had to skip.
     note: str | None = None
 
     @property
@@ -377,20 +343,7 @@ MEMORY_SHARE = 0.5
 
 
 def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
-    """Determine the token budget from free memory and a measured cost per token.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM that the prefix-sharing engine may serve.
-    engine : PrefixSharingEngine
-        The engine as it will be used; it computes a pack of `LEAST` tokens.
-
-    Returns
-    -------
-    int
-        A power of two, so that a little more or less free memory does not change the packs.
-    """
+    """Determine the token budget from free memory and a measured cost per token."""
     costs = bytes_per_token(model, engine)
     if not costs:
         return CPU_TOKENS

@@ -63,39 +63,25 @@ _ATTENTION = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, to
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to.
+    """What one check came to."""
 
-    Attributes
-    ----------
-    name : str
-        What was checked.
-    passed : bool or None
-        None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
-    text : str
-        One line for people.
-    figures : mapping
-        The same for programs: plain JSON values.
-    """
-
+    #: What was checked.
     name: str
+    #: None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
     passed: bool | None
+    #: One line for people.
     text: str
+    #: The same for programs: plain JSON values.
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """All that was found out about a judge on its device.
+    """All that was found out about a judge on its device."""
 
-    Attributes
-    ----------
-    device : mapping
-        What computes, and how: plain JSON values.
-    findings : tuple of Finding
-        In the order of the checks.
-    """
-
+    #: What computes, and how: plain JSON values.
     device: Mapping[str, Any]
+    #: In the order of the checks.
     findings: tuple[Finding, ...]
 
     @property
@@ -105,22 +91,7 @@ class SelfCheck:
 
 
 def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -> SelfCheck:
-    """Check the engine that serves a model, on the device that it is on.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    engine : Engine
-        The one that scores with it; its budget is changed for the checks and put back.
-    report : EngineReport
-        Why it is that one.
-
-    Returns
-    -------
-    SelfCheck
-        A check that raises has failed; its finding says how.
-    """
+    """Check the engine that serves a model, on the device that it is on."""
     try:
         subject = _Subject(model, engine)
     except Exception as error:  # as below
@@ -159,17 +130,7 @@ def _affordable(model: PreTrainedModel, limit: int) -> int:
 
 
 class _Subject:
-    """A model, its engine, and synthetic prompts for them, as long as the device can afford.
-
-    Attributes
-    ----------
-    span : int or None
-        What the prompts are to reach beyond: a sliding window, or a chunk of recurrent layers.
-    length : int
-        Tokens of a prompt.
-    one_row : bool
-        Whether the engine computes one prompt at a time anyway.
-    """
+    """A model, its engine, and synthetic prompts for them, as long as the device can afford."""
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self.model, self.engine = model, engine

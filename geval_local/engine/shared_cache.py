@@ -39,25 +39,7 @@ _CACHED_PER_TOKEN = 8
 
 
 def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
-    """Batch rows after their shared prefixes, depth first.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-        Sorted by their tokens, each distinct.
-    budget : int
-        Most tokens of a batch, padding included and the prefix not; a single longer row still comes alone.
-    pass_tokens : int
-        What a pass costs, see `PASS_TOKENS`: padding up to that much is cheaper than another batch.
-
-    Yields
-    ------
-    cuts : tuple of int
-        Increasing lengths of the nested prefixes that the batch continues; its own is the last. Every read-out of
-        a row comes after them, so that a prefix with a held cache need not be computed again.
-    rows : list of Row
-        The batch, longest row first.
-    """
+    """Batch rows after their shared prefixes, depth first."""
     arrays = [np.array(row.tokens, dtype=np.int32) for row in rows]
     shared = [common_prefix(one, other) for one, other in itertools.pairwise(arrays)]
     firsts = [min(place for place, _ in row.reads) for row in rows]
@@ -101,48 +83,18 @@ def _padded(rows: Sequence[Row], start: int, budget: int, pass_tokens: int) -> I
 
 @dataclass(frozen=True)
 class CachePack(Pack):
-    """Continuations of one prefix.
+    """Continuations of one prefix."""
 
-    Attributes
-    ----------
-    prefix : ndarray of int32
-        Common prefix of all rows.
-    cuts : tuple of int
-        Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
-    rows : tuple of Row
-        The whole rows, prefix included, longest first.
-    """
-
+    #: Common prefix of all rows.
     prefix: Ids = field(repr=False, compare=False)
+    #: Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
     cuts: tuple[int, ...]
+    #: The whole rows, prefix included, longest first.
     rows: tuple[Row, ...] = field(repr=False)
 
 
 class SharedCacheEngine:
-    """Right-padded batches after copies of a shared prefix's cache.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer continuation still runs alone.
-    padded : PaddedEngine
-        Engine for prompts beyond the switch of a length-dependent rotary embedding, and for those that ran out of
-        memory here.
-
-    Attributes
-    ----------
-    computed_tokens : int
-        Tokens computed by this engine so far, padding included.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model does not accept a cache.
-    """
+    """Right-padded batches after copies of a shared prefix's cache."""
 
     name = "cache"
 

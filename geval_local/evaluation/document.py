@@ -26,42 +26,27 @@ __all__ = ["EvaluationFile", "Override", "Problems", "read_evaluation"]
 
 @dataclass(frozen=True)
 class Override:
-    """A value that is set beside the file.
+    """A value that is set beside the file."""
 
-    Attributes
-    ----------
-    text : str
-        ``KEY=VALUE``, as given.
-    place : tuple of (str or int)
-        Where it stands.
-    """
-
+    #: ``KEY=VALUE``, as given.
     text: str
+    #: Where it stands.
     place: Place
 
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """The file of an evaluation.
+    """The file of an evaluation."""
 
-    Attributes
-    ----------
-    path : Path
-        Where it is.
-    settings : Evaluation
-        What it says, with the overrides.
-    record : EvaluationRecord
-        Its hashes, for the manifests of its runs.
-    overrides : tuple of Override
-        What was set beside it.
-    node : Node or None
-        Its syntax tree.
-    """
-
+    #: Where it is.
     path: Path
+    #: What it says, with the overrides.
     settings: Evaluation
+    #: Its hashes, for the manifests of its runs.
     record: EvaluationRecord
+    #: What was set beside it.
     overrides: tuple[Override, ...] = ()
+    #: Its syntax tree.
     node: Node | None = field(default=None, repr=False)
 
     def where(self, *place: int | str) -> str:
@@ -74,13 +59,7 @@ class EvaluationFile:
 
 
 class Problems:
-    """Collects what is wrong with a file, to say all of it at once.
-
-    Parameters
-    ----------
-    file : EvaluationFile
-        Names the places.
-    """
+    """Collects what is wrong with a file, to say all of it at once."""
 
     def __init__(self, file: EvaluationFile) -> None:
         self._file = file
@@ -108,21 +87,7 @@ class Problems:
 
 
 def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) -> EvaluationFile:
-    """Read the file of an evaluation; what it names is not looked at yet.
-
-    Parameters
-    ----------
-    path : path
-        A YAML file.
-    overrides : sequence of str
-        ``KEY.PATH=VALUE``, the value in YAML: ``data.test.limit=10``, ``judges.0.dtype=float64``.
-
-    Raises
-    ------
-    ConfigurationError
-        If it cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit, with every line
-        and the key that was probably meant.
-    """
+    """Read the file of an evaluation; what it names is not looked at yet."""
     path = Path(path)
     text = read_file(path, "the evaluation")
     document, node = parse_file(

@@ -34,70 +34,45 @@ __all__ = ["DataRun", "EvaluationResult", "Plan", "make_plan", "run_evaluation"]
 
 @dataclass(frozen=True)
 class DataRun:
-    """What is to be done with a data file.
+    """What is to be done with a data file."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in the file.
-    path : Path
-        Its path.
-    directory : Path
-        Its run directory.
-    page : Path or None
-        Its report, if one is wanted.
-    gates : list of Gate
-        What its figures must reach.
-    """
-
+    #: Its name in the file.
     name: str
+    #: Its path.
     path: Path
+    #: Its run directory.
     directory: Path
+    #: Its report, if one is wanted.
     page: Path | None
+    #: What its figures must reach.
     gates: list[Gate]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an evaluation is to do; everything in it exists, as far as that shows without weights.
+    """What an evaluation is to do; everything in it exists, as far as that shows without weights."""
 
-    Attributes
-    ----------
-    file : EvaluationFile
-        What asks for it.
-    metrics : list of Metric
-        What is rated.
-    judges : list of JudgeOptions
-        Who rates.
-    data : list of DataRun
-        In the order of the file.
-    """
-
+    #: What asks for it.
     file: EvaluationFile
+    #: What is rated.
     metrics: list[Metric]
+    #: Who rates.
     judges: list[JudgeOptions]
+    #: In the order of the file.
     data: list[DataRun]
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation came to.
+    """What an evaluation came to."""
 
-    Attributes
-    ----------
-    file : EvaluationFile
-        What asked for it.
-    runs : dict of str to RunResult
-        Name of the data file -> its run.
-    reports : dict of str to Path
-        Name of the data file -> its page.
-    failures : list of str
-        The gates that failed, and metrics without any score; each begins with the name of its data file.
-    """
-
+    #: What asked for it.
     file: EvaluationFile
+    #: Name of the data file -> its run.
     runs: dict[str, RunResult]
+    #: Name of the data file -> its page.
     reports: dict[str, Path]
+    #: The gates that failed, and metrics without any score; each begins with the name of its data file.
     failures: list[str]
 
     @property
@@ -169,13 +144,7 @@ def run_evaluation(
 
 
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
-    """Find everything that an evaluation names, and check it; all problems are told at once.
-
-    Raises
-    ------
-    ConfigurationError
-        With every problem and its line.
-    """
+    """Find everything that an evaluation names, and check it; all problems are told at once."""
     problems = Problems(file)
     settings = file.settings
     metrics = _metrics(file, problems)

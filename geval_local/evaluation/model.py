@@ -46,74 +46,46 @@ def _gate(name: str) -> Any:
 
 
 class GateSpec(_Part):
-    """What the figures of a metric must reach, each a comparison such as ``">= 3.5"``; a gate that fails exits with 1.
+    """What a metric's figures must reach, each a comparison such as ``">= 3.5"``; a failed gate exits with 1."""
 
-    Attributes
-    ----------
-    mean : str, optional
-        Mean score, on the metric's scale.
-    mean_low : str, optional
-        Lower end of the mean's 95 % interval.
-    passed : str, optional
-        Share of the scored rows that reach the threshold, such as ``">= 90%"``.
-    unscored : str, optional
-        Rows without a score: a count, or a share such as ``"<= 2%"``.
-    label_mass : str, optional
-        Mean label mass, 0-1.
-    """
-
+    #: Mean score, on the metric's scale.
     mean: _gate("mean") = None  # type: ignore[valid-type]
+    #: Lower end of the mean's 95 % interval.
     mean_low: _gate("mean_low") = None  # type: ignore[valid-type]
+    #: Share of the scored rows that reach the threshold, such as ``">= 90%"``.
     passed: _gate("passed") = None  # type: ignore[valid-type]
+    #: Rows without a score: a count, or a share such as ``"<= 2%"``.
     unscored: _gate("unscored") = None  # type: ignore[valid-type]
+    #: Mean label mass, 0-1.
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]
 
 
 class DataFile(RunOptions):
-    """A file of rows; options of a run that stand here go before those of the whole evaluation.
+    """A file of rows; options of a run that stand here go before those of the whole evaluation."""
 
-    Attributes
-    ----------
-    file : str
-        JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
-    gates : dict of str to GateSpec
-        Gates of this file alone.
-    """
-
+    #: JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
     file: _Text
+    #: Gates of this file alone.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
 
 
 class MetricUse(_Part):
-    """A metric.
+    """A metric."""
 
-    Attributes
-    ----------
-    name : str
-        A preset, or the path of a metric's YAML file, relative to the file of the evaluation.
-    threshold : float, optional
-        The score that passes, on the metric's scale; overrides the metric's own.
-    steps : bool
-        Whether the form holds evaluation steps.
-    """
-
+    #: A preset, or the path of a metric's YAML file, relative to the file of the evaluation.
     name: _Text
+    #: The score that passes, on the metric's scale; overrides the metric's own.
     threshold: _Finite | None = None
+    #: Whether the form holds evaluation steps.
     steps: bool = True
 
 
 class Outputs(Options):
-    """Where results go.
+    """Where results go."""
 
-    Attributes
-    ----------
-    directory : str
-        Holds one run directory for each data file, and the reports; relative to the file of the evaluation.
-    formats, columns, csv_safe
-        As in `RunOptions`.
-    """
-
+    #: Holds one run directory for each data file, and the reports; relative to the file of the evaluation.
     directory: _Text = "runs/evaluation"
+    #: As in `RunOptions`.
     formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
     columns: list[_Text] | None = None
     csv_safe: bool = False
@@ -128,32 +100,21 @@ _DataName = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=100)]
 
 
 class Evaluation(RunOptions):
-    """The file of an evaluation: what is scored, and every option of a run, for all data files.
+    """The file of an evaluation: what is scored, and every option of a run, for all data files."""
 
-    Attributes
-    ----------
-    data : dict of str to DataFile
-        Name -> data file; a path alone will do.
-    metrics : list of MetricUse
-        What is rated; a name alone will do.
-    judges : list of JudgeOptions
-        Who rates; a name alone will do. Absent: the default judge.
-    cache : bool
-        Whether figures of earlier runs are taken over; another name of `use_cache`.
-    gates : dict of str to GateSpec
-        Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
-    outputs : Outputs
-        Where results go; a directory alone will do.
-    report : bool
-        Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
-    """
-
+    #: Name -> data file; a path alone will do.
     data: Annotated[dict[_DataName, _Data], Field(min_length=1)]
+    #: What is rated; a name alone will do.
     metrics: Annotated[list[_Metric], Field(min_length=1)]
+    #: Who rates; a name alone will do. Absent: the default judge.
     judges: Annotated[list[_Judge], Field(min_length=1)] = Field(default_factory=lambda: [JudgeOptions()])
+    #: Whether figures of earlier runs are taken over; another name of `use_cache`.
     cache: bool = True
+    #: Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
     gates: dict[str, GateSpec] = Field(default_factory=dict)
+    #: Where results go; a directory alone will do.
     outputs: _Outputs = Outputs()
+    #: Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
     report: bool = True
 
     def run_options(self, name: str) -> RunOptions:

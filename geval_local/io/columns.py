@@ -77,26 +77,17 @@ _FORMULA = re.compile("[\t\r\n]|[\\s\u200b-\u200f\u2060\ufeff]*[=+\\-@|\uff1d\uf
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the results of a row stand, and which figures they have.
+    """Where the results of a row stand, and which figures they have."""
 
-    Attributes
-    ----------
-    column : str
-        Name of the object that holds them, in JSONL and Parquet.
-    figures : tuple of str
-        Every figure, in the order of the columns.
-    default : tuple of str
-        Those that a CSV file holds unless others are asked for.
-    needed : tuple of str
-        Those of them that have a column even where no row has the figure.
-    own : mapping of str to tuple of str
-        Result -> its figures, where results have different ones.
-    """
-
+    #: Name of the object that holds them, in JSONL and Parquet.
     column: str
+    #: Every figure, in the order of the columns.
     figures: tuple[str, ...]
+    #: Those that a CSV file holds unless others are asked for.
     default: tuple[str, ...]
+    #: Those of them that have a column even where no row has the figure.
     needed: tuple[str, ...]
+    #: Result -> its figures, where results have different ones.
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def figures_of(self, result: str) -> tuple[str, ...]:
@@ -120,13 +111,7 @@ def decision_layout(types: Mapping[str, str]) -> Layout:
 
 
 def read_columns(given: Iterable[str] | None) -> list[str] | None:
-    """Parse comma-separated column names from the command line; None for the default.
-
-    Raises
-    ------
-    ConfigurationError
-        If a name is empty.
-    """
+    """Parse comma-separated column names from the command line; None for the default."""
     if given is None:
         return None
     names = [name.strip() for one in given for name in one.split(",")]
@@ -138,24 +123,7 @@ def read_columns(given: Iterable[str] | None) -> list[str] | None:
 def check_chosen(
     columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: Layout = SCORES
 ) -> None:
-    """Make sure that columns that were asked for exist.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        The requested columns, from `read_columns`.
-    samples : iterable of Sample
-        The first rows of the input.
-    metrics : sequence of str
-        Names of the metrics or questions, without a judge.
-    layout : Layout
-        Of the results.
-
-    Raises
-    ------
-    ConfigurationError
-        If one does not; the message lists the columns and suggests the closest one.
-    """
+    """Make sure that columns that were asked for exist."""
     if not columns:
         return
     inputs = dict.fromkeys(str(name) for sample in samples for name in sample.fields)
@@ -180,21 +148,7 @@ def header_of(
     present: Container[str],
     layout: Layout = SCORES,
 ) -> list[str]:
-    """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        The requested columns.
-    inputs : sequence of str
-        Columns of the first rows; among them may be ``metric.figure`` of metrics that were scored before.
-    metrics : sequence of str
-        Names of the results.
-    present : container of str
-        Figures that the first rows hold.
-    layout : Layout
-        Of the results.
-    """
+    """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side."""
     own = {f"{metric}.{figure}": figure for metric in metrics for figure in layout.figures_of(metric)}
     kept = [name for name in inputs if name not in own]
     chosen = [*_DEFAULT_COLUMNS, *layout.default] if columns is None else columns

@@ -77,20 +77,6 @@ def csv_records(file: IO[str], path: Path, delimiter: str | None = None) -> Iter
 
     An unclosed quote, which makes the record run over the following lines until it fails, invalidates only the line
     that contains it; the lines after it are read again, one by one.
-
-    Parameters
-    ----------
-    file : text stream
-        Opened with ``newline=""``.
-    path : Path
-        For messages.
-    delimiter : str, optional
-        Detected by `find_delimiter` when absent.
-
-    Raises
-    ------
-    DataError
-        If the header is not valid, or a quote does not close within `QUOTED_CHARACTERS`.
     """
     csv.field_size_limit(CSV_CELL_LIMIT)
     head: list[str] = []
@@ -156,14 +142,9 @@ def _broken(lines: _Lines, error: str) -> str:
 
 
 def find_delimiter(text: str) -> str:
-    r"""Detect the delimiter of a CSV file: comma, semicolon, tab or bar.
+    """Detect the delimiter of a CSV file: comma, semicolon, tab or bar.
 
     The delimiter splits the header and the first records into equally many cells; a comma if several do.
-
-    Parameters
-    ----------
-    text : str
-        The beginning of the file.
     """
     best, best_share = ",", -1.0
     for delimiter in DELIMITERS:

@@ -108,20 +108,7 @@ GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
 
 
 def given_sample(sample: Sample, form: str) -> Sample:
-    """Bring a row to the one shape; a row that is not of its format keeps its place with the reason.
-
-    Parameters
-    ----------
-    sample : Sample
-        As read.
-    form : str
-        One of `GIVEN`.
-
-    Raises
-    ------
-    DataError
-        If there is no such format.
-    """
+    """Bring a row to the one shape; a row that is not of its format keeps its place with the reason."""
     if form not in GIVEN:
         raise DataError(f"pairs are not known in the format {form!r}", hint=f"Known: {', '.join(GIVEN)}.")
     if sample.error is not None:

@@ -78,17 +78,7 @@ def is_lone_file(path: Path) -> bool:
 
 
 def owned(path: Path, form: str | None = None, *, digests: Collection[str | None] = ()) -> bool:
-    """Whether this tool wrote a file, and nobody has changed it since.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    form : str, optional
-        What it should be, by the name in its ``format`` or its last line.
-    digests : collection of str
-        SHA-256 of contents that are on record for it.
-    """
+    """Whether this tool wrote a file, and nobody has changed it since."""
     if not is_lone_file(path):
         return False
     try:
@@ -115,13 +105,7 @@ def _is_sealed(path: Path, form: str) -> bool:
 
 
 def check_place(path: Path) -> None:
-    """Check that a path is free, or a file of one name: not a link, a directory or a pipe, which no verb replaces.
-
-    Raises
-    ------
-    OutputError
-        If it is something else.
-    """
+    """Check that a path is free, or a file of one name: not a link, a directory or a pipe, which no verb replaces."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
@@ -147,22 +131,7 @@ def check_place(path: Path) -> None:
 def check_replaceable(
     path: Path, form: str | None = None, *, digests: Collection[str | None] = (), overwrite: bool = False
 ) -> None:
-    """Check that a file may be written: none is there, or one that is ours, or the user has said so.
-
-    Parameters
-    ----------
-    path : Path
-        The target, as the user named it.
-    form, digests
-        See `owned`.
-    overwrite : bool
-        Whether the user allowed replacing any file.
-
-    Raises
-    ------
-    OutputError
-        If something is there that may not be replaced. Nothing is changed.
-    """
+    """Check that a file may be written: none is there, or one that is ours, or the user has said so."""
     check_place(path)
     if not os.path.lexists(path) or overwrite or owned(path, form, digests=digests):
         return

@@ -27,28 +27,7 @@ Rule = Literal["all", "baseline", "budget", "given"]
 
 
 class PairPlan(BaseModel):
-    """Which pairs are judged.
-
-    Parameters
-    ----------
-    rule : {"all", "baseline", "budget", "given"}
-        ``all``: every two outputs of a document by different systems. ``baseline``: every output with that of one
-        system. ``budget``: so many pairs, spread evenly; see `pair_samples`. ``given``: each row is a pair itself.
-    baseline : str, optional
-        The system, for ``baseline``.
-    budget : int, optional
-        How many pairs, for ``budget``.
-    seed : int
-        Decides between pairs that are alike, for ``budget``.
-    group_by : str, optional
-        Field of the document; guessed from the columns when absent.
-    system : str, optional
-        Field of the system; ``system_id`` or ``system`` when absent.
-    compared : str
-        Field of the metrics whose texts are compared.
-    given : str, optional
-        Format of the rows, for ``given``; see `geval_local.io.given_pairs`.
-    """
+    """Which pairs are judged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -82,15 +61,6 @@ class PairSample(Sample):
 
     Its columns say which: ``id``, ``document``, ``system_a``, ``system_b``, ``row_a``, ``row_b``. The texts stay with
     the two rows.
-
-    Parameters
-    ----------
-    fields, row, origin, error, mapping
-        As of every sample; `row` is that of the first.
-    rows : tuple of (Sample, Sample)
-        The two rows.
-    compared : str
-        The field whose texts are compared.
     """
 
     rows: tuple[Sample, ...] = ()
@@ -120,18 +90,6 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
     With a budget, each document gets its share, and within a document the pair of systems is taken that was compared
     least often so far; of several the one whose systems were seen least; of these the seed decides. So all pairs of
     systems, and all systems, are seen about equally often, however small the budget is, and every document counts.
-
-    Parameters
-    ----------
-    samples : iterable of Sample
-        All rows.
-    plan : PairPlan
-        Which pairs.
-
-    Raises
-    ------
-    DataError
-        While iterating: if there is no pair at all, or no row of the baseline.
     """
     if plan.given is not None:
         yield from (given_sample(sample, plan.given) for sample in samples)

@@ -43,76 +43,50 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ScoredMetric:
-    """One metric of a result file.
+    """One metric of a result file."""
 
-    Attributes
-    ----------
-    signature : str
-        Text of its `geval_local.signature.Signature`.
-    definition : Metric
-        The metric with the evaluation steps that were used.
-    unscored : int
-        Rows without a score.
-    calibration : dict or None
-        Ratings, method, temperature and knots of the figure ``calibrated``.
-    """
-
+    #: Text of its `geval_local.signature.Signature`.
     signature: str
+    #: The metric with the evaluation steps that were used.
     definition: Metric
+    #: Rows without a score.
     unscored: int
+    #: Ratings, method, temperature and knots of the figure ``calibrated``.
     calibration: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """One question of a file of decisions.
+    """One question of a file of decisions."""
 
-    Attributes
-    ----------
-    signature : str
-        As by `geval_local.signature.Signature`.
-    definition : dict
-        The question as `geval_local.questions.question.parse_questions` reads it.
-    unanswered : int
-        Rows without an answer.
-    """
-
+    #: As by `geval_local.signature.Signature`.
     signature: str
+    #: The question as `geval_local.questions.question.parse_questions` reads it.
     definition: Mapping[str, Any]
+    #: Rows without an answer.
     unanswered: int
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a result file.
+    """The manifest of a result file."""
 
-    Attributes
-    ----------
-    judge : str
-        Name of the judge of the latest scoring.
-    input, input_sha256 : str
-        Name and content hash of the file that was scored.
-    rows : int
-        Number of scored rows, from the first on.
-    metrics : dict of str to ScoredMetric
-        Name -> metric of the results.
-    results_sha256 : str or None
-        Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in
-        files by older versions.
-    fields : dict of str to str
-        The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from.
-        Of questions, the parts of the evidence.
-    questions : dict of str to AskedQuestion
-        By name.
-    """
-
+    #: Name of the judge of the latest scoring.
     judge: str
+    #: Name and content hash of the file that was scored.
     input: str
     input_sha256: str
+    #: Number of scored rows, from the first on.
     rows: int
+    #: Name -> metric of the results.
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
+    #: Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in files by
+    #: older versions.
     results_sha256: str | None = None
+    #: The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from. Of
+    #: questions, the parts of the evidence.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: By name.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
 
 
@@ -154,13 +128,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def write_manifest(results: str | Path, manifest: Manifest) -> None:
-    """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written, or another file has that name.
-    """
+    """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file."""
     path = check_manifest(results, overwrite=True)
     try:
         write_atomically(path, manifest_text(manifest), private=False)
@@ -169,20 +137,7 @@ def write_manifest(results: str | Path, manifest: Manifest) -> None:
 
 
 def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
-    """Check that a manifest may be written beside a result file; return its path.
-
-    Parameters
-    ----------
-    results : str or Path
-        The result file.
-    overwrite : bool
-        Whether a manifest that somebody edited may be replaced; never another file of that name.
-
-    Raises
-    ------
-    OutputError
-        If another file has that name, or the name is too long.
-    """
+    """Check that a manifest may be written beside a result file; return its path."""
     path = manifest_path(results)
     check_place(path)
     record = None
@@ -198,22 +153,7 @@ def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
 
 
 def check_results(results: str | Path, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
-    """Check that results may be written: a file, which may replace an unchanged result of this tool, and its manifest.
-
-    Parameters
-    ----------
-    results : str or Path
-        The result file, as the user named it.
-    digests : collection of str
-        SHA-256 of other contents that it may replace.
-    overwrite : bool
-        Whether the user allowed replacing any file in its place.
-
-    Raises
-    ------
-    OutputError
-        If one of the two may not be replaced, or a name is too long. Nothing is changed.
-    """
+    """Check that results may be written: a file that replaces only an unchanged result of this tool."""
     check_manifest(results, overwrite=overwrite)
     check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
 
@@ -233,13 +173,7 @@ def _recorded(results: str | Path) -> list[str]:
 
 
 def read_manifest(results: str | Path) -> Manifest | None:
-    """Read the manifest of a result file; None if there is none.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is of another format or version.
-    """
+    """Read the manifest of a result file; None if there is none."""
     path = manifest_path(results)
     remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
     try:
@@ -252,13 +186,7 @@ def read_manifest(results: str | Path) -> Manifest | None:
 
 
 def parse_manifest(record: Any, path: object) -> Manifest:
-    """Read a manifest from its decoded JSON; `path` is where it was found, for messages.
-
-    Raises
-    ------
-    DataError
-        If it is of another format or version, or damaged.
-    """
+    """Read a manifest from its decoded JSON; `path` is where it was found, for messages."""
     remedy = "Score again; it is written with the results by `geval-local score`."
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)

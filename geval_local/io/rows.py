@@ -27,21 +27,14 @@ _SPACE = re.compile(r"\s*")
 
 
 class RawRow(NamedTuple):
-    """One row of a file.
+    """One row of a file."""
 
-    Attributes
-    ----------
-    number : int
-        The line for JSONL (blank lines are skipped but counted), the data row for the other formats; from 1. Scoring,
-        report and analysis use this number.
-    fields : dict
-        The columns, or the raw text of an unreadable row, under ``raw``.
-    error : str or None
-        Why the row cannot be read.
-    """
-
+    #: The line for JSONL (blank lines are skipped but counted), the data row for the other formats; from 1. Scoring,
+    #: report and analysis use this number.
     number: int
+    #: The columns, or the raw text of an unreadable row, under ``raw``.
     fields: dict[str, Any]
+    #: Why the row cannot be read.
     error: str | None = None
 
 
@@ -99,11 +92,6 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
     Bytes that are not UTF-8 come through as lone surrogates, for the caller to detect.
-
-    Raises
-    ------
-    DataError
-        At once if there is no readable file of a known format, and while iterating if the file as a whole is broken.
     """
     suffix = format_of(path.name)
     if suffix is None:
@@ -264,11 +252,6 @@ def parquet_rows(
     """Read rows of an open `pyarrow.parquet.ParquetFile`: `count` of them, from the one with the index `first`.
 
     Row groups without any of them are not read, nor are other columns than `columns`.
-
-    Raises
-    ------
-    DataError
-        If the file has two columns of one name.
     """
     _refuse_repeated(file.schema_arrow.names, path)
     stop = file.metadata.num_rows if count is None else first + count

@@ -67,23 +67,6 @@ class Sample:
 
         Each field is read from the column in `mapping`, else from a column found by `geval_local.fields.resolve`:
         its own name, then an alias.
-
-        Parameters
-        ----------
-        metric_fields : iterable of str
-            Names of the metric's fields.
-
-        Returns
-        -------
-        dict of str to str
-            Field -> its text; see `geval_local.fields.text_of`.
-
-        Raises
-        ------
-        FieldError
-            If a field is missing, or its column holds no text.
-        UnscorableError
-            If the row could not be read, or a field is null, NaN, empty, too long, or not valid Unicode.
         """
         if self.error is not None:
             raise UnscorableError(self.error)
@@ -187,20 +170,7 @@ def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> 
 def samples_of(
     rows: Iterable[RawRow], origin: str, mapping: Mapping[str, str], repeated: Mapping[int, int] | None = None
 ) -> Iterator[Sample]:
-    """Make samples of rows, those that are none with their reason.
-
-    Parameters
-    ----------
-    rows : iterable of RawRow
-        The rows of a file, or a stretch of them.
-    origin : str
-        The file's name, for messages.
-    mapping : mapping of str to str
-        See `Sample.mapping`.
-    repeated : mapping of int to int, optional
-        Numbers of the rows whose ``id`` an earlier row has, each with the number of the first row that has it. Absent:
-        found among these rows.
-    """
+    """Make samples of rows, those that are none with their reason."""
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen: dict[int, int] = {}
     before = dict[str, Any]()

@@ -71,18 +71,12 @@ class _Work(Protocol[_T_co]):
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """Statistics of a batch.
+    """Statistics of a batch."""
 
-    Attributes
-    ----------
-    works, items : int
-        Calls and prompts in the batch.
-    seconds : float
-        Duration of the batch.
-    """
-
+    #: Calls and prompts in the batch.
     works: int
     items: int
+    #: Duration of the batch.
     seconds: float
 
 
@@ -184,17 +178,6 @@ class Batcher:
     """Batches the calls of many threads for one judge; a context manager.
 
     All methods may be called from any thread. The judge must not be used directly at the same time.
-
-    Parameters
-    ----------
-    judge : Scorer
-        The scorer, usually a `Judge`.
-    queue : int
-        Most calls that may be queued or running at a time.
-    gather_seconds : float
-        How long a first call waits for others while the model is idle.
-    on_batch : callable, optional
-        Called with a `BatchRecord` after every batch, in the model's thread.
     """
 
     def __init__(
@@ -229,18 +212,7 @@ class Batcher:
         *,
         rotations: int = 1,
     ) -> Future[Decision]:
-        """Queue questions about one piece of evidence; parameters and errors as for `Scorer.decide`.
-
-        Returns
-        -------
-        Future of Decision
-            Cancelling it drops the work that is not computed yet.
-
-        Raises
-        ------
-        BusyError
-            If too many calls are already queued, or the batcher is closed.
-        """
+        """Queue questions about one piece of evidence; parameters and errors as for `Scorer.decide`."""
         work = self.judge.decision_work(state, parse_questions(questions), rotations=rotations)
         group = hashlib.blake2b(work.evidence.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return self._submit(work, group)
@@ -276,13 +248,7 @@ class Batcher:
         return min(60, max(1, math.ceil(total / self._pace / 2)))
 
     def close(self, *, finish: bool = True) -> None:
-        """Accept no more calls, and stop after the queued ones, or immediately (cancelling them).
-
-        Parameters
-        ----------
-        finish : bool
-            Whether to finish queued calls.
-        """
+        """Accept no more calls, and stop after the queued ones, or immediately (cancelling them)."""
         with self._changed:
             self._closing = True
             if not finish:

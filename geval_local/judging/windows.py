@@ -23,13 +23,7 @@ _MOST = 1 << 31
 
 
 def full_window(rows: int | None, default: int = WINDOW) -> int:
-    """Return the rows of a full window as they are asked for.
-
-    Raises
-    ------
-    ConfigurationError
-        If no computer counts so far.
-    """
+    """Return the rows of a full window as they are asked for."""
     if rows is not None and not 1 <= rows <= _MOST:
         raise ConfigurationError(f"a window has 1 to {_MOST} rows, not {rows}", hint="Leave it out.")
     return rows or default

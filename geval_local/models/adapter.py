@@ -43,26 +43,7 @@ _TRY = (
 
 
 def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
-    """Check that a judge's adapter, if any, can be merged.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge.
-    quantized : bool
-        Whether its weights will be quantized while loading.
-
-    Raises
-    ------
-    ConfigurationError
-        If peft is not installed, or the weights will be quantized, which rules out merging.
-    WeightsError
-        If there are no adapter weights as safetensors.
-    UnsupportedModelError
-        If the adapter is not a LoRA adapter.
-    JudgeError
-        If its configuration cannot be read.
-    """
+    """Check that a judge's adapter, if any, can be merged."""
     if entry.adapter is None:
         return
     file = entry.adapter / ADAPTER_CONFIG
@@ -112,27 +93,7 @@ def without_adapter(directory: Path) -> Iterator[Path]:
 
 
 def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
-    """Merge a judge's adapter into its loaded weights.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, with an adapter that passed `check_adapter`.
-    model : PreTrainedModel
-        Its model.
-
-    Returns
-    -------
-    PreTrainedModel
-        The same architecture with changed weights.
-
-    Raises
-    ------
-    WeightsError
-        If the adapter's weights are not exactly those that its configuration requires for this model.
-    JudgeError
-        If it cannot be merged.
-    """
+    """Merge a judge's adapter into its loaded weights."""
     import peft
 
     if any(parameter.is_meta for parameter in model.parameters()):

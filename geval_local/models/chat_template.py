@@ -38,40 +38,20 @@ _REMEDY += "chat_template.jinja in the directory of a judge's safetensors takes 
 
 @dataclass(frozen=True)
 class ChatFrame:
-    """The text that a chat template writes around a user's message.
+    """The text that a chat template writes around a user's message."""
 
-    Attributes
-    ----------
-    before : str
-        Text before the message.
-    after : str
-        Text from the message to the start of the answer.
-    closes_thinking : bool
-        Whether `after` contains an empty thinking block.
-    warning : str or None
-        Why the model may think instead of answering all the same.
-    """
-
+    #: Text before the message.
     before: str
+    #: Text from the message to the start of the answer.
     after: str
+    #: Whether `after` contains an empty thinking block.
     closes_thinking: bool
+    #: Why the model may think instead of answering all the same.
     warning: str | None = None
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
-    """Return the text that a tokenizer's template writes around a prompt, up to the start of the answer.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        A tokenizer with a chat template.
-
-    Raises
-    ------
-    TokenizerError
-        If there is no usable template, it fails, does not show the user's message once, or leaves the prompt inside
-        thinking that nothing is known to close.
-    """
+    """Return the text that a tokenizer's template writes around a prompt, up to the start of the answer."""
     where = _whereabouts(tokenizer)
     template = tokenizer.chat_template
     if isinstance(template, dict):

@@ -78,18 +78,7 @@ _PROBE_TOKENS = 16
 
 
 def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> None:
-    """Reject a model that has no causal next-token distribution.
-
-    Raises
-    ------
-    UnsupportedModelError
-        For an encoder-decoder, an encoder, a model with another head, an architecture that this transformers version
-        does not know, or one that needs its own code when that is not allowed.
-    ConfigurationError
-        If its weights are quantized, and the library that reads them is not installed.
-    JudgeError
-        If config.json cannot be read.
-    """
+    """Reject a model that has no causal next-token distribution."""
     config = _config(directory)
     kind = config.get("model_type")
     _check_sources(entry, directory, config)
@@ -159,22 +148,7 @@ def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
 
 
 def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None:
-    """Check that all weight files exist as safetensors.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        The model's directory.
-    hint : str
-        How to get missing files.
-
-    Raises
-    ------
-    WeightsError
-        If there are no weights, some shards are missing, or all formats may run code when read.
-    """
+    """Check that all weight files exist as safetensors."""
     files = weight_files(directory)
     missing = [file.name for file in files if not file.exists()]  # a dangling link of the hub cache does not exist
     if missing:
@@ -209,13 +183,7 @@ class StoredTensor(NamedTuple):
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Read the header of a safetensors file: its tensors by name.
-
-    Raises
-    ------
-    WeightsError
-        If the file is damaged.
-    """
+    """Read the header of a safetensors file: its tensors by name."""
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
@@ -236,11 +204,6 @@ def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     """Reject sizes in config.json that the stored tensors contradict, before a model of such sizes is built.
 
     What remains (a few layers less, another width below the largest) is found when the weights are loaded.
-
-    Raises
-    ------
-    WeightsError
-        If a count of layers, a width or the like exceeds everything that is stored.
     """
     files = [file for file in weight_files(directory) if file.exists()]
     tensors = {name: one for file in files for name, one in stored_tensors(file).items()}
@@ -275,27 +238,7 @@ def _numbers_in(record: dict[str, Any]) -> Iterator[tuple[str, int]]:
 def check_vocabulary(
     entry: JudgeEntry, place: Path, tokenizer: PreTrainedTokenizerBase, rows: int | None, frame: ChatFrame | None = None
 ) -> None:
-    """Reject a vocabulary whose ids are not those of the embedding.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    place : Path
-        Directory of its files, or its GGUF file.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    rows : int or None
-        Rows of the embedding; None if they are not known yet.
-    frame : ChatFrame, optional
-        The text that its chat template writes, where the style uses it.
-
-    Raises
-    ------
-    TokenizerError
-        If two pieces have one id, or a text could get an id that the embedding does not have. A control token beyond
-        it, which no text can become (of images, in a text model), is no reason where the template does not write it.
-    """
+    """Reject a vocabulary whose ids are not those of the embedding."""
     vocabulary = tokenizer.get_vocab()
     most = _MOST_TOKENS if rows is None else rows
     numbers = set(vocabulary.values())
@@ -365,22 +308,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Reject missing parameters, which transformers only warns about and fills with random numbers.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        Directory of its files.
-    report : dict
-        Loading report of transformers.
-
-    Raises
-    ------
-    WeightsError
-        If parameters are missing or have the wrong shape.
-    """
+    """Reject missing parameters, which transformers only warns about and fills with random numbers."""
     missing = sorted(str(key) for key in report["missing_keys"])
     mismatched = sorted(str(item[0]) for item in report["mismatched_keys"])
     if missing or mismatched:
@@ -396,22 +324,6 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
     """Reject surplus weights: without them the model would differ from the one that was trained.
 
     The report omits weights that transformers knows to be unused in an architecture.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        Directory of its files.
-    model : PreTrainedModel
-        The model loaded from them.
-    report : dict
-        Loading report of transformers.
-
-    Raises
-    ------
-    WeightsError
-        If weights are left over that are not known surroundings of a language model, such as a vision tower.
     """
     config = model.config.get_text_config()
     # In some checkpoints, heads for several tokens continue the numbering of the layers.
@@ -436,13 +348,6 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
 
     All weights in memory are checked, also those that the probe does not reach (the embedding of a rare token, an
     expert); weights that a device map left on disk are not.
-
-    Raises
-    ------
-    WeightsError
-        If weights are not finite; the message lists their names.
-    JudgeError
-        If the weights are finite but the logits overflow the dtype.
     """
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight)]
     if broken:
@@ -491,13 +396,7 @@ def _some(names: list[str]) -> str:
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:
-    """Reject a placement that leaves all weights on disk: accelerate then fails on tensors without data.
-
-    Raises
-    ------
-    JudgeError
-        If a device map has left everything on disk.
-    """
+    """Reject a placement that leaves all weights on disk: accelerate then fails on tensors without data."""
     places = set((getattr(model, "hf_device_map", None) or {}).values())
     if places == {"disk"}:
         size = model.get_memory_footprint() / 1e6

@@ -32,27 +32,7 @@ FILE_PATTERNS = (
 
 
 def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
-    """Download a judge into a directory that can be loaded by path and copied to another machine.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        A judge with a hub id.
-    destination : str or Path, optional
-        Target directory; by default the one where loading by name looks first. Interrupted downloads are resumed.
-
-    Returns
-    -------
-    Path
-        The directory.
-
-    Raises
-    ------
-    WeightsError
-        If the repository publishes no safetensors, or the download is incomplete.
-    JudgeError
-        If there is nothing to fetch, access must be requested, or the hub cannot be reached.
-    """
+    """Download a judge into a directory that can be loaded by path and copied to another machine."""
     if entry.hub is None:
         raise JudgeError(f"judge {entry.name!r} is the directory {entry.path}; there is nothing to fetch")
     directory = (expanded(destination) if destination else fetch_directory(entry)).resolve()

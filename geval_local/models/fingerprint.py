@@ -58,22 +58,6 @@ def weight_files(directory: Path) -> list[Path]:
 
     Other safetensors in a repository (other formats of the same weights, adapters) are not part of the
     model.
-
-    Parameters
-    ----------
-    directory : Path
-        The model's directory, or its GGUF file.
-
-    Returns
-    -------
-    list of Path
-        ``model.safetensors``, or the shards of its index, sorted by name; empty when there is neither. For a GGUF file
-        that file, or all parts of a split one.
-
-    Raises
-    ------
-    WeightsError
-        If the index cannot be read, or names a file outside the directory.
     """
     if directory.is_file():
         return gguf_files(directory)
@@ -112,17 +96,7 @@ def code_files(directory: Path) -> list[Path]:
 
 
 class FileStates:
-    """State of the files that loading a judge reads; taken before, compared afterwards.
-
-    Parameters
-    ----------
-    directory : Path
-        The model's directory, or its GGUF file.
-    adapter : Path, optional
-        Directory of the adapter merged into the weights.
-    code : bool
-        Whether Python files from the directory may run.
-    """
+    """State of the files that loading a judge reads; taken before, compared afterwards."""
 
     def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
         self._asked = (directory, adapter, code)
@@ -160,22 +134,6 @@ def fingerprint(directory: Path, adapter: Path | None = None, *, code: bool = Fa
     """Identify a judge by the content of its weights, of its configuration, of its adapter and of its code.
 
     The same weights under another configuration (rotary scaling, a sliding window) are a different judge.
-
-    Parameters
-    ----------
-    directory : Path
-        The model's directory, complete, or its GGUF file.
-    adapter : Path, optional
-        Directory of the adapter merged into the weights.
-    code : bool
-        Whether Python files from the directory may run: then all of them count.
-
-    Returns
-    -------
-    str
-        16 hex digits of the SHA-256 over config.json (without the notes of the program that saved it) and the weight
-        files' names and SHA-256 digests, sorted by name. The directory's path and the files' times do not count, nor
-        does a GGUF file's name, which Ollama generates.
     """
     if directory.is_file():
         lines = ["gguf", *_digests(weight_files(directory))]
@@ -199,20 +157,7 @@ def _configuration(file: Path) -> str:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None = None) -> str:
-    """Hash the tokenizer as it was loaded, whatever files it came from: all that turns a prompt into tokens and back.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        A tokenizer with a fast backend.
-    frame : ChatFrame, optional
-        The text that its chat template writes around a prompt, if the judge's style uses it.
-
-    Returns
-    -------
-    str
-        16 hex digits.
-    """
+    """Hash the tokenizer as loaded, whatever its files: all that turns a prompt into tokens and back."""
     backend = tokenizer.backend_tokenizer
     parts = (backend.normalizer, backend.pre_tokenizer, backend.model, backend.decoder)
     added = backend.get_added_tokens_decoder()

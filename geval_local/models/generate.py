@@ -85,19 +85,7 @@ class _EndOfParagraph(StoppingCriteria):
 
 
 def repetition_start(text: str) -> int | None:
-    """Find where a text begins to repeat itself.
-
-    Parameters
-    ----------
-    text : str
-        The text so far.
-
-    Returns
-    -------
-    int or None
-        Start of a finished sentence of several words that occurred before, or of the second copy of a passage repeated
-        three times in a row at the end; None if nothing is repeated.
-    """
+    """Find where a text begins to repeat itself."""
     seen = set()
     for sentence in _SENTENCE.finditer(text):
         words = tuple(_WORD.findall(sentence[0].casefold()))
@@ -117,20 +105,13 @@ def without_repetition(text: str) -> str:
 
 
 class Paragraph(NamedTuple):
-    """What a model wrote.
+    """What a model wrote."""
 
-    Attributes
-    ----------
-    text : str
-        Without special tokens, and without what repeats itself.
-    is_ended : bool
-        Whether it came to an end of its own, rather than by the limit or a repetition.
-    repeats : bool
-        Whether it began to repeat itself.
-    """
-
+    #: Without special tokens, and without what repeats itself.
     text: str
+    #: Whether it came to an end of its own, rather than by the limit or a repetition.
     is_ended: bool
+    #: Whether it began to repeat itself.
     repeats: bool = False
 
 
@@ -156,29 +137,7 @@ def generate_list(
     beams: int = BEAMS,
     on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
-    """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    ids : ndarray of int32, shape (tokens,)
-        The prompt.
-    max_new_tokens : int
-        Most tokens to write.
-    beams : int
-        Number of beams; 1 is greedy decoding.
-    on_token : callable
-        Called after every token with the number of new ones; an exception from it ends the generation.
-
-    Returns
-    -------
-    str
-        The new text, without special tokens. If the limit was reached, it ends with the last complete line;
-        repetitions are removed.
-    """
+    """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit."""
     over = _EndOfList(tokenizer, len(ids))
     config = _settings(tokenizer, max_new_tokens, _beams(model, beams))
     output = _generate(model, [ids], config, [over, _Counter(on_token, len(ids))])
@@ -198,25 +157,7 @@ def generate_paragraphs(
     *,
     max_new_tokens: int,
 ) -> list[Paragraph]:
-    """Continue several prompts greedily, in one batch, each by one paragraph.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM. One that keeps a state instead of a cache by token is asked prompt by prompt, since it would read
-        the padding; so is one whose rotary embedding changes with the length, where the texts reach that far.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    prompts : sequence of ndarray of int32, shape (tokens,)
-        At least one.
-    max_new_tokens : int
-        Most tokens to write for each.
-
-    Returns
-    -------
-    list of Paragraph
-        One per prompt. What the limit has cut off is returned as it is.
-    """
+    """Continue several prompts greedily, in one batch, each by one paragraph."""
     width = max(len(ids) for ids in prompts)
     # Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another.
     sizes = {Trunk(model).group(length) for length in (*map(len, prompts), width + max_new_tokens)}

@@ -24,17 +24,11 @@ __all__ = ["Continuation", "mean_logprobs"]
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text after its context, tokenized together.
+    """A text after its context, tokenized together."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32, shape (tokens,)
-        Context and text.
-    start : int
-        Index of the text's first token; at least 1 and less than the length.
-    """
-
+    #: Context and text.
     ids: NDArray[np.int32]
+    #: Index of the text's first token; at least 1 and less than the length.
     start: int
 
 
@@ -46,26 +40,7 @@ def mean_logprobs(
     batch_tokens: int,
     advance: Callable[[int], object] = lambda count: None,
 ) -> list[float]:
-    """Average the log-probabilities of each text's tokens, given everything before them.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    continuations : sequence of Continuation
-        The texts with their contexts.
-    batch_tokens : int
-        Most tokens per forward pass, padding included; halved when memory runs out.
-    advance : callable
-        Called with the number of texts finished.
-
-    Returns
-    -------
-    list of float
-        In nats per token, at most 0; NaN for a text that does not fit into memory even alone.
-    """
+    """Average the log-probabilities of each text's tokens, given everything before them."""
     trunk = Trunk(model)
     result = [math.nan] * len(continuations)
     # Longest first, so that memory problems show up at once.

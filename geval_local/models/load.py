@@ -88,47 +88,31 @@ _STORED_DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass
 class LoadedModel:
-    """A model ready to score, with its identity.
+    """A model ready to score, with its identity."""
 
-    Attributes
-    ----------
-    model : PreTrainedModel
-        The model, in evaluation mode, without gradients.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer, with a fast backend.
-    entry : JudgeEntry
-        The entry it was loaded from.
-    directory : Path
-        Directory of its files, or the GGUF file.
-    fingerprint : str
-        Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
-    tokenizer_hash : str
-        Content hash of tokenizer and template.
-    dtype : torch.dtype
-        Dtype of the computation.
-    precision : Precision
-        Reason for the dtype, and its effect on a score.
-    attention : str
-        Attention implementation in use.
-    parameters : int
-        Number of weights, tied ones counted once.
-    memory_bytes : int
-        Memory of weights and buffers, bytes.
-    files : FileStates, optional
-        State of the files that were read.
-    """
-
+    #: The model, in evaluation mode, without gradients.
     model: PreTrainedModel
+    #: Its tokenizer, with a fast backend.
     tokenizer: PreTrainedTokenizerBase
+    #: The entry it was loaded from.
     entry: JudgeEntry
+    #: Directory of its files, or the GGUF file.
     directory: Path
+    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
     fingerprint: str
+    #: Content hash of tokenizer and template.
     tokenizer_hash: str
+    #: Dtype of the computation.
     dtype: torch.dtype
+    #: Reason for the dtype, and its effect on a score.
     precision: Precision
+    #: Attention implementation in use.
     attention: str
+    #: Number of weights, tied ones counted once.
     parameters: int
+    #: Memory of weights and buffers, bytes.
     memory_bytes: int
+    #: State of the files that were read.
     files: FileStates | None = None
     _is_told: bool = False
 
@@ -137,11 +121,6 @@ class LoadedModel:
 
         The weights in memory are the model's own, so its scores stay those of its fingerprint. Weights that a device
         map left on the disk are not.
-
-        Raises
-        ------
-        JudgeError
-            If weights are read from the files while it scores.
         """
         if self.files is None or self._is_told or not (moved := self.files.moved()):
             return
@@ -160,13 +139,7 @@ class LoadedModel:
 
 
 def resolve_directory(entry: JudgeEntry) -> Path:
-    """Find the directory of a judge's files on this machine.
-
-    Raises
-    ------
-    WeightsError
-        If they are not on this machine; the message explains how to fetch and copy them.
-    """
+    """Find the directory of a judge's files on this machine."""
     directory = local_directory(entry)
     if directory is not None:
         return directory
@@ -181,15 +154,7 @@ def resolve_directory(entry: JudgeEntry) -> Path:
 
 
 def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a judge's tokenizer alone, without its weights.
-
-    Raises
-    ------
-    WeightsError
-        If the judge is not on this machine.
-    TokenizerError
-        If there is no tokenizer, none with a fast backend, or no chat template although the style needs one.
-    """
+    """Load a judge's tokenizer alone, without its weights."""
     directory = resolve_directory(entry)
     config = None if directory.is_file() else _read_config(entry, directory, trust_remote_code=trust_remote_code)
     return _read_tokenizer(entry, directory, config, trust_remote_code=trust_remote_code)[0]
@@ -270,18 +235,7 @@ def _read_tokenizer(
 
 
 def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """Check that the tokenizer supports the entry's prompt style.
-
-    Returns
-    -------
-    ChatFrame or None
-        The text around a prompt; None if the style has none.
-
-    Raises
-    ------
-    TokenizerError
-        If a chat style is set and there is no chat template, or none that can end at the start of the answer.
-    """
+    """Check that the tokenizer supports the entry's prompt style."""
     if entry.style == "completion":
         return None
     if not tokenizer.chat_template:
@@ -300,13 +254,7 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
 
 
 def check_judge(entry: JudgeEntry, options: JudgeOptions) -> None:
-    """Check that a judge can be loaded, without reading its weights.
-
-    Raises
-    ------
-    GevalError
-        As for `load_model`.
-    """
+    """Check that a judge can be loaded, without reading its weights."""
     _prepare(entry, options, resolve_directory(entry))
 
 
@@ -328,29 +276,7 @@ def _prepare(
 
 
 def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
-    """Load a judge from local files.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        From `registry.find_judge`.
-    options : JudgeOptions, optional
-        Device, dtype, attention and so on.
-
-    Raises
-    ------
-    WeightsError
-        If weights are missing, incomplete, damaged, not safetensors, not finite, or do not match the model exactly.
-    UnsupportedModelError
-        If the model is not a decoder with a next-token distribution, or needs its own code without permission.
-    TokenizerError
-        See `load_tokenizer`.
-    JudgeError
-        If the model does not fit, a device map finds memory for no part of it, its adapter cannot be merged, or its
-        logits are not finite.
-    ConfigurationError
-        If an option cannot be met on this machine.
-    """
+    """Load a judge from local files."""
     options = options or JudgeOptions()
     directory = resolve_directory(entry)
     files = FileStates(directory, entry.adapter, code=options.trust_remote_code)

@@ -29,22 +29,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path | None = None) -> dict[str, Any]:
-    """Turn options into keyword arguments of ``from_pretrained``.
-
-    Parameters
-    ----------
-    options : JudgeOptions
-        The requested options.
-    default_dtype : str
-        The dtype of the judge's entry.
-    directory : Path, optional
-        Directory of the model's files: ``auto`` checks whether they fit into memory.
-
-    Raises
-    ------
-    ConfigurationError
-        If an option is unknown, contradicts another, or cannot be met on this machine.
-    """
+    """Turn options into keyword arguments of ``from_pretrained``."""
     name = options.dtype or default_dtype
     placement = _placement(options)
     dtype = automatic_dtype(directory, placement) if name == AUTO else DTYPES[name]

@@ -32,66 +32,36 @@ _SIDE = re.compile(r"(?<![a-z])(start|begin|open|prefix|end|close|suffix|stop)(?
 
 @dataclass(frozen=True)
 class Renderings:
-    """The text that a template writes around the user's message, with all thinking switched off.
+    """The text that a template writes around the user's message, with all thinking switched off."""
 
-    Attributes
-    ----------
-    before : str
-        Text before the message.
-    prompt : str
-        The generation prompt.
-    unswitched : tuple of str
-        The same two texts without any switch.
-    history : str or None
-        Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
-    thought : tuple of str, or None
-        Text up to an assistant's thoughts, and between thoughts and answer; None if the template does not show them.
-    closing : tuple of str
-        Marks after which the template expects the answer, dropping the text before them.
-    """
-
+    #: Text before the message.
     before: str
+    #: The generation prompt.
     prompt: str
+    #: The same two texts without any switch.
     unswitched: tuple[str, str]
+    #: Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
     history: str | None = None
+    #: Text up to an assistant's thoughts, and between thoughts and answer; None if the template does not show them.
     thought: tuple[str, str] | None = None
+    #: Marks after which the template expects the answer, dropping the text before them.
     closing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Text between the user's message and the answer.
+    """Text between the user's message and the answer."""
 
-    Attributes
-    ----------
-    text : str
-        The text.
-    closes_thinking : bool
-        Whether it contains an empty thinking block.
-    warning : str or None
-        Why the model may think here all the same.
-    """
-
+    #: The text.
     text: str
+    #: Whether it contains an empty thinking block.
     closes_thinking: bool
+    #: Why the model may think here all the same.
     warning: str | None = None
 
 
 def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
-    """Find the text after which an answer starts.
-
-    Parameters
-    ----------
-    seen : Renderings
-        Texts that the template writes.
-    tokens : frozenset of str
-        Added tokens of the tokenizer. A block opened by one of them is closed by one, or as the template shows it.
-
-    Raises
-    ------
-    TokenizerError
-        If the answer would start inside a thinking block and nothing is known to close it.
-    """
+    """Find the text after which an answer starts."""
     rule = _Rule(seen, tokens)
     text = rule.ending()
     inside = rule.still_open(text)

@@ -59,76 +59,52 @@ HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
 
 
 class JudgeEntry(BaseModel):
-    """One judge: the location of its weights and its prompt style.
-
-    Attributes
-    ----------
-    name : str
-        Name of the judge.
-    path : Path, optional
-        Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
-    hub : str, optional
-        Hub id ``organisation/model``.
-    revision : str, optional
-        Branch, tag or commit of the hub repository.
-    adapter : Path, optional
-        Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
-    dtype : {"auto", "float64", "float32", "bfloat16", "float16"}
-        The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe
-        finds nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
-    style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as
-        the beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
-    context : int, optional
-        Longest input, tokens. None: the model states no limit.
-    license : str, optional
-        SPDX identifier or the name of the licence.
-    parameters : float, optional
-        Number of weights of the language model, tied ones counted once.
-    active_parameters : float, optional
-        Of a mixture of experts: number of weights that one token uses.
-    idle_parameters : float
-        Number of weights that are loaded with the language model but never used: a vision or audio tower.
-    quantization : {"mxfp4", "fp8"}, optional
-        Quantization format of the checkpoint itself.
-    quantized_parameters : float, optional
-        Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
-    memory_gb : float, optional
-        Memory of the weights alone, GB (1e9 bytes). If absent, it is computed from the numbers of weights and the
-        sizes of `dtype` and `quantization`; it is not measured.
-    hybrid : bool
-        Whether some layers are recurrent or convolutional instead of attention.
-    made_for : {"judging"}, optional
-        ``judging``: the model was trained to judge texts.
-    source : str
-        Source for licence, context and parameters.
-    unconfirmed : tuple of str
-        Keys of this entry whose value no source confirms.
-    note : str
-        Notes for users who consider this judge.
-    """
+    """One judge: the location of its weights and its prompt style."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: Name of the judge.
     name: str
+    #: Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
     path: Path | None = None
+    #: Hub id ``organisation/model``.
     hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
+    #: Branch, tag or commit of the hub repository.
     revision: str | None = None
+    #: Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
     adapter: Path | None = None
+    #: The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe finds
+    #: nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
+    #: ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as the
+    #: beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
     style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
+    #: Longest input, tokens. None: the model states no limit.
     context: int | None = Field(default=None, gt=0)
+    #: SPDX identifier or the name of the licence.
     license: str | None = None
+    #: Number of weights of the language model, tied ones counted once.
     parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Of a mixture of experts: number of weights that one token uses.
     active_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Number of weights that are loaded with the language model but never used: a vision or audio tower.
     idle_parameters: float = Field(default=0, ge=0, allow_inf_nan=False)
+    #: Quantization format of the checkpoint itself.
     quantization: Literal["mxfp4", "fp8"] | None = None
+    #: Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
     quantized_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Memory of the weights alone, GB (1e9 bytes). If absent, it is computed from the numbers of weights and the sizes
+    #: of `dtype` and `quantization`; it is not measured.
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Whether some layers are recurrent or convolutional instead of attention.
     hybrid: bool = False
+    #: ``judging``: the model was trained to judge texts.
     made_for: Literal["judging"] | None = None
+    #: Source for licence, context and parameters.
     source: str = ""
+    #: Keys of this entry whose value no source confirms.
     unconfirmed: tuple[str, ...] = ()
+    #: Notes for users who consider this judge.
     note: str = ""
 
     @property
@@ -179,19 +155,7 @@ class Registry:
 
 
 def load_registry(models_file: str | Path | None = None) -> Registry:
-    """Read the packaged models.yaml, overridden by the user's own file.
-
-    Parameters
-    ----------
-    models_file : str or Path, optional
-        The user's file; ``$GEVAL_LOCAL_MODELS`` when absent. Its entries override packaged ones of the same name, and
-        so does its ``default``.
-
-    Raises
-    ------
-    JudgeError
-        If a file cannot be read, is not valid YAML, holds an unknown key or a value that does not fit; with lines.
-    """
+    """Read the packaged models.yaml, overridden by the user's own file."""
     packaged = _PACKAGE / "models.yaml"
     if not packaged.is_file():
         packaged = _PACKAGE.parent / "models.yaml"  # source checkout; the wheel contains the file inside the package
@@ -207,27 +171,7 @@ def load_registry(models_file: str | Path | None = None) -> Registry:
 
 
 def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeEntry]]:
-    """Read a models file.
-
-    Parameters
-    ----------
-    path : Path
-        The YAML file: ``judges`` (name -> entry) and, optionally, ``default``.
-    base : Path
-        The directory that relative paths in it start from.
-
-    Returns
-    -------
-    default : str or None
-        Name of the file's default judge.
-    judges : dict of str to JudgeEntry
-        The entries, paths made absolute.
-
-    Raises
-    ------
-    JudgeError
-        If the file cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit; with lines.
-    """
+    """Read a models file."""
     text = read_file(path, "the models file", JudgeError)
     what = "a models file is a mapping with the key judges (name -> entry)"
     data, node = _parsed(text, str(path), what, JudgeError)
@@ -269,25 +213,7 @@ def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
 def find_judge(
     name: str | Path | None = None, models_file: str | Path | None = None, *, adapter: str | Path | None = None
 ) -> JudgeEntry:
-    """Find a judge by name, directory or hub id.
-
-    Parameters
-    ----------
-    name : str or Path, optional
-        An entry of the user's file or of the packaged file, else a GGUF file, or a directory with one or with a
-        ``config.json``, else a hub id ``organisation/model`` that is in the local Hugging Face cache. None: the default
-        judge.
-    models_file : str or Path, optional
-        See `load_registry`.
-    adapter : str or Path, optional
-        Directory of a LoRA adapter for it; the entry's own, or the one in its directory, when absent.
-
-    Raises
-    ------
-    JudgeError
-        If the name is unknown, with similar names; if there is no adapter in that directory, or the judge
-        already has one.
-    """
+    """Find a judge by name, directory or hub id."""
     entry = _find_entry(name, models_file)
     own = local_directory(entry)
     if entry.adapter is None and own is not None and (own / ADAPTER_CONFIG).is_file():
@@ -315,13 +241,7 @@ def entry_of(options: JudgeOptions) -> JudgeEntry:
 
 
 def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
-    """Name judges in results: plain names, plus the distinguishing options if one is asked in several ways.
-
-    Raises
-    ------
-    ConfigurationError
-        If two of them are identical.
-    """
+    """Name judges in results: plain names, plus the distinguishing options if one is asked in several ways."""
     names = [label_of(one) for one in judges]
     labels = [
         name if names.count(name) == 1 else ",".join([name, *_differing(one, judges)])
@@ -372,13 +292,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
 
 
 def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
-    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not.
-
-    Raises
-    ------
-    JudgeError
-        If `name` is neither.
-    """
+    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not."""
     registry = load_registry(models_file)
     entry = _named(registry, name)
     if entry is None and re.fullmatch(HUB_ID, name):
@@ -415,11 +329,6 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     """Create the entry of a plain model directory or a GGUF file from the files themselves.
 
     The style is ``chat`` if they contain a chat template, ``completion`` otherwise.
-
-    Raises
-    ------
-    JudgeError
-        If the directory holds no readable ``config.json`` and no GGUF model, or several of these.
     """
     place = _model_place(directory)
     if place is not None and place.is_file():
@@ -475,15 +384,7 @@ def fetch_directory(entry: JudgeEntry) -> Path:
 
 
 def local_directory(entry: JudgeEntry) -> Path | None:
-    """Find a judge's files on this machine, without network access.
-
-    Returns
-    -------
-    Path or None
-        The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache; for
-        a GGUF model the file itself, the first one of a split model. None if there is none. The files may
-        still be incomplete.
-    """
+    """Find a judge's files on this machine, without network access."""
     if entry.path is not None:
         return _model_place(entry.path)
     fetched = fetch_directory(entry)

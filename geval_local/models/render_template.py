@@ -47,19 +47,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def render(task: dict[str, Any]) -> list[dict[str, str]]:
-    """Render one template several times.
-
-    Parameters
-    ----------
-    task : dict
-        ``template``; ``calls``: the template's variables for each rendering; ``switches``: variables that turn thinking
-        off, added to those that the template itself compares with a word for it; ``unswitched``: the call without them.
-
-    Returns
-    -------
-    list of dict
-        For each call its ``text`` or its ``error``.
-    """
+    """Render one template several times."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )

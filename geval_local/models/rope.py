@@ -15,29 +15,7 @@ __all__ = ["Trunk", "length_groups", "rope_reset"]
 
 
 class Trunk:
-    """The part of a causal LM that computes final hidden states; every pass of this package goes through one.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-
-    Attributes
-    ----------
-    module : Module
-        The model's base model.
-    device : torch.device
-        Where it takes token ids.
-    group : callable
-        Length in tokens -> group; only rows of one group may share a pass, see `length_groups`.
-    reset : callable
-        Undo what earlier passes left behind, see `rope_reset`; for passes that the model makes by itself.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no separate base model.
-    """
+    """The part of a causal LM that computes final hidden states; every pass of this package goes through one."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.module = trunk_of(model)
@@ -57,16 +35,6 @@ def length_groups(config: Any) -> Callable[[int], int]:
     Long-RoPE models (Phi-3) use one set of factors up to a switch and another beyond it, chosen by the longest prompt
     of the batch; dynamic NTK scaling changes with every length beyond the switch. A score must not depend on what else
     is in the batch, so only prompts of one group may share a batch.
-
-    Parameters
-    ----------
-    config : PreTrainedConfig
-        The model's configuration.
-
-    Returns
-    -------
-    callable
-        Length in tokens -> group number; prompts may share a batch if theirs are equal. 0 is below every switch.
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
@@ -94,11 +62,6 @@ def rope_reset(trunk: nn.Module) -> Callable[[], None]:
 
     Transformers keeps the frequencies of the longest prompt so far; without a reset before every forward
     pass a prompt beyond the switch would change the scores of later prompts.
-
-    Parameters
-    ----------
-    trunk : Module
-        The model, or the part of it that computes hidden states.
     """
     growing: list[tuple[Any, str]] = []
     for module in trunk.modules():

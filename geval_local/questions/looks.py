@@ -24,29 +24,17 @@ __all__ = ["Look", "looks_of", "mean_outcome", "mean_outcomes"]
 
 @dataclass(frozen=True)
 class Look:
-    """One of the forms that a sample fills.
+    """One of the forms that a sample fills."""
 
-    Attributes
-    ----------
-    fill : callable
-        Fills it from the text of every field.
-    metric : Metric
-        Says how the labels are written behind this form, in the order of what they mean: for a pair in its other order
-        the second label says that the first text is better, and stands first.
-    """
-
+    #: Fills it from the text of every field.
     fill: Callable[[Mapping[str, str]], Prompt]
+    #: Says how the labels are written behind this form, in the order of what they mean: for a pair in its other order
+    #: the second label says that the first text is better, and stands first.
     metric: Metric
 
 
 def looks_of(metric: Metric) -> tuple[Look, ...]:
-    """List the forms of a metric, `Metric.forms` of them; of a pair each look in the given order, then in the other.
-
-    Parameters
-    ----------
-    metric : Metric
-        Steps, where wanted, are already in it.
-    """
+    """List the forms of a metric, `Metric.forms` of them; of a pair each look in the given order, then in the other."""
     looks: list[Look] = []
     for number in range(metric.looks):
         fill = form_filler(metric, number)
@@ -78,22 +66,7 @@ def mean_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def mean_outcome(scale: Scale, outcomes: Sequence[Outcome]) -> Outcome:
-    """Take the mean of the looks at one sample.
-
-    Parameters
-    ----------
-    scale : Scale
-        The metric's.
-    outcomes : sequence of Outcome
-        One per form, in the order of `looks_of`.
-
-    Returns
-    -------
-    Outcome
-        The mean of the label distributions, with the mean of the label masses; the looks beside it. Without a score,
-        and with the reason, if a look has none: a mean over fewer looks would be another measurement. Tokens of the
-        prompts are summed up.
-    """
+    """Take the mean of the looks at one sample."""
     tokens = sum(one.prompt_tokens for one in outcomes)
     looks: list[Distribution] = []
     for one in outcomes:

@@ -30,24 +30,7 @@ def compared_field(metric: Metric) -> str:
 
 
 def pair_metric(metric: Metric) -> Metric:
-    """Make the metric that compares two outputs.
-
-    Parameters
-    ----------
-    metric : Metric
-        Rates one output. One that compares two already is returned as it is.
-
-    Returns
-    -------
-    Metric
-        Its name ends in ``/pairs``. Fields are the metric's others, ``output_a`` and ``output_b``; the scale is
-        `PAIR_SCALE`. Steps that the metric has are kept; without them the judge writes steps for this question.
-
-    Raises
-    ------
-    MetricError
-        If the metric is a prompt to be used to the letter, so that nothing says what is compared by.
-    """
+    """Make the metric that compares two outputs."""
     if metric.pair is not None:
         return metric
     if metric.template is not None:

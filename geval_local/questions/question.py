@@ -44,30 +44,14 @@ class _Part(BaseModel):
 
 
 class Option(_Part):
-    """One option of a choice.
-
-    Parameters
-    ----------
-    value : str or bool
-        The answer's value; ``true`` and ``"true"`` are different values.
-    description : str, optional
-        Its meaning, shown beside it.
-    """
+    """One option of a choice."""
 
     value: str | bool
     description: str | None = None
 
 
 class Level(_Part):
-    """One level of a score.
-
-    Parameters
-    ----------
-    label : str
-        Its name.
-    description : str, optional
-        Its meaning, shown beside it.
-    """
+    """One level of a score."""
 
     label: str
     description: str | None = None
@@ -177,23 +161,7 @@ _QUESTION = Annotated[Question, Field(discriminator="type")]
 
 
 def parse_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question, ...]:
-    """Parse questions from plain values.
-
-    Parameters
-    ----------
-    given : mapping of str, or iterable
-        ``{name: question}``, or a sequence of questions; each a question object or a mapping of its parts.
-
-    Returns
-    -------
-    tuple of Question
-        In order, at least one.
-
-    Raises
-    ------
-    QuestionError
-        If there is none, a name occurs twice, or a question is inconsistent; with its name.
-    """
+    """Parse questions from plain values."""
     return _parse(given, "the questions", None)
 
 

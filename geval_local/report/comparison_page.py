@@ -114,34 +114,6 @@ def write_comparison(
 
     Items are paired by ``id`` if all rows of both runs have distinct ones, else by position in the run.
     Differences between the signatures, and the number of pairs with different texts, are shown at the top.
-
-    Parameters
-    ----------
-    run_a, run_b : path, or sequence of mapping
-        Result files of ``geval-local score``, or their rows.
-    path : path
-        The page. An existing file is replaced.
-    names : tuple of two str, optional
-        Names of the runs; by default the files' names.
-    metrics, human, group_by, title, low_mass
-        As for `write_report`; `human` and `group_by` are read from both runs.
-    level, coefficient, target, seed
-        As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` if rows
-        share documents, else ``pooled``.
-    signatures, manifests : tuple of two, optional
-        As for `write_report`, one per run.
-
-    Returns
-    -------
-    Path
-        The page's absolute path.
-
-    Raises
-    ------
-    DataError
-        If the runs cannot be used, have no metric in common, or no item that both scored on a shared metric.
-    ConfigurationError
-        As for `write_report`.
     """
     path_of_page = check_target(path, run_a, run_b)
     runs = (load_results(run_a), load_results(run_b))

@@ -20,20 +20,13 @@ __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes
 
 
 class MetricNotes(TypedDict, total=False):
-    """Additional information about a metric.
+    """Additional information about a metric."""
 
-    Attributes
-    ----------
-    prompt : str
-        The rendered prompt.
-    steps : str or sequence of str
-        The evaluation steps.
-    scale : object
-        The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
-    """
-
+    #: The rendered prompt.
     prompt: str
+    #: The evaluation steps.
     steps: str | Sequence[str]
+    #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
     scale: Any
 
 

@@ -64,13 +64,7 @@ def render(template: str, data: Any, **context: Any) -> str:
 
 
 def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
-    """Reject a target that cannot be written or is one of the inputs, before any work is done.
-
-    Raises
-    ------
-    OutputError
-        If the target is rejected; with the path and a remedy.
-    """
+    """Reject a target that cannot be written or is one of the inputs, before any work is done."""
     check_place(Path(path))
     target = Path(path).resolve()
     if not target.parent.is_dir():

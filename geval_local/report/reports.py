@@ -27,20 +27,13 @@ __all__ = ["Written", "report"]
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """What was written."""
 
-    Attributes
-    ----------
-    path : Path
-        The page, or the overview of the folder.
-    pages : int
-        Pages of runs.
-    failed : dict of str to str
-        Runs that could not be shown, and why.
-    """
-
+    #: The page, or the overview of the folder.
     path: Path
+    #: Pages of runs.
     pages: int
+    #: Runs that could not be shown, and why.
     failed: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:

@@ -39,20 +39,13 @@ _OF_ROWS = ("rows", "unscored")
 
 
 class Asked(ABC):
-    """What a run asks of every row.
+    """What a run asks of every row."""
 
-    Attributes
-    ----------
-    metrics : list of Metric
-        Whose outcomes are stored, in the order of the store.
-    groups : list of sequence of int
-        Numbers of the metrics whose prompts are planned together.
-    names : list of str
-        Names of the results, without a judge.
-    """
-
+    #: Whose outcomes are stored, in the order of the store.
     metrics: list[Metric]
+    #: Numbers of the metrics whose prompts are planned together.
     groups: Sequence[Sequence[int]]
+    #: Names of the results, without a judge.
     names: list[str]
 
     @abstractmethod
@@ -125,13 +118,7 @@ class AskedMetrics(Asked):
 
 
 class AskedQuestions(Asked):
-    """Answers to questions about the evidence of a row.
-
-    Raises
-    ------
-    OutputError
-        If the run on record put its questions in another form.
-    """
+    """Answers to questions about the evidence of a row."""
 
     questions: tuple[Question, ...]
 

@@ -48,18 +48,7 @@ def cache_path() -> Path:
 
 
 class OutcomeCache:
-    """Outcomes of earlier runs.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The file; `cache_path` when absent.
-
-    Attributes
-    ----------
-    in_use : bool
-        False once the cache has failed, or its directory cannot be used.
-    """
+    """Outcomes of earlier runs."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
@@ -67,15 +56,7 @@ class OutcomeCache:
         self._connection: sqlite3.Connection | None = None
 
     def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
-        """Derive the keys of requests.
-
-        Parameters
-        ----------
-        requests : sequence of Request
-            The requests; their prompt tokens and label tries determine the keys.
-        judge : str
-            Identifier of everything else that the read-out depends on, see `Judge.identity`.
-        """
+        """Derive the keys of requests."""
         tries: dict[int, bytes] = {}
         keys = []
         for request in requests:

@@ -98,32 +98,7 @@ def complete(
     retry_errors: bool,
     overwrite: bool,
 ) -> RunResult:
-    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
-
-    Parameters
-    ----------
-    target : Target
-        Where results go.
-    wanted : Manifest or None
-        The configuration asked for; None for the one on record.
-    calibrations : mapping of str to Calibrator
-        Metric -> map of its scores.
-    loaded : mapping of str to Judge
-        Judges that are there already, by name.
-    events : RunEvents
-        Is told what the run is doing.
-    load : callable
-        Loads a judge that is not loaded yet.
-    retry_errors, overwrite
-        See `geval_local.runs.directory.open_run`.
-
-    Raises
-    ------
-    GevalError
-        If the run, its input, its output or a judge cannot be used.
-    Interrupted
-        If it was stopped.
-    """
+    """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
     directory = target.directory
     began = False
     try:
@@ -149,20 +124,7 @@ def complete_parts(
     retry_errors: bool = False,
     overwrite: bool = False,
 ) -> RunResult:
-    """Follow a distributed run to its end; an error says how to continue it.
-
-    Parameters
-    ----------
-    target, wanted, calibrations, events, retry_errors, overwrite
-        See `complete`.
-
-    Raises
-    ------
-    GevalError
-        If the run, its input, its output or its judge cannot be used, or a block could not be scored.
-    Interrupted
-        If it was stopped.
-    """
+    """Follow a distributed run to its end; an error says how to continue it."""
     assert target.parts is not None
     run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
     try:

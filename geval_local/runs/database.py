@@ -21,13 +21,7 @@ BUSY_SECONDS = 10.0
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into `OutputError` with the file and a remedy.
-
-    Parameters
-    ----------
-    path : Path
-        The database.
-    """
+    """Turn SQLite's errors into `OutputError` with the file and a remedy."""
     try:
         yield
     except sqlite3.Error as error:
@@ -101,13 +95,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], path: Path) -> None:
-    """Upgrade a database to the current schema, one transaction per migration.
-
-    Raises
-    ------
-    OutputError
-        If it was written by a newer version of the package.
-    """
+    """Upgrade a database to the current schema, one transaction per migration."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):
         raise OutputError(

@@ -24,18 +24,7 @@ EXPORT_FORMATS = ("jsonl", "csv", "parquet")
 
 
 class Exporter:
-    """Writer of rows in every format of a run; a context manager.
-
-    Parameters
-    ----------
-    run : Run
-        The run; one without a directory writes nothing.
-
-    Raises
-    ------
-    OutputError
-        If a file cannot be written. No partial file is left.
-    """
+    """Writer of rows in every format of a run; a context manager."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -89,11 +78,6 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     """Deliver the results of a finished run to the requested place.
 
     For a run with an output file, the result replaces the output atomically.
-
-    Returns
-    -------
-    list of Path
-        The result files.
     """
     output = _output_of(run)
     run.finish([file.name for file in files] if output is None else [output.name])

@@ -53,76 +53,51 @@ _OwnName = Annotated[str, AfterValidator(_checked_own_name)]
 
 
 class JudgeRecord(Record):
-    """One judge of a run, as it was when the run started.
+    """One judge of a run, as it was when the run started."""
 
-    Attributes
-    ----------
-    name : str
-        Name as given; results of several judges are keyed by it.
-    choice : dict
-        Load options.
-    fingerprint, engine : str or None
-        Content fingerprint of its weights, and its engine; None until it has been loaded.
-    batch_tokens : int or None
-        The token budget of the plan.
-    signatures : dict of str to str
-        Metric -> signature.
-    definitions : dict of str to dict
-        Metric -> definition with the evaluation steps in use.
-    complete : bool
-        Whether every row has its outcome.
-    """
-
+    #: Name as given; results of several judges are keyed by it.
     name: Annotated[str, Field(min_length=1)]
+    #: Load options.
     choice: dict[str, Any]
+    #: Content fingerprint of its weights, and its engine; None until it has been loaded.
     fingerprint: str | None = None
     engine: str | None = None
+    #: The token budget of the plan.
     batch_tokens: Positive | None = None
+    #: Metric -> signature.
     signatures: dict[str, str] = Field(default_factory=dict)
+    #: Metric -> definition with the evaluation steps in use.
     definitions: dict[str, Definition] = Field(default_factory=dict)
+    #: Whether every row has its outcome.
     complete: bool = False
 
 
 class Manifest(Record):
-    """Everything about a run except its outcomes.
-
-    Attributes
-    ----------
-    run : str
-        Identifier, also in the store.
-    version : str
-        Version of geval-local.
-    started, ended : str
-        UTC, ISO 8601; `ended` is None until the results are written.
-    input, settings, judges
-        See `InputFile`, `Settings`, `JudgeRecord`.
-    results : dict of str to dict
-        Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
-    files : list of str
-        Names of the result files.
-    made : dict of str to list of str
-        Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed
-        contents, none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a
-        distributed run contain their run's identifier.
-    columns : dict of str to str
-        Input columns of the parts of a distributed run -> Arrow type.
-    replaces : str or None
-        SHA-256 of the output file that existed when the run started and that it may replace.
-    """
+    """Everything about a run except its outcomes."""
 
     format: Literal["geval-local run"] = "geval-local run"
     schema_version: Literal[2] = 2
+    #: Identifier, also in the store.
     run: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    #: Version of geval-local.
     version: str = __version__
+    #: UTC, ISO 8601; `ended` is None until the results are written.
     started: str
     ended: str | None = None
     input: InputFile
     settings: Settings
     judges: Annotated[list[JudgeRecord], Field(min_length=1)]
+    #: Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    #: Names of the result files.
     files: list[FileName] = Field(default_factory=list)
+    #: Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed contents,
+    #: none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a distributed
+    #: run contain their run's identifier.
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
+    #: Input columns of the parts of a distributed run -> Arrow type.
     columns: dict[str, str] = Field(default_factory=dict)
+    #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -153,13 +128,7 @@ class Manifest(Record):
         return cls(run=secrets.token_hex(8), started=now(), input=file, settings=settings, judges=judges)
 
     def differences(self, other: Manifest) -> list[str]:
-        """List the differences of another configuration that affect outcomes; empty if there are none.
-
-        Parameters
-        ----------
-        other : Manifest
-            The requested configuration; `self` is the recorded one.
-        """
+        """List the differences of another configuration that affect outcomes; empty if there are none."""
         found = []
         if self.input.sha256 != other.input.sha256:
             found.append(
@@ -191,13 +160,7 @@ def now() -> str:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a run directory, atomically, with a checksum over its content.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write the manifest of a run directory, atomically, with a checksum over its content."""
     try:
         write_atomically(directory / MANIFEST_NAME, manifest_text(manifest), private=True, mark=manifest.run)
     except OSError as error:
@@ -213,13 +176,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a run directory; None if there is none by this tool.
-
-    Raises
-    ------
-    OutputError
-        If it is damaged, was edited, was written by another version, or belongs to another directory.
-    """
+    """Read the manifest of a run directory; None if there is none by this tool."""
     path = directory / MANIFEST_NAME
     record = _claimed(path)
     manifest = None if record is None else _manifest_of(record, path)
@@ -233,13 +190,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def parse_manifest(text: str, path: object) -> Manifest | None:
-    """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages.
-
-    Raises
-    ------
-    OutputError
-        If it is damaged, was edited, or is of another version.
-    """
+    """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages."""
     record = _claim(text, path)
     return None if record is None else _manifest_of(record, path)
 

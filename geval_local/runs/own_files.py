@@ -27,13 +27,7 @@ _LOCK_BYTES = 20
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Lock a directory for this process; the operating system releases the lock whenever the process dies.
-
-    Raises
-    ------
-    OutputError
-        If another process has locked it, or it cannot be written.
-    """
+    """Lock a directory for this process; the operating system releases the lock whenever the process dies."""
     path = directory / LOCK_NAME
     with locked(path, lambda: _busy(directory, path)):
         with suppress(OSError):  # it only informs other processes
@@ -43,13 +37,7 @@ def hold(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, busy: Callable[[], OutputError]) -> Iterator[None]:
-    """Hold a lock file; `busy` says what it means that another process holds it.
-
-    Raises
-    ------
-    OutputError
-        If another process holds it, it cannot be written, or a file of the user's has that name.
-    """
+    """Hold a lock file; `busy` says what it means that another process holds it."""
     lock = FileLock(path, timeout=0, mode=0o600)
     try:
         if os.path.lexists(path) and not _is_lock(path):
@@ -109,28 +97,14 @@ def changed_since(path: object) -> OutputError:
 
 
 class OwnFiles:
-    """The files that a run may replace and remove in its directory.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    manifest : Manifest
-        Record of the files made so far; extended by later files.
-    """
+    """The files that a run may replace and remove in its directory."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory = directory
         self._manifest = manifest
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that files may be written: they do not exist, or are as this run made them.
-
-        Raises
-        ------
-        OutputError
-            If a file of that name was not made by this run.
-        """
+        """Check that files may be written: they do not exist, or are as this run made them."""
         for name in names:
             path = self._directory / name
             if path.parent != self._directory and path.parent.is_symlink():
@@ -140,15 +114,7 @@ class OwnFiles:
                 raise changed_since(path)
 
     def claim(self, name: str, *digests: str) -> None:
-        """Record a file before the run makes it.
-
-        Parameters
-        ----------
-        name : str
-            Path relative to the directory.
-        *digests : str
-            SHA-256 of its future content; none for a file that keeps changing.
-        """
+        """Record a file before the run makes it."""
         self.check([name])
         known = self._manifest.made.get(name, [])
         made = list(dict.fromkeys([*known, *digests]))  # the existing content, and the new one
@@ -157,13 +123,7 @@ class OwnFiles:
             write_manifest(self._directory, self._manifest)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written, or there is another file of that name.
-        """
+        """Write a text file of the run."""
         path = self._directory / name
         self.claim(name, hashlib.sha256(text.encode()).hexdigest())
         try:

@@ -287,13 +287,7 @@ def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
 def _calibrations(
     files: Sequence[Path], load_calibration: LoadCalibration | None, metrics: Sequence[str]
 ) -> dict[str, Calibrator]:
-    """Read the calibrations of a run: metric -> map.
-
-    Raises
-    ------
-    ConfigurationError
-        If one belongs to a metric that is not scored, or two belong to one metric.
-    """
+    """Read the calibrations of a run: metric -> map."""
     found: dict[str, Calibrator] = {}
     for file in files:
         if load_calibration is None:
@@ -314,13 +308,7 @@ def _calibrations(
 
 
 def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> None:
-    """Check that a file can be scored, by its first rows.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        If it cannot be read, no row can be scored on a metric, or a field or column that is named is missing.
-    """
+    """Check that a file can be scored, by its first rows."""
     group_by = options.group_by
     first = check_input(file, metrics, limit=options.limit, mapping=options.fields)
     if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):

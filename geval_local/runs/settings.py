@@ -45,41 +45,26 @@ FileName = Annotated[str, AfterValidator(checked_name)]
 
 
 class QuestionSettings(Record):
-    """The questions that are asked about every row.
+    """The questions that are asked about every row."""
 
-    Attributes
-    ----------
-    asked : list of dict
-        As `geval_local.questions.question.parse_questions` reads them, all named.
-    state : dict of str to str
-        What makes the evidence, see `geval_local.io.evidence.read_state`.
-    rotations : int
-        In how many orders outcomes are shown, where a question itself does not say.
-    """
-
+    #: As `geval_local.questions.question.parse_questions` reads them, all named.
     asked: Annotated[list[dict[str, Any]], Field(min_length=1), AfterValidator(_checked_questions)]
+    #: What makes the evidence, see `geval_local.io.evidence.read_state`.
     state: Annotated[dict[str, str], Field(min_length=1)]
+    #: In how many orders outcomes are shown, where a question itself does not say.
     rotations: Positive = 1
 
 
 class EvaluationRecord(Record):
-    """The file of an evaluation that a run is part of.
+    """The file of an evaluation that a run is part of."""
 
-    Attributes
-    ----------
-    file : str
-        Its name.
-    sha256 : str
-        Hash of its content.
-    overrides : list of str
-        What was set beside it, ``KEY=VALUE``.
-    settings_sha256 : str
-        Hash of what file and overrides say together, comments and layout left out.
-    """
-
+    #: Its name.
     file: str
+    #: Hash of its content.
     sha256: Sha256
+    #: What was set beside it, ``KEY=VALUE``.
     overrides: list[str] = Field(default_factory=list)
+    #: Hash of what file and overrides say together, comments and layout left out.
     settings_sha256: Sha256
 
 

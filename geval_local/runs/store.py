@@ -153,15 +153,6 @@ class Store:
         """Write down that a window has been planned for some metrics, with what needs no model.
 
         From then on what is planned is fixed, whatever a cache may hold later.
-
-        Parameters
-        ----------
-        judge, window : int
-            Their numbers.
-        plans : mapping of int to PlanRecord
-            By metric.
-        given : iterable of (int, int, int, Outcome)
-            Metric, row, origin and outcome.
         """
         with plain_errors(self.path), transaction(self._connection):
             self._insert(judge, given)
@@ -222,22 +213,7 @@ class Store:
         return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
 
     def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Make sure, before a judge is loaded for it, that what is there can be used.
-
-        Parameters
-        ----------
-        labels : sequence of int
-            Number of labels, per metric.
-        complete : sequence of bool
-            Whether every row has its outcome, per judge.
-        rows : sequence of int or None
-            Outcomes that there are to be, per metric; None as long as that is not known.
-
-        Raises
-        ------
-        OutputError
-            If an outcome is damaged or belongs to no judge or metric of this run, or if a row is missing.
-        """
+        """Make sure, before a judge is loaded for it, that what is there can be used."""
         counts: dict[tuple[int, int], int] = {}
         with plain_errors(self.path):
             for judge, metric, row, origin, *columns in self._connection.execute(
@@ -411,13 +387,7 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Convert columns back to an outcome.
-
-    Raises
-    ------
-    ValueError
-        If the columns are not valid; the message says why.
-    """
+    """Convert columns back to an outcome."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
     if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
         raise ValueError("its log-probabilities are cut off")
@@ -436,13 +406,7 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
 def checked_outcome(
     logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
 ) -> Outcome:
-    """Build an outcome from stored values, with the other tokens as JSON.
-
-    Raises
-    ------
-    ValueError
-        If no judge can have produced these values.
-    """
+    """Build an outcome from stored values, with the other tokens as JSON."""
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
     # The largest value is NaN if any is; without any finite value there is no score either.

@@ -111,15 +111,7 @@ class Distribution:
         return self.scale.values[order[int(reached.argmax())]] if reached.any() else self.scale.high
 
     def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
-        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample.
-
-        Parameters
-        ----------
-        n : int
-            Number of draws, at least 1. The paper used 20 (section 3).
-        seed : int or sequence of int
-            Seed of the generator; equal seeds give equal draws.
-        """
+        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample."""
         if n < 1:
             raise ValueError(f"the number of draws must be at least 1, not {n}")
         counts = np.random.default_rng(seed).multinomial(n, self.p)

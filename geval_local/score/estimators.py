@@ -54,18 +54,7 @@ class Estimator:
 
     @classmethod
     def parse(cls, text: str) -> Estimator:
-        """Read an estimator as the command line has it.
-
-        Parameters
-        ----------
-        text : str
-            ``exact``, ``mode``, ``median``, ``sample``, ``sample:N`` or ``sample:N:SEED``.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is none of these.
-        """
+        """Read an estimator as the command line has it."""
         kind, *numbers = text.strip().split(":")
         try:
             if kind == "sample" and len(numbers) <= 2:

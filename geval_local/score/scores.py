@@ -24,17 +24,11 @@ LOW_LABEL_MASS = 0.9
 
 
 class LookFigures(NamedTuple):
-    """What one look at a sample came to.
+    """What one look at a sample came to."""
 
-    Attributes
-    ----------
-    score : float
-        By the same estimator as the whole, on the metric's scale.
-    label_mass : float
-        Probability that the model's next text is any label, 0-1.
-    """
-
+    #: By the same estimator as the whole, on the metric's scale.
     score: float
+    #: Probability that the model's next text is any label, 0-1.
     label_mass: float
 
 
@@ -228,17 +222,7 @@ class Outcome:
     looks: tuple[NDArray[np.float64], ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
-        """Compute the score.
-
-        Parameters
-        ----------
-        metric : Metric
-            The metric whose form it was.
-        estimator : Estimator
-            How the distribution becomes one number.
-        threshold : float, optional
-            The score that passes, on the metric's scale.
-        """
+        """Compute the score."""
         if self.label_logprobs is None:
             return Score.unscored(metric.name, self.error or "unknown reason", prompt_tokens=self.prompt_tokens)
         return Score.from_distribution(

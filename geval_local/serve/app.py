@@ -101,23 +101,7 @@ def create_app(
     settings: ServeSettings | None = None,
     on_loaded: Callable[[BaseException | None], None] = lambda error: None,
 ) -> FastAPI:
-    """Create the application.
-
-    Parameters
-    ----------
-    judges : mapping of str to (Judge or Load)
-        Name -> judge, or a function that loads it once the application has started; at least one, and the first is
-        the default. Until all are loaded, requests get 503 with Retry-After. The application owns them from now on:
-        each is used by its own thread until the application shuts down.
-    settings : ServeSettings, optional
-        API key and limits.
-    on_loaded : callable, optional
-        Called once all judges are loaded, or with the error that one raised; from the thread that loads them.
-
-    Returns
-    -------
-    FastAPI
-    """
+    """Create the application."""
     server = _Server(judges, settings or ServeSettings(), on_loaded)
     app = FastAPI(
         title="geval-local",

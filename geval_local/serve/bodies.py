@@ -26,26 +26,14 @@ MOST_WINDOW = 8 << 20
 
 
 class HeldBytes:
-    """Total bytes of all request bodies in progress, over all clients.
-
-    Parameters
-    ----------
-    most : int
-        Limit; more are rejected with 429.
-    """
+    """Total bytes of all request bodies in progress, over all clients."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Add bytes.
-
-        Raises
-        ------
-        Refused
-            If the limit is exceeded.
-        """
+        """Add bytes."""
         if self.held + count > self.most:
             raise Refused("the server holds too many texts already", 429, code="busy", headers={"Retry-After": "2"})
         self.held += count
@@ -58,26 +46,7 @@ class HeldBytes:
 async def read_body(
     chunks: AsyncIterator[bytes], *, limit: int, seconds: float, held: HeldBytes, taken: Callable[[int], object]
 ) -> bytes:
-    """Receive a body.
-
-    Parameters
-    ----------
-    chunks : async iterator of bytes
-        The body's chunks as they arrive.
-    limit : int
-        Most bytes.
-    seconds : float
-        Most time.
-    held : HeldBytes
-        Counter of held bytes.
-    taken : callable
-        Called with counted bytes, so that they can be released at the end.
-
-    Raises
-    ------
-    Refused
-        If it is too large or too slow, or too many bytes are already held.
-    """
+    """Receive a body."""
 
     async def collect() -> bytes:
         parts: list[bytes] = []
@@ -98,13 +67,7 @@ async def read_body(
 
 
 def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
-    """Decode a body's Content-Encoding: zstd, or none.
-
-    Raises
-    ------
-    Refused
-        If the encoding is another one, the bytes are not zstd, or they unpack to more than `limit`.
-    """
+    """Decode a body's Content-Encoding: zstd, or none."""
     if encoding is None or encoding.strip().lower() in ("", "identity"):
         return body
     if encoding.strip().lower() != "zstd":
@@ -127,13 +90,7 @@ def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 
 def read_values(body: bytes) -> dict[str, Any]:
-    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number.
-
-    Raises
-    ------
-    Refused
-        If the body is not such an object.
-    """
+    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number."""
     try:
         text = body.decode("utf-8-sig")  # some clients on Windows begin with a byte order mark
         _refuse_many_values(text)

@@ -27,15 +27,7 @@ _STATE = "geval_local.connection"
 
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
-    """Configure uvicorn for an application of `geval_local.serve.app.create_app`.
-
-    Parameters
-    ----------
-    app : ASGI application
-        The application.
-    settings : ServeSettings
-        Its settings.
-    """
+    """Configure uvicorn for an application of `geval_local.serve.app.create_app`."""
     limits = {"seconds": settings.head_seconds, "most": _most_connections(settings.connections), "living": set()}
     return uvicorn.Config(
         _in_work(app),

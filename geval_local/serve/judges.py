@@ -20,26 +20,7 @@ Load: TypeAlias = "Callable[[], Judge]"
 
 
 class ServedJudges:
-    """Judges by name, with their batchers.
-
-    Parameters
-    ----------
-    given : mapping of str to (Judge or Load)
-        Name -> judge, or what loads it after `start`. The first is the default.
-    queue : int
-        Calls per judge that may wait.
-    counters : Counters
-        Learns about every batch.
-    on_loaded : callable, optional
-        Called once all judges are loaded, or with the error that ended it; from the loading thread.
-
-    Attributes
-    ----------
-    names : tuple of str
-        All names, also of judges that are not loaded yet.
-    judges, batchers : dict
-        Name -> judge, and its batcher.
-    """
+    """Judges by name, with their batchers."""
 
     def __init__(
         self,

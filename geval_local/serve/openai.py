@@ -252,13 +252,7 @@ class DecisionsRequest(Strict):
         return given
 
     def asked(self) -> tuple[Any, list[Question]]:
-        """Return the evidence and the questions.
-
-        Raises
-        ------
-        Refused
-            If a name occurs twice, the instructions of a predicate are blank, or an output has no call.
-        """
+        """Return the evidence and the questions."""
         names: set[str] = set()
         found = []
         for place, question in enumerate(self.questions):
@@ -358,13 +352,7 @@ class DecisionsAnswer(TypedDict):
 
 
 def write_answer(decision: Decision, model: str) -> dict[str, Any]:
-    """Build the response.
-
-    Raises
-    ------
-    Refused
-        If a question with its evidence exceeds the judge's context.
-    """
+    """Build the response."""
     for place, answer in enumerate(decision):
         if answer.is_too_long:
             raise Refused(f"question {place}: {answer.error}", param="input", code="context_length_exceeded")

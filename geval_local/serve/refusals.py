@@ -19,25 +19,7 @@ _FILES = ("image", "image_url", "file", "audio", "video")
 
 
 class Refused(Exception):
-    """A rejected request; its message is shown only to the client.
-
-    Parameters
-    ----------
-    message : str
-        Description of the problem, without the request's texts.
-    status : int
-        HTTP status.
-    param : str, optional
-        Place of the problem in OpenAI's notation: ``questions[0].choices``.
-    code : str, optional
-        Machine-readable code.
-    loc : sequence of (str or int), optional
-        Place of the problem in FastAPI's notation.
-    rule : str
-        Violated rule in FastAPI's notation.
-    headers : mapping of str to str, optional
-        Headers of the response.
-    """
+    """A rejected request; its message is shown only to the client."""
 
     def __init__(
         self,
@@ -122,17 +104,7 @@ def error_body(path: str, refused: Refused) -> dict[str, Any]:
 
 
 def refusal_of(problem: Mapping[str, Any], body: Any, path: str) -> Refused:
-    """Say in words what pydantic found wrong with a body, and where.
-
-    Parameters
-    ----------
-    problem : mapping
-        One of pydantic's errors.
-    body : object
-        The request's values.
-    path : str
-        The route.
-    """
+    """Say in words what pydantic found wrong with a body, and where."""
     kind, context = problem["type"], problem.get("ctx", {})
     loc = [part for part in problem["loc"] if part != "[key]"]
     message = str(problem["msg"]).removeprefix("Value error, ")

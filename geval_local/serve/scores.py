@@ -39,13 +39,7 @@ class ScoreRequest(Strict):
     threshold: float | None = None
 
     def asked(self) -> tuple[Metric, list[Sample]]:
-        """Return the metric, with its steps or none, and the rows.
-
-        Raises
-        ------
-        Refused
-            If there is no such preset, or the threshold is not on the metric's scale.
-        """
+        """Return the metric, with its steps or none, and the rows."""
         metric = self.metric
         if isinstance(metric, str):
             # Names of presets only: a path would let a client read this machine's files.

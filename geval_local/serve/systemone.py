@@ -175,13 +175,7 @@ class SystemOneAnswer(TypedDict):
 
 
 def write_answer(decision: Decision, model: str, request: SystemOneRequest) -> dict[str, Any]:
-    """Build the response.
-
-    Raises
-    ------
-    Refused
-        If a question with its evidence exceeds the judge's context, or a question has no answer.
-    """
+    """Build the response."""
     for answer in decision:
         if answer.is_too_long:
             raise Refused(str(answer.error), 400, code="max_tokens_exceeded")

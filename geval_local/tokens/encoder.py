@@ -38,31 +38,7 @@ _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|
 
 
 class PromptEncoder:
-    """Turns prompts into token ids for one tokenizer and prompt style.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        A tokenizer with a fast backend.
-    style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: the paper's single text. ``chat``: the body and the request for an answer are the user's turn,
-        and the form's last line starts the assistant's turn. ``chat-no-prefill``: all of it is the user's turn.
-
-    Raises
-    ------
-    TokenizerError
-        If the tokenizer has no fast backend, or a chat style is used without a usable chat template, see
-        `chat_template.chat_frame`.
-
-    Attributes
-    ----------
-    backend : Tokenizer
-        The copy of the tokenizer whose control tokens have only their secret names.
-    original_ids : ndarray of int32
-        The copy's token id -> the tokenizer's own.
-    secret_names : dict of str to str
-        Control token -> its secret name.
-    """
+    """Turns prompts into token ids for one tokenizer and prompt style."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:
         if not getattr(tokenizer, "is_fast", False):
@@ -136,12 +112,7 @@ class PromptEncoder:
         return "".join(self.tokenizer.convert_ids_to_tokens(list(self.prefix_ids))) + text
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode rendered texts (see `full_text`), behind `prefix_ids`.
-
-        Returns
-        -------
-        list of ndarray of int32, shape (tokens,)
-        """
+        """Encode rendered texts (see `full_text`), behind `prefix_ids`."""
         return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
@@ -172,17 +143,7 @@ def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool
 def _with_secret_names(
     backend: Any, salt: str, template: str, special: set[str]
 ) -> tuple[Tokenizer, TokenIds, dict[str, str]]:
-    """Copy a tokenizer with its control tokens renamed.
-
-    Returns
-    -------
-    tokenizer : Tokenizer
-        The copy, without post-processor, padding or truncation.
-    original_ids : ndarray
-        The copy's token id -> the original's.
-    secret_names : dict
-        Control token -> its secret name.
-    """
+    """Copy a tokenizer with its control tokens renamed."""
     record = json.loads(backend.to_str())
     record.update(post_processor=None, padding=None, truncation=None)
     names: dict[str, str] = {}

@@ -45,46 +45,22 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One sample prepared for the model.
+    """One sample prepared for the model."""
 
-    Attributes
-    ----------
-    request : Request or None
-        Input for the engine; None if the sample cannot be scored.
-    prompt_tokens : int
-        Length of the filled form; 0 if it could not be filled.
-    dropped_tokens : int
-        Tokens removed from the field that may be shortened.
-    error : str or None
-        Why there is no request.
-    is_too_long : bool
-        Whether the reason is that the judge cannot read so much.
-    """
-
+    #: Input for the engine; None if the sample cannot be scored.
     request: Request | None
+    #: Length of the filled form; 0 if it could not be filled.
     prompt_tokens: int = 0
+    #: Tokens removed from the field that may be shortened.
     dropped_tokens: int = 0
+    #: Why there is no request.
     error: str | None = None
+    #: Whether the reason is that the judge cannot read so much.
     is_too_long: bool = False
 
 
 class RequestMaker:
-    """Fills a metric's forms, one for each look, and tokenizes them.
-
-    Parameters
-    ----------
-    encoder : PromptEncoder
-        Encoder of the tokenizer and prompt style.
-    metric : Metric
-        The metric with its final evaluation steps.
-    context : int
-        Longest prompt that the judge can read, in tokens, including the label's.
-
-    Raises
-    ------
-    TokenizerError
-        If a label of the scale has no token path after the form.
-    """
+    """Fills a metric's forms, one for each look, and tokenizes them."""
 
     def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:
         self.encoder = encoder

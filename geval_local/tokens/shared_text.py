@@ -72,17 +72,7 @@ _LOOKS_AROUND = re.compile(r"\(\?|\^|\$|\\[bBAGKzZ]")
 
 
 class SharedTextEncoder:
-    """Encoder for texts with much text in common.
-
-    Parameters
-    ----------
-    backend : Tokenizer
-        A backend without post-processor, padding and truncation.
-    ids : ndarray of int32, optional
-        The backend's token id -> the returned id; the backend's own when absent.
-    least : int
-        Fewer characters are encoded whole, because the check of the tokenizer would cost more than it saves.
-    """
+    """Encoder for texts with much text in common."""
 
     def __init__(self, backend: Tokenizer, *, ids: _Ids | None = None, least: int = 200_000) -> None:
         self.backend = backend
@@ -100,19 +90,7 @@ class SharedTextEncoder:
         return len(self.encode_whole(["\nx"])[0]) - 1
 
     def encode(self, texts: Sequence[str], prefix: _Ids | None = None) -> list[_Ids]:
-        """Encode texts; each gets the tokens that it would have alone.
-
-        Parameters
-        ----------
-        texts : sequence of str
-            Any texts.
-        prefix : ndarray of int32, optional
-            Tokens to put before those of every text.
-
-        Returns
-        -------
-        list of ndarray of int32, shape (tokens,)
-        """
+        """Encode texts; each gets the tokens that it would have alone."""
         first = [] if prefix is None else [prefix]
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
             return [np.concatenate([*first, ids]) for ids in self.encode_whole(texts)]
@@ -149,13 +127,7 @@ class SharedTextEncoder:
 
 @contextmanager
 def encodable() -> Iterator[None]:
-    """Make an error of a row of what a tokenizer cannot encode, such as a text that its pattern never gets done with.
-
-    Raises
-    ------
-    UnscorableError
-        If it fails.
-    """
+    """Turn a tokenizer's failure into an error of the row, such as a text that its pattern never finishes."""
     try:
         yield
     except BaseException as error:
@@ -187,13 +159,7 @@ def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
 
 
 def can_cut(backend: Tokenizer) -> bool:
-    """Whether a text's tokens are those of its pieces, for a tokenizer.
-
-    Parameters
-    ----------
-    backend : Tokenizer
-        A backend without post-processor, padding and truncation.
-    """
+    """Whether a text's tokens are those of its pieces, for a tokenizer."""
     record: dict[str, Any] = json.loads(backend.to_str())
     return (
         record["model"]["type"] == "BPE"

@@ -35,32 +35,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Layout of a benchmark's file, and the way its authors report agreement.
+    """Layout of a benchmark's file, and the way its authors report agreement."""
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    dimensions : dict of str to (str or None)
-        Dimension -> the preset metric that rates it; None where a rating has no preset.
-    group_field : str or None
-        Field that holds the document; None if every row is a separate document.
-    level : {"summary", "pooled"}
-        Level of the paper's table.
-    columns : tuple of str
-        Columns of the paper's table, in order.
-    fields : dict of str to str
-        Field of a metric -> field of the file.
-    published : dict of str to str
-        Dimension -> its column in the paper's table, where that has another name.
-    """
-
+    #: Name on the command line.
     name: str
+    #: Dimension -> the preset metric that rates it; None where a rating has no preset.
     dimensions: Mapping[str, str | None]
+    #: Field that holds the document; None if every row is a separate document.
     group_field: str | None
+    #: Level of the paper's table.
     level: Level
+    #: Columns of the paper's table, in order.
     columns: tuple[str, ...]
+    #: Field of a metric -> field of the file.
     fields: Mapping[str, str]
+    #: Dimension -> its column in the paper's table, where that has another name.
     published: Mapping[str, str] = field(default_factory=dict)
 
 

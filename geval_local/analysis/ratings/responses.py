@@ -38,29 +38,19 @@ _LEADING_NUMBER = re.compile(r"^ ?([\d\.]+)")
 
 @dataclass(frozen=True)
 class ParsedResponses:
-    """Parsed raw responses of a file.
+    """Parsed raw responses of a file."""
 
-    Attributes
-    ----------
-    values : tuple of float
-        Mean rating per row, NaN if no response of the row counts.
-    responses : int
-        Responses in the file.
-    unparseable : int
-        Responses that do not start with a number.
-    out_of_scale : int
-        Responses whose number lies outside the scale; 0 when no scale was given.
-    counted : int
-        Responses that went into the means.
-    errors : tuple of (str or None)
-        Why a row has no value.
-    """
-
+    #: Mean rating per row, NaN if no response of the row counts.
     values: tuple[float, ...]
+    #: Responses in the file.
     responses: int
+    #: Responses that do not start with a number.
     unparseable: int
+    #: Responses whose number lies outside the scale; 0 when no scale was given.
     out_of_scale: int
+    #: Responses that went into the means.
     counted: int
+    #: Why a row has no value.
     errors: tuple[str | None, ...]
 
 

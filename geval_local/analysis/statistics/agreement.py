@@ -17,34 +17,24 @@ __all__ = ["Agreement", "agree", "krippendorff_alpha"]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two score lists.
+    """Agreement of two score lists."""
 
-    Attributes
-    ----------
-    n : int
-        Number of items scored by both.
-    only_first, only_second : int
-        Number of items scored by only one of them.
-    pearson, spearman, kendall : float
-        Pooled coefficients (tau-b); NaN if one side is constant.
-    mean_difference : float
-        Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
-    mean_absolute_difference, largest_difference : float
-        In units of the scale.
-    alpha : float
-        Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls
-        when one judge is more lenient than the other.
-    """
-
+    #: Number of items scored by both.
     n: int
+    #: Number of items scored by only one of them.
     only_first: int
     only_second: int
+    #: Pooled coefficients (tau-b); NaN if one side is constant.
     pearson: float
     spearman: float
     kendall: float
+    #: Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
     mean_difference: float
+    #: In units of the scale.
     mean_absolute_difference: float
     largest_difference: float
+    #: Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls when one
+    #: judge is more lenient than the other.
     alpha: float
 
 

@@ -28,55 +28,38 @@ FEW_SYSTEMS = 30
 
 @dataclass(frozen=True)
 class Correlation:
-    """Agreement of scores with human ratings at one level.
+    """Agreement of scores with human ratings at one level."""
 
-    Attributes
-    ----------
-    level : {"summary", "pooled", "system"}
-        ``summary``: within each group, then the mean over groups. ``pooled``: all items at once. ``system``: over the
-        means of the systems.
-    pearson, spearman, kendall : Interval
-        Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
-    accuracy : Interval
-        Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not
-        computed (many items).
-    auc : Interval
-        Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
-    target : {"documents", "systems", "both"}
-        Population that the intervals generalise to.
-    holds_for : str
-        The same in words.
-    n : int
-        Items with a rating and a score.
-    points : int
-        Number of correlated points: groups kept (summary), items (pooled) or systems (system).
-    groups, systems : int
-        Groups and systems among the items; 0 systems where they are not known.
-    skipped : dict of str to int
-        Reason -> groups without a coefficient of their own; summary level only.
-    left_out : dict of str to int
-        Reason -> items without a score or a rating.
-    ties : Ties
-        Pairs with equal values.
-    epsilon : float or None
-        Largest difference that counts as a tie in the accuracy.
-    """
-
+    #: ``summary``: within each group, then the mean over groups. ``pooled``: all items at once. ``system``: over the
+    #: means of the systems.
     level: Level
+    #: Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
     pearson: Interval
     spearman: Interval
     kendall: Interval
+    #: Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not computed
+    #: (many items).
     accuracy: Interval
+    #: Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
     auc: Interval
+    #: Population that the intervals generalise to.
     target: Target
+    #: The same in words.
     holds_for: str
+    #: Items with a rating and a score.
     n: int
+    #: Number of correlated points: groups kept (summary), items (pooled) or systems (system).
     points: int
+    #: Groups and systems among the items; 0 systems where they are not known.
     groups: int
     systems: int
+    #: Reason -> groups without a coefficient of their own; summary level only.
     skipped: dict[str, int]
+    #: Reason -> items without a score or a rating.
     left_out: dict[str, int]
+    #: Pairs with equal values.
     ties: Ties
+    #: Largest difference that counts as a tie in the accuracy.
     epsilon: float | None
 
 
@@ -88,26 +71,7 @@ def correlate(
     confidence: float = 0.95,
     accuracy: bool = False,
 ) -> Correlation:
-    """Correlate scores with human ratings.
-
-    Parameters
-    ----------
-    items : iterable of ScoredItem
-        Unscored and unrated items are counted and left out.
-    level : {"summary", "pooled", "system"}
-        See `Correlation`.
-    target : {"documents", "systems", "both"}, optional
-        Target population of the intervals; by default new documents with the same systems, and both at system level.
-    confidence : float
-        Coverage of the intervals, 0-1.
-    accuracy : bool
-        Compute the pairwise accuracy even where that is slow.
-
-    Raises
-    ------
-    DataError
-        If no item has both a rating and a score, or systems are needed and not known.
-    """
+    """Correlate scores with human ratings."""
     kept, left_out = usable(items)
     target = known_target(kept, level, target)
     figures = level_figures(kept, level, target, accuracy=accuracy)

@@ -49,17 +49,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ties:
-    """Pairs of compared items with equal values.
+    """Pairs of compared items with equal values."""
 
-    Attributes
-    ----------
-    pairs : int
-        Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
-    human, predicted : int
-        Number of pairs tied by the people, and by the scores.
-    """
-
+    #: Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
     pairs: int
+    #: Number of pairs tied by the people, and by the scores.
     human: int
     predicted: int
 

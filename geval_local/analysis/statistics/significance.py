@@ -31,47 +31,32 @@ __all__ = ["Comparison", "common_ground", "compare", "compare_average", "correct
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of two judges' agreement with the same human ratings, on the same documents.
+    """Difference of two judges' agreement with the same human ratings, on the same documents."""
 
-    Attributes
-    ----------
-    level, coefficient : str
-        Level and coefficient of the comparison.
-    first, second : float
-        Each judge's coefficient on the common documents.
-    difference : Interval
-        ``first - second``.
-    p : float
-        Two-sided p-value.
-    p_holm : float
-        The same, corrected for the number of tests in its table; NaN for a single test.
-    detectable : float
-        Smallest true difference that would have been found with 80 % probability (at .05, before correction).
-    target : {"documents", "systems", "both"}
-        Population that the interval and the test generalise to.
-    holds_for : str
-        The same in words.
-    n, groups : int
-        Items compared, and the documents they come from.
-    kept : tuple of (int, int)
-        Documents with a coefficient for each judge alone; more than `groups` if the judges differ.
-    why : str
-        Description of the test, in a sentence.
-    """
-
+    #: Level and coefficient of the comparison.
     level: Level
     coefficient: str
+    #: Each judge's coefficient on the common documents.
     first: float
     second: float
+    #: ``first - second``.
     difference: Interval
+    #: Two-sided p-value.
     p: float
+    #: The same, corrected for the number of tests in its table; NaN for a single test.
     p_holm: float
+    #: Smallest true difference that would have been found with 80 % probability (at .05, before correction).
     detectable: float
+    #: Population that the interval and the test generalise to.
     target: Target
+    #: The same in words.
     holds_for: str
+    #: Items compared, and the documents they come from.
     n: int
     groups: int
+    #: Documents with a coefficient for each judge alone; more than `groups` if the judges differ.
     kept: tuple[int, int]
+    #: Description of the test, in a sentence.
     why: str
 
 

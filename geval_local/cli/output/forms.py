@@ -29,15 +29,7 @@ UNLIMITED = 1 << 20
 def show_forms(
     file: Path, metrics: Sequence[Metric], judge: JudgeOptions, mapping: Mapping[str, str], *, as_json: bool
 ) -> None:
-    """Print, for every metric, the form of the first row that fills it.
-
-    Raises
-    ------
-    DataError
-        If none of the first rows fills the form.
-    GevalError
-        If the file cannot be read or the judge's tokenizer cannot be used.
-    """
+    """Print, for every metric, the form of the first row that fills it."""
     rows = check_input(file, metrics, mapping=mapping)
     entry = entry_of(judge)
     tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)

@@ -37,19 +37,7 @@ SAID_BY_TOKENS = 0.5
 
 
 def show_result(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
-    """Print a run's figures to stdout, and its gates to stderr.
-
-    Parameters
-    ----------
-    result : RunResult
-        The figures.
-    failures : list of str
-        The gates that failed.
-    as_json : bool
-        One JSON object instead of the table.
-    command : str
-        The command line of this run.
-    """
+    """Print a run's figures to stdout, and its gates to stderr."""
     if as_json:
         print_json(run_record(result) | {"failed_gates": failures})
     else:
@@ -124,15 +112,7 @@ def _show_first_rows(result: RunResult) -> None:
 
 
 def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Table:
-    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns.
-
-    Parameters
-    ----------
-    summaries : sequence of Summary
-        The figures.
-    data : sequence of str
-        Names of the data files, one for each of them, where there may be several.
-    """
+    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -30,24 +30,7 @@ _T = TypeVar("_T")
 
 
 class PackAttention:
-    """The state of one pack's forward pass, shared by all layers.
-
-    Parameters
-    ----------
-    layout : Layout
-        Attention visibility within the pack.
-    store : PathStore
-        Keys and values of the first ``layout.path`` positions.
-    kernel : FlexKernel, optional
-        Kernel for a layer's whole attention; computed in pieces when absent.
-
-    Attributes
-    ----------
-    added : list of (Tensor, Tensor)
-        For every layer that called so far, this pack's keys and values for the next root path.
-    spans : list of (int or None)
-        For every layer that called so far, its requested sliding window.
-    """
+    """The state of one pack's forward pass, shared by all layers."""
 
     def __init__(
         self,
@@ -75,25 +58,7 @@ class PackAttention:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend in the next layer.
-
-        Parameters
-        ----------
-        query, key, value : Tensor, shape (heads, tokens, size)
-            Queries, keys and values of the pack.
-        scale : float
-            Factor on the scores.
-        span : int, optional
-            Most keys visible to a token, including its own.
-        softcap : float, optional
-            Soft cap of the scores.
-        sinks : Tensor, shape (heads,), optional
-            Scores that enter the softmax without a value.
-
-        Returns
-        -------
-        Tensor, shape (tokens, heads, value size), contiguous
-        """
+        """Attend in the next layer."""
         layer = len(self.spans)
         self.spans.append(span)
         if span is not None and span >= self._longest:

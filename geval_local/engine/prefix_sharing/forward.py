@@ -83,15 +83,7 @@ AttentionInterface.register(NAME, _attention)
 
 @contextmanager
 def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
-    """Let a model's layers attend through `pack`; restore its own attention afterwards.
-
-    Parameters
-    ----------
-    config : PreTrainedConfig
-        The model's configuration, where its layers look up their attention.
-    pack : PackAttention
-        The pack that will go through the model.
-    """
+    """Let a model's layers attend through `pack`; restore its own attention afterwards."""
     before = _implementations(config)
     token = _current.set(pack)
     config._attn_implementation = NAME
@@ -115,48 +107,24 @@ def _implementations(config: Any) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Launched:
-    """A stretch whose computation is done or queued.
+    """A stretch whose computation is done or queued."""
 
-    Attributes
-    ----------
-    tokens : int
-        Number of tokens.
-    path : int
-        Length of the root path to hold afterwards.
-    keep_from : int
-        First new position of that path; earlier ones are already held.
-    added : list of (Tensor, Tensor)
-        For every layer, keys and values of the new positions.
-    spans : tuple of (int or None)
-        Sliding windows that the layers requested.
-    read : PendingPositions, optional
-        Its read-outs; None if there are none.
-    """
-
+    #: Number of tokens.
     tokens: int
+    #: Length of the root path to hold afterwards.
     path: int
+    #: First new position of that path; earlier ones are already held.
     keep_from: int
+    #: For every layer, keys and values of the new positions.
     added: list[tuple[torch.Tensor, torch.Tensor]]
+    #: Sliding windows that the layers requested.
     spans: tuple[int | None, ...]
+    #: Its read-outs; None if there are none.
     read: PendingPositions | None
 
 
 class Launcher:
-    """Sends stretches through a model.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    kernel : FlexKernel, optional
-        Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
-    attention : callable
-        Makes a pack's attention; for who wants to watch it.
-    compiled : bool
-        Whether the layers are compiled, see `compiled`.
-    """
+    """Sends stretches through a model."""
 
     def __init__(
         self,
@@ -181,21 +149,7 @@ class Launcher:
     def launch(
         self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
     ) -> Launched | None:
-        """Send the stretch from `start` to `stop` through the model; None if memory ran out.
-
-        Parameters
-        ----------
-        work : Work
-            The planned stream.
-        start, stop : int
-            Bounds of the stretch; `store` holds the root path of its first token.
-        path : ndarray of int64
-            Root path whose keys and values should be held afterwards, as far as they are computed by then.
-        requests : sequence of Request
-            The planned requests; empty if nothing is read.
-        store : PathStore
-            Keys and values of the path; not changed.
-        """
+        """Send the stretch from `start` to `stop` through the model; None if memory ran out."""
         try:
             return self._launch(work, start, stop, path, requests, store)
         except (RuntimeError, MemoryError) as error:

@@ -36,18 +36,6 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     """A local judge that answers DeepEval's typed questions with exact probabilities, without HTTP.
 
     Questions and answers are those of the server's route ``/v1/systemone``, and so are the figures.
-
-    Parameters
-    ----------
-    judge : Judge, JudgeOptions, str, path or None
-        Who answers: a loaded judge, or a name, which is loaded once per process. Absent: the default judge.
-    rotations : int
-        In how many orders the outcomes of a question are shown; its answer is the mean over them.
-
-    Raises
-    ------
-    JudgeError
-        If the judge cannot be found or loaded.
     """
 
     def __init__(self, judge: JudgeLike = None, *, rotations: int = 1) -> None:
@@ -66,28 +54,7 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     def decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
-        """Answer questions about one state.
-
-        Parameters
-        ----------
-        state : str, dict or list
-            The evidence.
-        questions : dict of str to NoulQuestion, ChoiceQuestion or ScoreQuestion
-            By name.
-
-        Returns
-        -------
-        answers : SystemOneAnswers
-        cost : EvaluationCost
-            0, with the numbers of tokens.
-
-        Raises
-        ------
-        SystemOneContextLimitError
-            If the judge cannot read so much.
-        DeepEvalError
-            If the questions do not hold together, or one has no answer.
-        """
+        """Answer questions about one state."""
         request = self._request(state, questions)
         return self._answers(request, self._submit(request).result())
 

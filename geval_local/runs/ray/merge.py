@@ -30,31 +30,7 @@ def merge_parts(
     csv_safe: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Write the rows of a finished distributed run into one file, with its manifest beside it.
-
-    Parameters
-    ----------
-    run : path or str
-        The directory of the run, by path or address.
-    output : path
-        A .jsonl, .csv or .parquet file.
-    columns, csv_safe
-        See `geval_local.io.writer.ResultWriter.open`.
-    overwrite : bool
-        Leave to replace a file that is no result of this tool.
-
-    Returns
-    -------
-    int
-        How many rows there are.
-
-    Raises
-    ------
-    ConfigurationError
-        If the run is not distributed, or not finished.
-    OutputError
-        If the file cannot be written.
-    """
+    """Write the rows of a finished distributed run into one file, with its manifest beside it."""
     address, target = os.fspath(run), Path(output)
     manifest = find_manifest(address)
     if manifest.settings.distributed is None:

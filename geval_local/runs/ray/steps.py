@@ -29,26 +29,7 @@ def steps_by_worker(
     workers: int | None,
     on_steps: OnSteps,
 ) -> list[Metric]:
-    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here.
-
-    Parameters
-    ----------
-    load : callable
-        Loads the judge; must be picklable.
-    record : JudgeRecord
-        The judge.
-    metrics : sequence of Metric
-        Those that need steps, and others.
-    workers : int or None
-        See `geval_local.runs.ray.cluster.share_out`.
-    on_steps : callable
-        See `geval_local.steps.write_steps`.
-
-    Raises
-    ------
-    JudgeError
-        If the judge cannot be loaded, or writes no steps.
-    """
+    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here."""
     import ray
 
     share = cluster_share(workers, record)
