@@ -20,7 +20,6 @@ from geval_local.yaml_model import parse_file, problem_in_words, read_file
 from geval_local.yaml_text import line_of
 
 __all__ = [
-    "MOST_LOOKS",
     "Problem",
     "Reading",
     "find_metric",
@@ -34,8 +33,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"(?!\.+(?:/|$))[\w.-]+(?:/(?!\.+(?:/|$))[\w.-]+)*")
 #: Longer names do not fit into file names.
 MAX_NAME = 200
-#: As many endings of forms as there are; see `geval_local.questions.looks`.
-MOST_LOOKS = 6
 _ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w.\[\]-]*(?: +[\w.\[\]-]+)*)\s*\}\}")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
@@ -172,10 +169,6 @@ def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Prob
         found += _field_problems(parts, known)
     if "scale" in known:
         found += _scale_problems(parts, known)
-    if "looks" in known and not 1 <= parts["looks"] <= MOST_LOOKS:
-        found.append(Problem(("looks",), f"a metric has 1 to {MOST_LOOKS} looks, not {parts['looks']}"))
-    elif {"looks", "template"} <= set(known) and parts["looks"] > 1 and parts["template"] is not None:
-        found.append(Problem(("looks",), "a template is used to the letter, so it has one look"))
     if "pair" in known and parts["pair"] is not None:
         found += _pair_problems(parts, known)
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from geval_local.errors import DataError, MetricError
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
-from geval_local.metric import LOOK_HEADINGS, PAIR_CUE, PAIR_HEADING, Metric
+from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
 from geval_local.scale import Scale
 
 __all__ = [
@@ -69,7 +69,7 @@ class Prompt:
         return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
 
 
-def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], Prompt]:
+def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
     """Get ready to fill a metric's form for many samples: what they share is composed once."""
     if metric.template is not None:
         template = metric.template
@@ -78,9 +78,9 @@ def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], 
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
-    # Every other look lists the labels from the last to the first.
-    labels = metric.scale.labels[::-1] if look % 2 else metric.scale.labels
-    ending = f"\n\n{_form_heading(metric, labels, look)}\n\n"
+    labels = metric.scale.labels
+    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
+    ending = f"\n\n{heading}\n\n"
     request = _answer_request(cue, labels)
 
     def fill(fields: Mapping[str, str]) -> Prompt:
@@ -174,12 +174,6 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
         fields={field: field for field in names},
         template=text,
     )
-
-
-def _form_heading(metric: Metric, labels: Sequence[str], look: int) -> str:
-    if look == 0:
-        return FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
-    return LOOK_HEADINGS[look - 1].replace("{labels}", ", ".join(_shown(labels, "")))
 
 
 def _shown(labels: Sequence[str], lead: str) -> list[str]:

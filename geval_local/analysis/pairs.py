@@ -92,7 +92,7 @@ class Preference:
     second: str
     #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
     p: tuple[float, float, float]
-    #: Preference for the first by each form: shown first, shown second, and so on over the looks; empty where there are
+    #: Preference for the first by each form: shown first, shown second; empty where there are
     #: no orders.
     orders: tuple[float, ...] = ()
     #: Label mass of each form, likewise.
@@ -165,7 +165,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
             f"{where}: holds no probabilities of A, B and tie",
             hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with --columns all.",
         )
-    orders, masses = (decoded(figures.get(name)) or () for name in ("look_scores", "look_masses"))
+    orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
     return replace(
         found,
         p=(float(p["A"]), float(p["B"]), float(p["tie"])),

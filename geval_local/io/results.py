@@ -19,7 +19,7 @@ from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.text_formats import FIGURES
-from geval_local.score import LookFigures, Score
+from geval_local.score import OrderFigures, Score
 
 __all__ = [
     "Record",
@@ -236,7 +236,7 @@ def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Sc
         threshold_probability=_number(figures, "threshold_probability", where),
         passed={"true": True, "false": False}.get(str(figures.get("passed")).lower()),
         calibrated=_number(figures, "calibrated", where),
-        looks=_looks(figures, where),
+        orders=_orders(figures, where),
         other_tokens=_other_tokens(figures, where),
         prompt_tokens=tokens,
         dropped_tokens=int(_number(figures, "dropped_tokens", where) or 0),
@@ -269,12 +269,12 @@ def _probabilities(figures: Mapping[str, Any], where: str) -> dict[str, float] |
     return {label: p for label, p in by_label.items() if p is not None}
 
 
-def _looks(figures: Mapping[str, Any], where: str) -> tuple[LookFigures, ...]:
-    scores, masses = (_parsed(figures, name, where) or () for name in ("look_scores", "look_masses"))
+def _orders(figures: Mapping[str, Any], where: str) -> tuple[OrderFigures, ...]:
+    scores, masses = (_parsed(figures, name, where) or () for name in ("order_scores", "order_masses"))
     try:
-        return tuple(LookFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
+        return tuple(OrderFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: look_scores and look_masses are not as many numbers each", hint=_HINT) from error
+        raise DataError(f"{where}: order_scores and order_masses are not as many numbers each", hint=_HINT) from error
 
 
 def _other_tokens(figures: Mapping[str, Any], where: str) -> tuple[tuple[str, float], ...]:

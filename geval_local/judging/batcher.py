@@ -29,7 +29,7 @@ from geval_local.judging.kept import KeptPrefixes, Newcomer
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.requests import Ids, Prepared

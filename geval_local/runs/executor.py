@@ -115,7 +115,7 @@ class Worker:
     """Executor of one judge's windows.
 
     What a store calls a row is a form here: row `r` of the input has the forms ``r * forms`` and those after it, where
-    a metric looks at a sample more than once (see `geval_local.questions.looks`).
+    a metric shows a pair in both orders (see `geval_local.questions.pair`).
 
     The units of a window are a function of its prompts, of the token budget on record, and of which rows the cache gave
     when the window was planned, which is on record too; and the figures of a unit depend on nothing but the unit. So a

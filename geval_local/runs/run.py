@@ -15,7 +15,7 @@ from geval_local.judging.windows import window_piece
 from geval_local.metric import Metric
 from geval_local.paths import safe_file_name
 from geval_local.questions.answer import Answer
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question
 from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache

@@ -25,7 +25,7 @@ from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import FIGURES
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Estimator, LookFigures, Score
+from geval_local.score import Distribution, Estimator, OrderFigures, Score
 
 GOOD = {"source": "S", "output": "O"}
 FORMATS = ["jsonl", "csv", "parquet"]
@@ -39,7 +39,7 @@ def score(metric: str = "coherence", **extra: Any) -> Score:
 FULL = replace(
     score(threshold=2.0, other_tokens=(("\n", 0.25), ("half \ud800", 0.125)), dropped_tokens=3),
     calibrated=2.5,
-    looks=(LookFigures(2.25, 0.5), LookFigures(2.75, 0.75)),
+    orders=(OrderFigures(2.25, 0.5), OrderFigures(2.75, 0.75)),
 )
 
 

@@ -95,15 +95,6 @@ def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
         assert one.reasons == other.reasons
 
 
-def test_looks_are_those_of_one_process(file, tmp_path, workers):
-    metric = METRICS[0].model_copy(update={"looks": 3})
-    carry_out(tmp_path / "run", [file], metrics=[metric, METRICS[1]])
-    merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
-    expected = whole(file, tmp_path / "whole", metrics=[definition(metric), definition(METRICS[1])])
-    assert (tmp_path / "merged.jsonl").read_bytes() == expected.read_bytes()
-    assert len(read(expected)[0]["geval"][metric.name]["look_scores"]) == 3
-
-
 def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
     rows = read(file)
     inside = tmp_path / "in"

@@ -27,7 +27,7 @@ from geval_local.io.parts import PART_KEY, about_part
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.ray.messages import Job, Task, pack, told, unpack
