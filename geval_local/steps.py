@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 
 from geval_local import __version__
 from geval_local.errors import JudgeError, MetricError
-from geval_local.files import write_atomically
+from geval_local.files import home_directory, home_folder, safe_file_name, write_atomically
 from geval_local.metric import Metric, StepsProvenance
-from geval_local.paths import home_directory, home_folder, safe_file_name
 from geval_local.prompt import Prompt, render_steps_prompt
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
-from geval_local.paths import private_home
+from geval_local.files import private_home
 
 __all__ = ["input_file"]
 

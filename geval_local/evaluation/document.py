@@ -16,7 +16,7 @@ from ruamel.yaml.nodes import Node
 
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.model import Evaluation, short
-from geval_local.paths import expanded
+from geval_local.files import expanded
 from geval_local.runs.settings import EvaluationRecord
 from geval_local.yaml_model import Place, parse_file, read_file, validate
 from geval_local.yaml_text import YAMLError, line_of, load_yaml

@@ -9,19 +9,234 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import TokenizerError
-from geval_local.models.prompt_ending import MARK, Renderings, find_ending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ChatFrame", "chat_frame"]
+__all__ = [
+    "MARK",
+    "ChatFrame",
+    "Ending",
+    "Renderings",
+    "chat_frame",
+    "find_ending",
+]
+
+
+#: Patterns of marks: <x>, <|x|>, [X], ◁x▷. A tokenizer's added tokens are always marks.
+MARK = r"<[^<>\s]{1,80}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|◁[^◁▷\s]{1,40}▷"
+_THINKING = re.compile(
+    r"(?<!no)(?<!no[-_])(think|thought|reason|reflect|analy[sz]|ponder|deliberat|rationale|scratchpad|monologue"
+    r"|(?<![a-z])(cot|inner)(?![a-z]))",
+    re.IGNORECASE,
+)
+_ANSWERING = re.compile(r"final|respon[sd]|answer|output", re.IGNORECASE)
+_CLOSING = re.compile(r"^[<\[◁]+[|｜]?/|(?<![a-z])(end|close|suffix|stop)(?![a-z])|^<[^|｜].*[|｜]>$", re.IGNORECASE)
+#: The parts of a mark that tell on which side of a block it stands.
+_SIDE = re.compile(r"(?<![a-z])(start|begin|open|prefix|end|close|suffix|stop)(?![a-z])|[\W_]", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Renderings:
+    """The text that a template writes around the user's message, with all thinking switched off."""
+
+    #: Text before the message.
+    before: str
+    #: The generation prompt.
+    prompt: str
+    #: The same two texts without any switch.
+    unswitched: tuple[str, str]
+    #: Text up to an assistant's answer in a finished conversation; None if the template shows no answer.
+    history: str | None = None
+    #: Text up to an assistant's thoughts, and between thoughts and answer; None if the template does not show them.
+    thought: tuple[str, str] | None = None
+    #: Marks after which the template expects the answer, dropping the text before them.
+    closing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Text between the user's message and the answer."""
+
+    #: The text.
+    text: str
+    #: Whether it contains an empty thinking block.
+    closes_thinking: bool
+    #: Why the model may think here all the same.
+    warning: str | None = None
+
+
+def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
+    """Find the text after which an answer starts."""
+    rule = _Rule(seen, tokens)
+    text = rule.ending()
+    inside = rule.still_open(text)
+    if inside is not None:
+        text = rule.closed(text, inside)
+    if rule.has_closed or rule.thinks(text):
+        return Ending(text, closes_thinking=True)
+    block = rule.unasked_block(text)
+    return Ending(text, False, rule.warning(text)) if block is None else Ending(block, closes_thinking=True)
+
+
+class _Rule:
+    """The rule for one template and tokenizer.
+
+    `has_closed`: it closed a block; `is_unlike_history`: the prompt ends with prose that stands before no answer.
+    """
+
+    def __init__(self, seen: Renderings, tokens: frozenset[str]) -> None:
+        self.seen = seen
+        self.tokens = tokens
+        self.has_closed = False
+        self.is_unlike_history = False
+        known = sorted((re.escape(token) for token in tokens if token.strip()), key=len, reverse=True)
+        pattern = "|".join([*known, MARK])
+        self._pieces, self._words = re.compile(f"({pattern})"), re.compile(rf"({pattern}|\s)")
+        # What the template writes only when thinking is switched off does not open it, whatever its name.
+        self._harmless = set(self._marks(seen.prompt)) - set(self._marks(seen.unswitched[1])) | set(seen.closing)
+
+    def ending(self) -> str:
+        """Join the generation prompt with the place of an answer in a finished conversation."""
+        prompt, history = self.seen.prompt, self.seen.history
+        if history is None:
+            return prompt
+        if history.startswith(prompt):
+            return history
+        shared = self._shared(prompt, history)
+        extra, place = prompt[len(shared) :], history[len(shared) :]
+        if not extra.strip():
+            return history if place.strip() else prompt
+        if set(self._marks(extra)) & set(self._marks(place)):
+            return history
+        channel = "" if self.thinks(place) or not place.strip() else place
+        inside = self.still_open(extra, strange=self.seen.unswitched[1] == prompt)
+        if inside is None:
+            self.is_unlike_history = not (self._marks(extra) or _ANSWERING.search(extra))
+            return prompt + channel
+        if place.strip() and self._closer(inside) is None and self._shown(prompt) is None:
+            return history
+        return self.closed(prompt, inside, channel)
+
+    def closed(self, text: str, opening: str, channel: str = "") -> str:
+        """Close the block that `opening` opened at the end of a text: as shown in history, else with a mark."""
+        self.has_closed = True
+        shown, closer = self._shown(text), self._closer(opening)
+        if shown is not None:
+            return shown
+        if closer is None:
+            raise TokenizerError(
+                f"the chat template leaves a prompt inside {opening}, and the tokenizer has no token that is known to "
+                "close it: the next text would be a thought, not an answer"
+            )
+        return f"{text}\n{closer}\n\n{channel}"
+
+    def unasked_block(self, text: str) -> str | None:
+        """Return the text with the empty block that a model would otherwise begin by itself, if the template tells."""
+        if not self._is_left_to_the_model(text):
+            return None
+        if self.seen.thought is not None:
+            return self._shown(text)
+        for mark in filter(_THINKING.search, self.seen.closing):
+            others = self.tokens if mark in self.tokens else [mark.replace("/", "", 1)]
+            opening = _nearest(mark, [other for other in others if _is_pair(other, mark)])
+            if opening is not None:
+                return f"{text}{opening}\n\n{mark}\n\n"
+        return None
+
+    def warning(self, text: str) -> str | None:
+        """Tell why the model may think after a text all the same."""
+        marks = self._marks(self.seen.before)
+        pairs = (f"{a} and {b}" for n, a in enumerate(marks) if _opens(a) for b in marks[n:] if _is_pair(a, b))
+        told = next((f"the chat template's own system text asks for thoughts between {pair}" for pair in pairs), None)
+        if told is None and self._is_left_to_the_model(text) and (self.seen.closing or self.seen.thought):
+            told = " before ".join(("the chat template knows earlier answers with thoughts", *self.seen.closing[:1]))
+        line = self._pieces.split(text.rstrip())[-1].rpartition("\n")[2]
+        if told is None and (self.is_unlike_history or _THINKING.search(line)):
+            told = f"the chat template ends a prompt with {line!r}"
+        return told and f"{told}, and no empty block is known: it may think instead of answering; see the label mass"
+
+    def still_open(self, text: str, *, strange: bool = False) -> str | None:
+        """Find the mark of a thinking block that a text opens and does not close; if `strange`, of any block."""
+        parts = self._pieces.split(text)
+        if strange and len(parts) == 1 and (_THINKING.search(text) or self._shown(self.seen.prompt)):
+            return text.strip()  # a line of prose
+        stack: list[str] = []
+        for mark, word in zip(parts[1::2], parts[2::2], strict=True):
+            opening = next((old for old in reversed(stack) if old == mark or self._closes(mark, old)), None)
+            if opening is not None:
+                del stack[stack.index(opening) :]
+            is_open = _thinking_word(word) or (mark not in self._harmless and _opens(mark, strange and not stack))
+            if is_open and opening in (None, mark):
+                stack.append(mark)
+        return stack[-1] if stack else None
+
+    def thinks(self, text: str) -> bool:
+        """Tell whether a text contains a mark or a channel of thinking."""
+        parts = self._pieces.split(text)
+        return any(map(_THINKING.search, parts[1::2])) or any(map(_thinking_word, parts[2::2]))
+
+    def _is_left_to_the_model(self, text: str) -> bool:
+        """Tell whether neither the template's switches nor the place of its answers decide about thinking."""
+        is_plain = text.strip() == self.seen.prompt.strip()
+        return is_plain and (self.seen.before, self.seen.prompt) == self.seen.unswitched
+
+    def _marks(self, text: str) -> list[str]:
+        return self._pieces.split(text)[1::2]
+
+    def _shown(self, text: str) -> str | None:
+        """Add to a text what the template writes before thoughts, and between thoughts and answer."""
+        start, end = self.seen.thought or ("", "")
+        if not end or not (start.startswith(text.rstrip()) or text.startswith(start.rstrip())):
+            return None
+        return (start if start.startswith(text.rstrip()) else text) + end
+
+    def _closes(self, mark: str, opening: str) -> bool:
+        shown = self._marks(self.seen.thought[1])[:1] if self.seen.thought else []
+        return mark in (*shown, *self.seen.closing) or _is_pair(opening, mark)
+
+    def _closer(self, opening: str) -> str | None:
+        """Return the mark that closes a block; a token if the opening mark is one."""
+        is_token = opening in self.tokens
+        known = [mark for mark in (*self.tokens, *self.seen.closing) if mark in self.tokens or not is_token]
+        named = _nearest(opening, [mark for mark in known if _is_pair(opening, mark)])
+        plain = re.sub(r"^([<\[])(\w+[>\]])$", r"\1/\2", opening)
+        dropped = (mark for mark in self.seen.closing if mark in known)
+        return named or (plain if plain != opening and not is_token else next(dropped, None))
+
+    def _shared(self, first: str, second: str) -> str:
+        """Return the longest common prefix that cuts neither a mark nor a word."""
+        pairs = zip(self._words.split(first), self._words.split(second), strict=False)
+        return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _opens(mark: str, is_strange: bool = False) -> bool:
+    return not _CLOSING.search(mark) and bool(_THINKING.search(mark) or (is_strange and not _ANSWERING.search(mark)))
+
+
+def _nearest(mark: str, others: Iterable[str]) -> str | None:
+    """Return the mark whose characters are most like another's."""
+    return min(others, key=lambda other: (len(set(other) ^ set(mark)), other), default=None)
+
+
+def _is_pair(opening: str, closing: str) -> bool:
+    """Tell whether two marks have one name and one kind of brackets, the second one as that of an end."""
+    is_end = opening[:1] == closing[:1] and _CLOSING.search(closing) and not _CLOSING.search(opening)
+    return bool(is_end) and _SIDE.sub("", opening.lower()) == _SIDE.sub("", closing.lower())
+
+
+def _thinking_word(text: str) -> bool:
+    """Tell whether a text is a single word for thinking, such as the name of a channel."""
+    return bool(re.fullmatch(r"\s*\w+\s*", text) and _THINKING.search(text))
+
 
 _SCRIPT = Path(__file__).with_name("render_template.py")
 _PATIENCE = 30.0

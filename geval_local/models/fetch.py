@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from geval_local.errors import GevalError, JudgeError, WeightsError
+from geval_local.files import expanded, private_home
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry, fetch_directory
-from geval_local.paths import expanded, private_home
 
 __all__ = ["FILE_PATTERNS", "fetch"]
 

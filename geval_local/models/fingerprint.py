@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
-from geval_local.files import write_atomically
+from geval_local.files import home_directory, private_home, write_atomically
 from geval_local.models.gguf_file import gguf_files
-from geval_local.paths import home_directory, private_home
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.paths import private_home
+from geval_local.files import private_home
 
 __all__ = ["GGUFHeader", "GGUFTensor", "array_size", "find_gguf", "gguf_files", "is_gguf", "joined", "read_header"]
 

@@ -18,10 +18,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.files import expanded, home_directory
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import JudgeOptions
-from geval_local.paths import expanded, home_directory
 from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of
 

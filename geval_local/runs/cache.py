@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import OutputError
-from geval_local.paths import home_directory, home_folder
-from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
-from geval_local.runs.store import from_columns, to_columns
+from geval_local.files import home_directory, home_folder
+from geval_local.runs.store import Migration, connect, from_columns, migrate, plain_errors, to_columns, transaction
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from geval_local.errors import Interrupted, OutputError
+from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.judging.windows import window_piece
 from geval_local.metric import Metric
-from geval_local.paths import safe_file_name
 from geval_local.questions.answer import Answer
 from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question

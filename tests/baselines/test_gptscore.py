@@ -12,11 +12,11 @@ from rated_runs import prepare
 from tiny import byte_tokenizer, tiny_model
 
 from benchmarks.baselines.gptscore import gptscore_figures, render_request
+from benchmarks.baselines.likelihood import Continuation, mean_logprobs
 from geval_local import Judge, Metric
 from geval_local.errors import ConfigurationError
 from geval_local.io.samples import Sample
 from geval_local.models.head import Head
-from geval_local.models.likelihood import Continuation, mean_logprobs
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "granite"])

@@ -11,10 +11,10 @@ import torch
 from prompts import DEEP, FLAT, VOCAB, by_plain_passes, largest_difference, logprobs, request
 from tiny import byte_tokenizer, tiny_model
 
+from benchmarks.baselines.likelihood import Continuation, mean_logprobs
 from geval_local.engine.choose import choose_engine
 from geval_local.models.generate import generate_list, generate_paragraphs
 from geval_local.models.head import Head
-from geval_local.models.likelihood import Continuation, mean_logprobs
 from geval_local.models.rope import rope_reset
 
 #: Beyond the probe prompts, which would all be read by padded batches otherwise.

@@ -14,7 +14,7 @@ from run_kit import engine, execute, wanted, write_input
 
 from geval_local import RunEvents, score_file
 from geval_local.errors import Interrupted, OutputError
-from geval_local.paths import home_folder
+from geval_local.files import home_folder
 from geval_local.runs import manifest as manifests
 from geval_local.runs import own_files, reasons
 from geval_local.runs.cache import OutcomeCache
