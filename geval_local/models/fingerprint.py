@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
 from geval_local.files import home_directory, private_home, write_atomically
+from geval_local.io.ownership import file_sha256
 from geval_local.models.gguf_file import gguf_files
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = [
     "ADAPTER_WEIGHTS",
     "FileStates",
     "code_files",
-    "file_digest",
     "fingerprint",
     "tokenizer_hash",
     "weight_files",
@@ -139,7 +139,7 @@ def fingerprint(directory: Path, adapter: Path | None = None, *, code: bool = Fa
     else:
         lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
         if code:
-            lines += [f"{file.relative_to(directory).as_posix()}:{file_digest(file)}" for file in code_files(directory)]
+            lines += [f"{file.relative_to(directory).as_posix()}:{file_sha256(file)}" for file in code_files(directory)]
     if adapter is not None:
         lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests([adapter / ADAPTER_WEIGHTS])]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
@@ -186,7 +186,7 @@ def _digests(files: Sequence[Path]) -> list[str]:
         key, noted = _state(file), _is_noted(file, mounts)
         digest = notes.get(key, "") if noted else ""
         if not _SHA256.fullmatch(digest):
-            digest = file_digest(file)
+            digest = file_sha256(file)
             if noted and _state(file) == key:  # else the file changed meanwhile
                 fresh[key] = digest
         digests.append(digest)
@@ -223,15 +223,6 @@ def _mounts() -> dict[str, str]:
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
         found[point] = after.split(" ")[0]
     return found
-
-
-def file_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _read_notes(path: Path) -> dict[str, str]:

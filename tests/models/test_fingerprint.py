@@ -27,8 +27,8 @@ def home(tmp_path, monkeypatch):
 def reads(monkeypatch):
     """Names of the files whose content was read."""
     names = []
-    original = module.file_digest
-    monkeypatch.setattr(module, "file_digest", lambda path: names.append(path.name) or original(path))
+    original = module.file_sha256
+    monkeypatch.setattr(module, "file_sha256", lambda path: names.append(path.name) or original(path))
     return names
 
 
@@ -209,7 +209,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(tmp_path, home):
 
 def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, home, monkeypatch):
     directory = sharded(tmp_path / "m", a=b"first")
-    original = module.file_digest
+    original = module.file_sha256
 
     def read_and_change(path):
         digest = original(path)
@@ -217,7 +217,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, 
         return digest
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "file_digest", read_and_change)
+        patched.setattr(module, "file_sha256", read_and_change)
         fingerprint(directory)
     assert not (home / "digests.json").exists()
     assert fingerprint(directory) == fingerprint(sharded(tmp_path / "n", a=b"another length"))
