@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from geval_local.frames.accessor import register_accessors
     from geval_local.frames.scoring import ascore_frame, score_frame
     from geval_local.io.samples import Sample, read_samples
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
     from geval_local.questions.answer import Decision
@@ -46,7 +46,7 @@ _HOMES = {
     "Estimator": "geval_local.score",
     "GevalError": "geval_local.errors",
     "Interrupted": "geval_local.errors",
-    "Judge": "geval_local.judge",
+    "Judge": "geval_local.judge.judge",
     "Metric": "geval_local.metric",
     "PredicateQuestion": "geval_local.questions.question",
     "RunEvents": "geval_local.runs.events",

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.interval import Interval, MeanSums, mean_interval
 from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.statistics.interval import Interval, MeanSums, mean_interval
 
 __all__ = ["Reason", "Reasons", "Summary", "Sums", "Tally"]
 

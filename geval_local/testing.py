@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from geval_local import __version__
 from geval_local.engine.choose import EngineReport
 from geval_local.engine.interface import Pack, Readout
-from geval_local.judge import Judge
-from geval_local.judging.scorer import Scorer
+from geval_local.judge.judge import Judge
+from geval_local.judge.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator

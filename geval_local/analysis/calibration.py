@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.distributions import expectations, probability_matrix
-from geval_local.analysis.statistics.levels import Level, level_figures
-from geval_local.analysis.statistics.resampling import group_folds
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
-from geval_local.interval import Interval, mean_interval
 from geval_local.io.ownership import checksummed
 from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.distributions import expectations, probability_matrix
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.resampling import group_folds
 
 __all__ = [
     "Calibration",

@@ -19,8 +19,6 @@ from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rat
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import each_place, estimate_name, estimated_items, figures_of, number_at
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -29,6 +27,8 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.levels import Level
 
 __all__ = [
     "RatedMetrics",

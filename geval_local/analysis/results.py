@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from geval_local.analysis.records import ScoredItem, word_count
-from geval_local.analysis.statistics.distributions import probability_matrix
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
 from geval_local.io.checks import check_columns
@@ -28,6 +26,8 @@ from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
 from geval_local.signature import signature_parts
+from geval_local.statistics.distributions import probability_matrix
+from geval_local.statistics.levels import Level
 
 __all__ = [
     "ABLATIONS",

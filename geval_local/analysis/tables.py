@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from geval_local.analysis.statistics.agreement import Agreement
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.statistics.significance import Comparison
-from geval_local.interval import Interval
 from geval_local.io.text_formats import plain
+from geval_local.statistics.agreement import Agreement
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.significance import Comparison
 
 __all__ = [
     "FOLDED_TESTS",

@@ -18,7 +18,7 @@ from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
 
 __all__ = ["follow", "shown_run", "watch"]

@@ -27,7 +27,7 @@ from geval_local.runs.run_file import RunResult, check_file, score_file
 from geval_local.runs.target import find_target
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
 __all__ = ["DataRun", "EvaluationResult", "Plan", "make_plan", "run_evaluation"]
 
@@ -276,7 +276,7 @@ class _JudgeKeeper:
 
             self._judge = None
             release_memory()
-        from geval_local.judge import Judge
+        from geval_local.judge.judge import Judge
 
         self._judge, self._options = Judge.load(options), options
         self._budget = self._judge.engine.batch_tokens, self._judge.engine.limit

@@ -16,12 +16,12 @@ from geval_local.frames.libraries import Column, Kind, library_of
 from geval_local.io.checks import ROWS_CHECKED, check_rows, load_metrics
 from geval_local.io.columns import EVERYTHING, FIGURES, figures_in
 from geval_local.io.samples import Sample
-from geval_local.judging.progress import OnProgress, in_thread
+from geval_local.judge.progress import OnProgress, in_thread
 from geval_local.metric import Metric
 from geval_local.score import Estimator, Score
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
 __all__ = ["Metrics", "ascore_frame", "score_frame"]
 
@@ -100,7 +100,7 @@ def score_frame(
     ]
     check_rows(list(islice(samples, ROWS_CHECKED)), chosen, "the frame", fields)
     if judge is None or isinstance(judge, str | os.PathLike):
-        from geval_local.judge import Judge
+        from geval_local.judge.judge import Judge
 
         judge = Judge.load(None if judge is None else os.fspath(judge))
     found = judge.score_many(chosen, samples, estimator=estimator, threshold=threshold, progress=progress)

@@ -20,8 +20,8 @@ from geval_local.analysis.pairs import (
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.errors import DataError
-from geval_local.interval import Interval
 from geval_local.io.results import Results
+from geval_local.statistics.interval import Interval
 
 __all__ = [
     "MOST_SYSTEMS",

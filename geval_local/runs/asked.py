@@ -29,7 +29,7 @@ from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared
 
 __all__ = ["Asked", "AskedMetrics", "AskedQuestions", "asked_of", "question_metrics"]

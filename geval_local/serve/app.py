@@ -46,7 +46,7 @@ from geval_local.serve.refusals import OpenAIError, Refused, SystemOneError, err
 from geval_local.serve.settings import ServeSettings, is_loopback
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
 __all__ = ["ALIAS", "create_app"]
 

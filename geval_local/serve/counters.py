@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from geval_local.judging.batcher import Batcher, BatchRecord
+    from geval_local.judge.batcher import Batcher, BatchRecord
 
 __all__ = ["CONTENT_TYPE", "Counters"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from geval_local.serve.counters import Counters
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-    from geval_local.judging.batcher import Batcher
+    from geval_local.judge.batcher import Batcher
+    from geval_local.judge.judge import Judge
 
 __all__ = ["Load", "ServedJudges"]
 
@@ -64,7 +64,7 @@ class ServedJudges:
             self._on_loaded(None)
 
     def _take(self, name: str, judge: Judge) -> None:
-        from geval_local.judging.batcher import Batcher
+        from geval_local.judge.batcher import Batcher
 
         with self._lock:
             if self._is_closed:

@@ -11,7 +11,7 @@ import pytest
 
 from geval_local import Judge, Metric, PredicateQuestion
 from geval_local.errors import BusyError, GevalError
-from geval_local.judging.batcher import Batcher
+from geval_local.judge.batcher import Batcher
 from geval_local.testing import MockEngine, MockJudge
 
 METRIC = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=())

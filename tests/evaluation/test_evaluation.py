@@ -24,7 +24,7 @@ from geval_local.evaluation.execution import make_plan
 from geval_local.evaluation.gates import Gate, failures, parse_limit
 from geval_local.evaluation.model import schema
 from geval_local.evaluation.start import guess_metrics, start_evaluation
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.models.registry import label_of
 from geval_local.options import JudgeOptions
 from geval_local.runs.events import RunEvents

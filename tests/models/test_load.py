@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.models.registry import JudgeEntry, find_judge

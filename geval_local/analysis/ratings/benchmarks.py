@@ -15,9 +15,9 @@ from typing import Any
 
 from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.analysis.results import number_at, read_rows
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.results import numbered
+from geval_local.statistics.levels import Level
 
 __all__ = [
     "BENCHMARKS",

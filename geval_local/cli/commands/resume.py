@@ -33,10 +33,9 @@ def resume(
     from geval_local.cli.scoring import follow
     from geval_local.metric import Metric
     from geval_local.runs import run_file
-    from geval_local.runs.target import find_manifest
 
     gates = read_gates(fail_under, max_unscored)
-    manifest = find_manifest(run)
+    manifest = run_file.read_run(run)
     follow(
         lambda events: run_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events

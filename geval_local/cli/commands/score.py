@@ -78,10 +78,11 @@ def score(
 
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.run_file import score_file
-    from geval_local.runs.target import find_parts_target, find_target
+    from geval_local.runs.run_file import cluster_room, score_file
+    from geval_local.runs.target import find_target
 
-    target = (find_parts_target if run.distributed else find_target)(output, run.formats)
+    find = cluster_room().find_parts_target if run.distributed else find_target
+    target = find(output, run.formats)
     options.check_csv(run, target.formats)
     given: list[str | Path] = [*file]
     with ExitStack() as stack:

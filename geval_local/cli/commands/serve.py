@@ -16,7 +16,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
 __all__ = ["serve"]
 
@@ -99,7 +99,7 @@ def serve(
 
 
 def _load(name: str, choice: JudgeOptions) -> Judge:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
     logger.info("loading %s ...", name)
     judge = Judge.load(choice)

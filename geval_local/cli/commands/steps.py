@@ -81,7 +81,7 @@ def _check_output(output: Path) -> None:
 def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str]:
     """Write and pin a preset's steps, unless this judge already has pinned ones."""
     from geval_local.files import save_text
-    from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
+    from geval_local.judge.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
     judge = load_shown(options)
     bare = given.with_steps(None)
@@ -104,7 +104,7 @@ def _write_into(file: Path | None, given: Metric, options: JudgeOptions) -> tupl
     """Write the steps of a metric file, into the file itself if one is given."""
     from geval_local.cli.steps_file import with_steps_in_text
     from geval_local.files import save_text
-    from geval_local.steps import write_steps
+    from geval_local.judge.steps import write_steps
 
     judge = load_shown(options)
     with show_progress() as progress:

@@ -37,7 +37,7 @@ from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.score import Score
 
 __all__ = ["KeptRuns", "check_directory", "from_judge", "judge_all", "kept_name", "without_steps"]

@@ -1,0 +1,12 @@
+"""Coefficients, intervals and tests. Intervals of means are in `geval_local.statistics.interval`.
+
+- `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
+- `levels`: coefficients within documents, pooled, and over systems, with each document or system left out
+- `jackknife`: intervals and tests from leave-one-out replicates; their target population
+- `correlation`: scores against human ratings, in one result
+- `significance`: two judges on common documents; Williams' test; Holm's correction
+- `resampling`: sign-flip and permutation tests, folds of documents
+- `agreement`: judges with each other, without people
+- `bradley_terry`: strengths of systems from comparisons
+- `distributions`: recorded label probabilities as arrays
+"""
