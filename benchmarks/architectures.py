@@ -42,7 +42,7 @@ from tiny import byte_tokenizer
 from geval_local import Judge
 from geval_local.engine import probe
 from geval_local.errors import GevalError
-from geval_local.models.multimodal import loader_for
+from geval_local.models.config_checks import loader_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "exactness.md"
 BEGIN, END = "<!-- architectures: begin -->", "<!-- architectures: end -->"

@@ -69,7 +69,7 @@ class World:
 
 def items_of(human: np.ndarray, scores: np.ndarray) -> list[Any]:
     """Convert one judge's scores to items of the analysis."""
-    from geval_local.analysis.records import ScoredItem
+    from geval_local.statistics.records import ScoredItem
 
     return [
         ScoredItem(f"d{d}", f"s{s}", float(human[d, s]), float(scores[d, s]), key=f"{d}/{s}")
@@ -251,7 +251,7 @@ def rarer(
 
 def means_and_gaps(tool: Tool, table: Table, documents: int, repeats: range, seed: int) -> None:
     """Simulate means of skewed scores, and gaps between equal sides."""
-    from geval_local.analysis.records import ScoredItem
+    from geval_local.statistics.records import ScoredItem
 
     shapes: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
         "normal": lambda rng, n: rng.normal(size=n),

@@ -17,26 +17,6 @@ from typing import IO, Any, AnyStr, BinaryIO
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 
-__all__ = [
-    "MOST_IN_A_LINE",
-    "bounded_lines",
-    "check_is_file",
-    "encoding_of",
-    "expanded",
-    "home_directory",
-    "home_folder",
-    "kind_of_no_text",
-    "kind_of_special",
-    "open_text",
-    "private_home",
-    "replacing",
-    "safe_file_name",
-    "save_text",
-    "temporary_path",
-    "write_atomically",
-]
-
-
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20

@@ -14,8 +14,6 @@ import numpy as np
 from geval_local.score import LOW_LABEL_MASS, Score
 from geval_local.statistics.interval import Interval, MeanSums, mean_interval
 
-__all__ = ["Reason", "Reasons", "Summary", "Sums", "Tally"]
-
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5
 #: Number of listed tokens outside the labels, for rows of low mass.

@@ -27,8 +27,6 @@ from geval_local.signature import Signature
 from geval_local.tokens.encoder import PromptEncoder, Style
 from geval_local.tokens.requests import Request
 
-__all__ = ["MockEngine", "MockJudge", "byte_tokenizer"]
-
 LABEL_MASS = 0.97
 STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, missing_field
 from geval_local.analysis.tables import Study, Table, interval
 from geval_local.errors import ConfigurationError, DataError
@@ -27,18 +26,8 @@ from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.jackknife import Replicates
 from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.significance import corrected
-
-__all__ = [
-    "Bias",
-    "LengthBias",
-    "against_people",
-    "bias",
-    "gaps_by_preference",
-    "length_bias",
-    "length_table",
-    "preferences",
-]
 
 REST = "the others"
 

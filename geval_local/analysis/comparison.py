@@ -11,7 +11,6 @@ import numpy as np
 
 from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
-from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
 from geval_local.errors import ConfigurationError
@@ -24,24 +23,9 @@ from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, pair
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
-
-__all__ = [
-    "Difference",
-    "RunComparison",
-    "SystemComparison",
-    "SystemRows",
-    "changed_outputs",
-    "check_single_outputs",
-    "compare",
-    "difference_table",
-    "differences",
-    "gather",
-    "largest_table",
-    "unmatched",
-    "why_systems",
-]
 
 ANY = "any"
 #: Keys that always differ together with a key.

@@ -17,7 +17,6 @@ from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layou
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import each_place, estimate_name, estimated_items, figures_of, number_at
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
@@ -29,17 +28,7 @@ from geval_local.score import Estimator
 from geval_local.signature import judge_name
 from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
-
-__all__ = [
-    "RatedMetrics",
-    "ablations",
-    "baselines",
-    "from_responses",
-    "from_results",
-    "meta_evaluate",
-    "predictions",
-    "read_rated",
-]
+from geval_local.statistics.records import ScoredItem
 
 logger = logging.getLogger("geval_local")
 

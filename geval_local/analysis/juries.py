@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
@@ -39,20 +38,9 @@ from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.distributions import expectations, probability_matrix
 from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, pair
 from geval_local.statistics.resampling import group_folds
 from geval_local.statistics.significance import Comparison, compare, corrected
-
-__all__ = [
-    "Jury",
-    "JuryStudy",
-    "against_judges",
-    "convene",
-    "disagreement_table",
-    "distances",
-    "jury",
-    "save_jury",
-    "weight_table",
-]
 
 Weighting = Literal["equal", "human"]
 #: Keys in which the judges of a jury may differ; the metric and its scale are not among them.

@@ -13,7 +13,6 @@ import numpy as np
 from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
 from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
@@ -45,22 +44,8 @@ from geval_local.statistics.correlation import (
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
 from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.significance import Comparison, compare, compare_average, corrected
-
-__all__ = [
-    "FOLDED",
-    "Agreements",
-    "Ceiling",
-    "Contender",
-    "JudgeBeside",
-    "MetaEvaluation",
-    "against_exact",
-    "benchmark_table",
-    "ceiling_table",
-    "evaluate",
-    "human_ceiling",
-    "response_table",
-]
 
 Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 

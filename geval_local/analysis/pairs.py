@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
@@ -42,40 +41,10 @@ from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.distributions import probability_matrix
 from geval_local.statistics.interval import Interval, mean_interval, t_test
 from geval_local.statistics.jackknife import Target
+from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
-
-__all__ = [
-    "Asked",
-    "Consistency",
-    "PairAgreement",
-    "PairStudy",
-    "Preference",
-    "Preferences",
-    "Source",
-    "SystemPreference",
-    "SystemRank",
-    "agreement",
-    "consistency",
-    "consistency_table",
-    "holds_pairs",
-    "outputs_of",
-    "pair_agreement_table",
-    "preference_of",
-    "preferences_from_scores",
-    "rank",
-    "rank_run",
-    "rank_table",
-    "ranked",
-    "read_preferences",
-    "sources_of",
-    "study_pairs",
-    "system_pair_table",
-    "system_pairs",
-    "systems_of",
-    "with_people",
-]
 
 Floats = NDArray[np.float64]
 Ratings = dict[tuple[str, str], float]

@@ -14,24 +14,6 @@ from geval_local.statistics.correlation import Correlation
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.significance import Comparison
 
-__all__ = [
-    "FOLDED_TESTS",
-    "Study",
-    "Table",
-    "agreement_table",
-    "as_record",
-    "average_table",
-    "comparison_table",
-    "correlation_table",
-    "folded",
-    "interval",
-    "interval_warnings",
-    "mean_warnings",
-    "number",
-    "p_value",
-]
-
-
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("on", "items / documents", "kept by each")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from geval_local.metric import Metric
     from geval_local.options import JudgeOptions
 
-__all__ = ["Progress", "load_shown", "show_progress"]
-
 #: Seconds between lines if stderr is not a terminal: at most half a minute, even on a busy machine.
 HEARTBEAT = 20.0
 
@@ -104,7 +102,7 @@ class Progress:
             self._bar.update(self._task, completed=count)
 
     def show_steps(self, metric: Metric, tokens: int) -> None:
-        """Implement `geval_local.judge.steps.OnSteps`: announce the writing of a metric's steps, then count their tokens."""
+        """Announce the writing of steps, then count their tokens, see `geval_local.judge.steps.OnSteps`."""
         if tokens:
             self.reach(tokens)
             return

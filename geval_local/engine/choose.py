@@ -42,19 +42,6 @@ from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = [
-    "MEMORY_SHARE",
-    "EngineChoice",
-    "EngineReport",
-    "branching_requests",
-    "bytes_per_token",
-    "choose_engine",
-    "expected_spans",
-    "find_budget",
-    "longest_span",
-    "stated_refusal",
-]
-
 logger = logging.getLogger("geval_local")
 
 EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]

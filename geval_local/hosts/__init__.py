@@ -3,7 +3,6 @@
 ::
 
     bound          one judge per process, one batcher per judge, and a metric bound to both
-    words          a score's distribution in words, for whatever a tool calls reason, rationale or explanation
     deepeval/      a metric and a System One model for DeepEval
     inspect        a scorer for Inspect
     mlflow         a scorer for MLflow, and finished runs written to it
@@ -11,7 +10,3 @@
 
 Importing the package loads nothing; a module of a tool loads that tool, and torch is loaded with the first judge.
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

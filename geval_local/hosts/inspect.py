@@ -14,8 +14,6 @@ from inspect_ai.solver import TaskState
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
 from geval_local.score import Score as LocalScore
 
-__all__ = ["geval"]
-
 
 @scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
 def geval(

@@ -20,8 +20,6 @@ from geval_local.report.overview import summaries
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.summary import Summary
 
-__all__ = ["geval", "log_results"]
-
 
 def geval(
     metric: MetricLike,

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from geval_local.metric import Metric
     from geval_local.score import Score
 
-__all__ = [
-    "assert_score",
-    "geval_judge",
-    "pytest_addoption",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_runtest_protocol",
-    "pytest_runtestloop",
-]
-
 MARK = "geval_local_group"
 #: Characters of a text that a failure shows.
 SHOWN = 100

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from geval_local.metric import Metric
 from geval_local.models.load import LoadedModel
 
-__all__ = ["JudgeAudit", "LabelForm", "PromptAudit", "audit_judge", "audit_prompt", "example_samples"]
-
 
 @dataclass(frozen=True)
 class LabelForm:

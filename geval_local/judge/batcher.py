@@ -34,8 +34,6 @@ from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.requests import Ids, Prepared
 
-__all__ = ["BatchRecord", "Batcher"]
-
 #: Target duration of a batch: a new call waits at most this long for another caller's large job.
 SLICE_SECONDS = 0.25
 #: Characters of a batch while the judge's speed is unknown, and the minimum later.

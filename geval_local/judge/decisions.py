@@ -18,8 +18,6 @@ from geval_local.questions.question import Question
 from geval_local.score import Outcome
 from geval_local.tokens.requests import Ids, Prepared, common_prefix
 
-__all__ = ["Asked", "DecisionWork", "prepare_forms", "refuse_long"]
-
 #: Most characters per token assumed for a text that may still fit.
 CHARACTERS_PER_TOKEN = 8
 

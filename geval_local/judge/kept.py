@@ -22,8 +22,6 @@ import numpy as np
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.tokens.requests import Ids, common_prefix
 
-__all__ = ["KeptPrefixes", "Newcomer"]
-
 #: Tokens that must be saved: what is kept takes passes of its own, and each costs about as much as 32 tokens.
 LEAST_SAVED = 128
 #: Number of recent pieces of evidence remembered, to detect repeats.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias, TypeVar
 
-__all__ = ["OnProgress", "in_thread", "progress_of"]
-
 _T = TypeVar("_T")
 
 #: Whether to show a bar on stderr; or what is called with the number of scores that are finished, and of all.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Ids
 
-__all__ = ["Reason", "WritingCheck", "check_writing", "cited", "write_reasons"]
-
 #: Most tokens of a reason.
 REASON_TOKENS = 160
 #: Most tokens of the reason by which `check_writing` judges; enough for a sentence with a citation.

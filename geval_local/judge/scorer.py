@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window
-from geval_local.io.checks import check_columns, check_metrics, iter_samples
+from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refuse_long
 from geval_local.judge.progress import OnProgress, in_thread, progress_of
@@ -28,8 +28,6 @@ from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
-
-__all__ = ["Scorer"]
 
 #: Most metrics whose forms are cached: a server receives ever new ones.
 MOST_MAKERS = 512

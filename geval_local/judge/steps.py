@@ -21,17 +21,6 @@ from geval_local.files import home_directory, home_folder, safe_file_name, write
 from geval_local.metric import Metric, StepsProvenance
 from geval_local.prompt import Prompt, render_steps_prompt
 
-__all__ = [
-    "OnSteps",
-    "StepsWriter",
-    "parse_steps",
-    "pinned_path",
-    "pinned_steps",
-    "read_pinned",
-    "with_pinned_steps",
-    "write_steps",
-]
-
 logger = logging.getLogger("geval_local")
 
 MAX_STEPS_TOKENS = 512

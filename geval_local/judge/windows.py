@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["WINDOW", "full_window", "window_piece", "window_sizes"]
-
 #: Rows of a window; documents that a border cuts are computed twice.
 WINDOW = 4096
 #: The first windows have these shares of a window: with 4096 rows, 256, 512, 1024 and 2048.

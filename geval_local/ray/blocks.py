@@ -25,8 +25,6 @@ from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
 
-__all__ = ["Block", "Cut", "SourceFile", "Survey", "block_rows", "find_files", "first_rows", "is_unchanged", "survey"]
-
 #: Most blocks of a file that is read from its beginning, or of one row group: it is read as many times.
 MOST_PIECES = 16
 #: Most repeated ids of a file that are reported row by row; more reject the file.

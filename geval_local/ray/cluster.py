@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 
     from geval_local.judge.judge import Judge
 
-__all__ = [
-    "WorkerShare",
-    "cluster_share",
-    "handed_out",
-    "plain_failures",
-    "quietly",
-    "score_blocks",
-    "share_out",
-    "survey_files",
-]
-
 _GONE = (
     "A killed worker has often run out of memory: fewer --workers, or smaller --batch-tokens, may help. If the cluster "
     "itself is gone, start it again."

@@ -25,10 +25,9 @@ from geval_local.ray.blocks import SourceFile, Survey, find_files, is_unchanged
 from geval_local.ray.cluster import cluster_share, score_blocks, survey_files
 from geval_local.ray.gather import gather_blocks
 from geval_local.ray.input_blocks import as_before, changed_files, choose_cut, input_of, limited, rows_in, tasks_of
-from geval_local.ray.messages import Job, Task, error_of
+from geval_local.ray.messages import Job, PartReport, Task, Totals, error_of
 from geval_local.ray.own_cluster import connected
 from geval_local.ray.parts_directory import PartsDirectory
-from geval_local.ray.reports import PartReport, Totals
 from geval_local.ray.steps import steps_by_worker
 from geval_local.ray.worker import is_whole
 from geval_local.runs.events import Calibrator, RunEvents
@@ -38,8 +37,6 @@ from geval_local.summary import Summary
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-__all__ = ["PartsRun"]
 
 #: Number of footers of parts read in parallel.
 _READERS = 16

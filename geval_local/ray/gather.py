@@ -31,8 +31,6 @@ from geval_local.ray.worker import samples_of_block
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["gather_blocks", "rows_of_block", "write_bucket"]
-
 
 def gather_blocks(tasks: Sequence[Task], job: Job, field: str, buckets: int) -> Generator[Survey, None, None]:
     """Gather the rows of blocks on the connected cluster."""

@@ -10,19 +10,17 @@ from dataclasses import asdict
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
-from geval_local.io.checks import ROWS_CHECKED, check_rows
 from geval_local.io.columns import FIGURES, check_chosen, holds_all_input
+from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.parts import part_name
 from geval_local.io.places import is_address
 from geval_local.io.samples import samples_of
 from geval_local.metric import Metric
 from geval_local.ray.blocks import Block, Cut, SourceFile, Survey, find_files, first_rows
 from geval_local.ray.messages import Task
-from geval_local.runs.files import InputFile
 from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.records import InputFile
 from geval_local.runs.settings import Settings
-
-__all__ = ["as_before", "changed_files", "choose_cut", "input_of", "limited", "rows_in", "tasks_of", "wanted_parts"]
 
 #: Estimated prompt tokens of a block: minutes of a GPU, the most that a dying worker loses.
 BLOCK_TOKENS = 1 << 21

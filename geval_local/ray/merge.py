@@ -19,8 +19,6 @@ from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.run_file import read_run
 
-__all__ = ["merge_parts"]
-
 
 def merge_parts(
     run: str | os.PathLike[str],

@@ -24,8 +24,6 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["connected", "watched_head"]
-
 logger = logging.getLogger("geval_local")
 
 #: Holds for every own cluster of this process: Ray reads its token once.

@@ -21,8 +21,6 @@ from geval_local.runs.directory import clean_directory, look_at, make, remove_ru
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, Manifest, manifest_text, parse_manifest
 from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
-__all__ = ["BLOCKS_NAME", "BUCKETS_NAME", "PartsDirectory"]
-
 #: The files and blocks of the input. Readers of data sets skip names with a leading underscore.
 BLOCKS_NAME = "_blocks.jsonl"
 #: Gathered rows until they are scored, and the list of these files.

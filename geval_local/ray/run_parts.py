@@ -16,15 +16,13 @@ from geval_local.ray.input_blocks import wanted_parts
 from geval_local.ray.parts_directory import PartsDirectory
 from geval_local.runs.completion import RunResult, add_resume_hint
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.export import EXPORT_FORMATS
+from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.settings import Settings
 from geval_local.runs.target import Target, checked_place
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-__all__ = ["find_parts_target", "read_parts_manifest", "resume_parts", "score_parts"]
 
 
 def score_parts(

@@ -16,8 +16,6 @@ from geval_local.runs.manifest import JudgeRecord
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-__all__ = ["steps_by_worker"]
-
 #: Seconds between two questions how far the steps are.
 _ASKED_SECONDS = 1.0
 

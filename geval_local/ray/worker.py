@@ -28,8 +28,7 @@ from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.pair import mean_outcomes
 from geval_local.ray.blocks import SourceFile, block_rows
-from geval_local.ray.messages import Job, Task, pack, told, unpack
-from geval_local.ray.reports import PartReport
+from geval_local.ray.messages import Job, PartReport, Task, pack, told, unpack
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.run import Identity, meet
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
     from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared
-
-__all__ = ["ATTEMPTS", "BlockScorer", "gathered_samples", "is_whole", "samples_of_block"]
-
 
 #: Workers that may die over a block before the block, or the one scored beside it, is held to be the cause.
 ATTEMPTS = 4

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -27,9 +26,8 @@ from geval_local.score import LOW_LABEL_MASS
 from geval_local.statistics.agreement import agree
 from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.significance import compare, corrected
-
-__all__ = ["Pairing", "pair_runs", "write_compared", "write_comparison"]
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
 

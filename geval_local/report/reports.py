@@ -22,8 +22,6 @@ from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
 from geval_local.statistics.significance import Comparison, corrected
 
-__all__ = ["Written", "report"]
-
 
 @dataclass(frozen=True)
 class Written:

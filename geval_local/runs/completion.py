@@ -21,7 +21,7 @@ from geval_local.questions.answer import Answer
 from geval_local.questions.tally import QuestionSummary, QuestionTally
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.export import Exporter, clear_away, deliver, describe
+from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
@@ -30,8 +30,6 @@ from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-__all__ = ["RunResult", "add_resume_hint", "complete"]
 
 #: Rows whose scores are handed out with the result, to be shown.
 FIRST_ROWS = 8

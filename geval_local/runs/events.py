@@ -10,8 +10,6 @@ from geval_local.score import Score
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-__all__ = ["Calibrator", "RunEvents"]
-
 
 class Calibrator(Protocol):
     """A map from a metric's scores to the scale of human ratings, fitted by `geval_local.analysis`."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["Preparer", "Window", "Worker", "read_windows", "run_ahead"]
-
 _Item = TypeVar("_Item")
 
 #: Turns samples into what the engine takes, for the metrics of a group: one list for each of them.

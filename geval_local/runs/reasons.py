@@ -23,8 +23,6 @@ from geval_local.runs.own_files import locked
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-__all__ = ["ReasonTask", "ScoredRow", "chosen_rows", "write_reason_file"]
-
 FORMAT = "geval-local reasons"
 #: Rows that are handed to the judge together; it batches them by length.
 ROWS_IN_HAND = 32

@@ -21,17 +21,15 @@ from geval_local.questions.question import Question
 from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, Worker, read_windows, run_ahead
-from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
+from geval_local.runs.records import check_unchanged
 from geval_local.runs.store import MemoryStore, Store
 from geval_local.score import Score
 from geval_local.signature import signature_differences
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-__all__ = ["Identity", "Run", "ScoredRow", "export_name", "meet", "planned_names", "steps_names"]
 
 #: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Score | Answer]]

@@ -22,9 +22,16 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
-from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_metrics
 from geval_local.io.columns import check_chosen, decision_layout
-from geval_local.io.evidence import DEFAULT_STATE, check_evidence, read_state
+from geval_local.io.input_checks import (
+    DEFAULT_STATE,
+    ROWS_CHECKED,
+    check_evidence,
+    check_input,
+    check_rows,
+    load_metrics,
+    read_state,
+)
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.places import is_address
 from geval_local.io.samples import Sample, read_samples
@@ -37,15 +44,13 @@ from geval_local.questions.question import Question, load_questions, named_quest
 from geval_local.runs.asked import question_metrics
 from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, Settings
 from geval_local.runs.target import Target, find_manifest, find_run, find_target
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
-
-__all__ = ["RunResult", "check_file", "cluster_room", "decide_file", "read_run", "resume", "score_file"]
 
 #: Reads a file of a calibration: its metric, and the map.
 LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
@@ -176,7 +181,7 @@ def decide_file(
     judges, output, options, events, named
         As for `score_file`.
     state : str, sequence of str, or mapping of str to str
-        The columns that make the evidence, see `geval_local.io.evidence.read_state`.
+        The columns that make the evidence, see `geval_local.io.input_checks.read_state`.
     rotations : int
         In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
         `rotations` go before it.

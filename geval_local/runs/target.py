@@ -11,11 +11,9 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.result_manifest import check_manifest
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
-from geval_local.runs.export import EXPORT_FORMATS
+from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import Manifest, read_manifest
 from geval_local.runs.run import export_name
-
-__all__ = ["Target", "checked_place", "find_manifest", "find_run", "find_target"]
 
 
 @dataclass(frozen=True)

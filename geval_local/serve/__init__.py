@@ -13,7 +13,3 @@
     judges       the judges, loaded while the server listens already
     app          the routes put together around the judges
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -48,8 +48,6 @@ from geval_local.serve.settings import ServeSettings, is_loopback
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-__all__ = ["ALIAS", "create_app"]
-
 logger = logging.getLogger("geval_local.serve")
 
 #: The default model name of typesafe-sdk and DeepEval; here it means the first judge.

@@ -14,8 +14,6 @@ from typing import Any
 
 from geval_local.serve.refusals import Refused
 
-__all__ = ["MAX_DEPTH", "HeldBytes", "check_json_part", "read_body", "read_values", "unpack"]
-
 MAX_DEPTH = 64
 #: A body may be text for the most part, not millions of empty lists: each takes tens of bytes for its two.
 MOST_VALUES = 250_000

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from geval_local.judge.batcher import Batcher
     from geval_local.judge.judge import Judge
 
-__all__ = ["Load", "ServedJudges"]
-
 #: Loads a judge; called once, in a thread of its own, where torch is imported too.
 Load: TypeAlias = "Callable[[], Judge]"
 

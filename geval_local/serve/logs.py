@@ -8,8 +8,6 @@ import sys
 import traceback
 from datetime import datetime, timezone
 
-__all__ = ["log_json"]
-
 #: Where uvicorn and this package write.
 LOGGERS = ("geval_local", "uvicorn")
 

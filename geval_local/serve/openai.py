@@ -32,8 +32,6 @@ from geval_local.questions.question import (
 from geval_local.serve.bodies import check_json_part
 from geval_local.serve.refusals import Refused, Strict
 
-__all__ = ["DecisionsAnswer", "DecisionsRequest", "write_answer"]
-
 MAX_QUESTIONS = 400
 MAX_ITEMS = 131_072
 #: OpenAI's limit; a longer scale is a choice, or a question in Python.

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-__all__ = ["OpenAIError", "Refused", "Strict", "SystemOneError", "error_body", "read_model", "refusal_of"]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -13,11 +13,10 @@ from typing_extensions import TypedDict
 
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import plain
-from geval_local.metric import Metric, preset_names
+from geval_local.metric import Metric
+from geval_local.metric_file import preset_names
 from geval_local.score import Score
 from geval_local.serve.refusals import Refused, Strict
-
-__all__ = ["ScoreAnswer", "ScoreRequest", "write_answer"]
 
 MAX_ROWS = 4096
 

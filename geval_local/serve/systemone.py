@@ -21,8 +21,6 @@ from geval_local.questions.question import (
 )
 from geval_local.serve.refusals import Refused, Strict
 
-__all__ = ["SystemOneAnswer", "SystemOneRequest", "write_answer"]
-
 MAX_SCORE_LEVELS = 10
 MAX_QUESTIONS = 4096
 

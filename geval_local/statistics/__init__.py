@@ -1,5 +1,6 @@
-"""Coefficients, intervals and tests. Intervals of means are in `geval_local.statistics.interval`.
+"""Coefficients, intervals and tests; pure.
 
+- `records`: ScoredItem, the record type of all analyses; `interval`: intervals of means, by document
 - `coefficients`: Pearson, Spearman, Kendall, pairwise accuracy with calibrated ties, AUC
 - `levels`: coefficients within documents, pooled, and over systems, with each document or system left out
 - `jackknife`: intervals and tests from leave-one-out replicates; their target population

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from geval_local.analysis.records import ScoredItem, pair
 from geval_local.statistics.coefficients import coefficients
-
-__all__ = ["Agreement", "agree", "krippendorff_alpha"]
+from geval_local.statistics.records import ScoredItem, pair
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from geval_local.errors import DataError
 from geval_local.statistics.interval import Interval, jackknife_error, t_interval
 
-__all__ = ["BradleyTerry", "fit_bradley_terry"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NO_CHOIX = "they need choix; install it with `pip install 'geval-local[pairs]'`"

@@ -7,18 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALL_COEFFICIENTS",
-    "COEFFICIENTS",
-    "Coefficient",
-    "coefficient_rows",
-    "coefficients",
-    "leave_groups_out",
-    "leave_one_out",
-    "tie_threshold",
-    "tied_pairs",
-]
-
 Coefficient = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
 
 #: Coefficients shown in every table.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.errors import DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.interval import FEW_UNITS, Interval
@@ -19,8 +18,7 @@ from geval_local.statistics.levels import (
     level_figures,
     skipped_by_reason,
 )
-
-__all__ = ["Correlation", "average_interval", "correlate", "generalises_to", "interval_at", "known_target", "within"]
+from geval_local.statistics.records import ScoredItem, usable
 
 #: Below this many systems intervals about new ones are too wide, and tests reject too rarely (benchmarks/coverage.py).
 FEW_SYSTEMS = 30

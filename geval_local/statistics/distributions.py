@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 from geval_local.score import Distribution
-
-__all__ = ["expectations", "probability_matrix"]
+from geval_local.statistics.records import ScoredItem
 
 
 def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.float64]:

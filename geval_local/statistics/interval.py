@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FEW_UNITS", "Interval", "MeanSums", "jackknife_error", "mean_interval", "t_interval", "t_test"]
-
 #: With fewer independent units than this, no interval is trustworthy and a warning is given.
 FEW_UNITS = 10
 #: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).

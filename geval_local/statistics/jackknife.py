@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from geval_local.statistics.interval import Interval, jackknife_error, t_interval, t_test
 
-__all__ = ["Axis", "Replicates", "Target", "mean_of", "minus"]
-
 Target = Literal["documents", "systems", "both"]
 #: ``items``: one output left out, the cell of a document and a system.
 Axis = Literal["documents", "systems", "items"]

@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
 from geval_local.statistics.coefficients import (
     coefficient_rows,
@@ -26,8 +25,7 @@ from geval_local.statistics.coefficients import (
     tied_pairs,
 )
 from geval_local.statistics.jackknife import Axis, Replicates, Target
-
-__all__ = ["DEFAULT_TARGETS", "Level", "LevelFigures", "Ties", "level_figures", "skipped_by_reason"]
+from geval_local.statistics.records import ScoredItem
 
 Level = Literal["summary", "pooled", "system"]
 

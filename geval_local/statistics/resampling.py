@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["PERMUTATIONS", "SIGN_FLIP_GROUPS", "group_folds", "sign_flip"]
-
 #: Enough for rejections after Holm's correction of a hundred tests; all arrangements if there are fewer.
 PERMUTATIONS = 9_999
 #: From six groups on a sign-flip test can reject at .05; with fewer it never can.

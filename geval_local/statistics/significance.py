@@ -17,16 +17,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from geval_local.analysis.records import ScoredItem, pair, usable
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
 from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import SIGN_FLIP_GROUPS, sign_flip
-
-__all__ = ["Comparison", "common_ground", "compare", "compare_average", "corrected", "holm"]
 
 
 @dataclass(frozen=True)

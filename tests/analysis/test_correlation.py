@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
 from geval_local.statistics.coefficients import (
     coefficient_rows,
@@ -16,6 +15,7 @@ from geval_local.statistics.coefficients import (
 )
 from geval_local.statistics.correlation import average_interval, correlate
 from geval_local.statistics.levels import BLOCKS, level_figures
+from geval_local.statistics.records import ScoredItem
 
 
 def make(groups, per_group, seed=0, noise=1.0, levels=5):

@@ -20,11 +20,11 @@ from geval_local.analysis.pairs import (
     system_pairs,
     with_people,
 )
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 from geval_local.statistics.bradley_terry import fit_bradley_terry
 from geval_local.statistics.interval import mean_interval, t_interval
+from geval_local.statistics.records import ScoredItem
 
 
 def one(document, first, second, value, tie=0.0, **more) -> Preference:

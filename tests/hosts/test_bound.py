@@ -15,8 +15,7 @@ from offline import environment, reach
 
 from geval_local import Judge, Metric, Scale
 from geval_local.errors import ConfigurationError
-from geval_local.hosts.bound import BoundMetric, release_judges, shared_batcher, shared_judge
-from geval_local.hosts.words import in_words
+from geval_local.hosts.bound import BoundMetric, in_words, release_judges, shared_batcher, shared_judge
 from geval_local.options import JudgeOptions
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.testing import MockEngine, MockJudge

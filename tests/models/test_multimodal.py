@@ -187,7 +187,7 @@ def quantized_by(directory, **record):
     ],
 )
 def test_the_library_that_a_quantized_checkpoint_needs_is_named(plain, monkeypatch, method, package):
-    monkeypatch.setattr("geval_local.models.checks.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.models.config_checks.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("geval_local.models.load.loader_for", None)
     quantized_by(plain, quant_method=method, bits=4)
     with pytest.raises(ConfigurationError, match=f"quantized by {method}, which needs the package {package}") as caught:

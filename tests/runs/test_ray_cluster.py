@@ -20,7 +20,7 @@ from geval_local.errors import JudgeError
 from geval_local.judge.judge import Judge
 from geval_local.ray.merge import merge_parts
 from geval_local.runs.directory import open_run
-from geval_local.runs.export import Exporter, deliver
+from geval_local.runs.exporter import Exporter, deliver
 from geval_local.runs.manifest import read_manifest
 from geval_local.testing import MockEngine
 

@@ -13,8 +13,6 @@ from geval_local.cli import options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
 
-__all__ = ["export", "merge"]
-
 REPORT_NAME = "report.html"
 
 

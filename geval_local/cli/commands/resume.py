@@ -8,8 +8,6 @@ import typer
 
 from geval_local.cli import options
 
-__all__ = ["resume"]
-
 
 def resume(
     context: typer.Context,
@@ -29,8 +27,7 @@ def resume(
     On the same machine, the results equal those of an uninterrupted run byte for byte.
     """
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.cli.gates import read_gates
-    from geval_local.cli.scoring import follow
+    from geval_local.cli.scoring import follow, read_gates
     from geval_local.metric import Metric
     from geval_local.runs import run_file
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.completion import complete_metric
 from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import complete_metric
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
-
-__all__ = ["score"]
 
 
 @takes_options()
@@ -62,7 +60,7 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.gates import read_gates
+    from geval_local.cli.scoring import read_gates
     from geval_local.cli.standard_input import input_file
 
     gates = read_gates(fail_under, max_unscored)

@@ -18,8 +18,6 @@ from geval_local.options import JudgeOptions
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-__all__ = ["serve"]
-
 logger = logging.getLogger("geval_local.serve")
 
 INSTALL = "Install it with `pip install 'geval-local[serve]'`."

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from geval_local.judge.audit import PromptAudit
     from geval_local.judge.reason_writer import WritingCheck
 
-__all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens", "show_writing"]
-
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
 #: Characters of a reason that are shown.

@@ -1,7 +1,6 @@
 """DeepEval on local judges: a metric with exact scores, and a System One model for its own metrics.
 
-- `metric`: `GEvalLocal`
-- `terms`: DeepEval's criteria, evaluation steps, parameters and rubric become a `Metric`
+- `metric`: `GEvalLocal`, made of DeepEval's criteria, evaluation steps, parameters and rubric
 - `system_one`: `LocalSystemOne`
 """
 

@@ -29,8 +29,6 @@ from geval_local.questions.answer import Decision
 from geval_local.serve.refusals import Refused, read_model
 from geval_local.serve.systemone import SystemOneRequest, write_answer
 
-__all__ = ["LocalSystemOne"]
-
 
 class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     """A local judge that answers DeepEval's typed questions with exact probabilities, without HTTP.

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from geval_local.errors import DataError
 from geval_local.io.ownership import is_lone_file
 
-__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "sweep"]
-
 _BLOCK = 1 << 20
 
 Count = Annotated[int, Field(ge=0)]

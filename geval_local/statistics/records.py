@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from geval_local.errors import DataError
 
-__all__ = ["ScoredItem", "pair", "usable", "word_count"]
-
 NO_HUMAN = "no human rating"
 
 

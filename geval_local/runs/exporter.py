@@ -17,8 +17,6 @@ from geval_local.io.writer import Figures, ResultWriter
 from geval_local.runs.directory import remove_run
 from geval_local.runs.run import Run, export_name
 
-__all__ = ["EXPORT_FORMATS", "Exporter", "clear_away", "deliver", "describe"]
-
 #: Formats of exported files, by their extension.
 EXPORT_FORMATS = ("jsonl", "csv", "parquet")
 
