@@ -9,17 +9,14 @@ import torch
 from geval_local.models.blocks import BLOCK_TYPES
 
 gguf = pytest.importorskip("gguf")
+from gguf_kit import random_blocks  # noqa: E402 - needs gguf
+
 ROWS, BLOCKS = 7, 5
 
 
-def random_blocks(kind, seed=0):
+def some_blocks(kind, seed=0):
     """Random bytes in all fields, with scales that are finite numbers of any size."""
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (ROWS, BLOCKS, kind.size), dtype=np.uint8)
-    for place in kind.halves:
-        scales = rng.normal(size=(ROWS, BLOCKS, 1)) * 10.0 ** rng.integers(-7, 4, (ROWS, BLOCKS, 1))
-        data[:, :, place : place + 2] = scales.astype(np.float16).view(np.uint8)
-    return data.reshape(ROWS, -1)
+    return random_blocks(kind, (ROWS, BLOCKS), np.random.default_rng(seed), 10.0 ** (seed % 11 - 7))
 
 
 @pytest.mark.parametrize(("code", "kind"), BLOCK_TYPES.items(), ids=lambda value: getattr(value, "name", ""))
@@ -29,7 +26,7 @@ def test_every_block_is_what_the_package_reads(monkeypatch, code, kind, chunk):
     official = gguf.GGMLQuantizationType(code)
     assert (kind.name, (kind.elements, kind.size)) == (official.name, gguf.GGML_QUANT_SIZES[official])
     for seed in range(20):
-        data = random_blocks(kind, seed)
+        data = some_blocks(kind, seed)
         expected = gguf.quants.dequantize(data, official)
         found = torch.full(expected.shape, np.nan)
         kind.widen(torch.from_numpy(data), found)
@@ -38,7 +35,7 @@ def test_every_block_is_what_the_package_reads(monkeypatch, code, kind, chunk):
 
 @pytest.mark.parametrize("kind", BLOCK_TYPES.values(), ids=lambda value: value.name)
 def test_half_precision_is_the_rounded_number(kind):
-    data = torch.from_numpy(random_blocks(kind))
+    data = torch.from_numpy(some_blocks(kind))
     wide = torch.empty(ROWS, BLOCKS * kind.elements)
     kind.widen(data, wide)
     for dtype in (torch.bfloat16, torch.float16):
@@ -51,7 +48,7 @@ def test_half_precision_is_the_rounded_number(kind):
 def test_a_number_that_is_not_finite_is_seen_in_the_scales(kind):
     for place in kind.halves:
         for bad in (np.inf, np.nan):
-            data = random_blocks(kind)
+            data = some_blocks(kind)
             assert kind.is_finite(torch.from_numpy(data))
             data[3, kind.size + place : kind.size + place + 2] = np.array([bad], dtype=np.float16).view(np.uint8)
             assert not kind.is_finite(torch.from_numpy(data))

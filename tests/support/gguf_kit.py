@@ -12,7 +12,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from tiny import byte_tokenizer
 
-__all__ = ["SMOLLM2", "smollm2", "write_gguf"]
+from geval_local.models.blocks import BLOCK_TYPES, BlockType
+
+__all__ = ["SMOLLM2", "random_blocks", "smollm2", "write_gguf"]
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _NAMES = {
@@ -83,12 +85,30 @@ def write_gguf(
         if array.ndim == 1:
             writer.add_tensor(name, array.astype(np.float32))
         else:
-            writer.add_tensor(name, quantize(array.astype(np.float32), kind), raw_dtype=kind)
+            writer.add_tensor(name, _packed(array.astype(np.float32), kind), raw_dtype=kind)
     writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return file if not part_tensors else sorted(file.parent.glob(f"{file.stem}-00001-of-*.gguf"))[0]
+
+
+def _packed(array: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    try:
+        return quantize(array, kind)
+    except NotImplementedError:  # the package cannot write it: blocks of the right scale, and of chance
+        block = BLOCK_TYPES[int(kind)]
+        rng = np.random.default_rng(array.size)
+        return random_blocks(block, (*array.shape[:-1], array.shape[-1] // block.elements), rng, 0.002)
+
+
+def random_blocks(kind: BlockType, shape: tuple[int, ...], rng: np.random.Generator, scale: float) -> np.ndarray:
+    """Make blocks of random bytes whose scales are about `scale`, rows of `shape` of them."""
+    data = rng.integers(0, 256, (*shape, kind.size), dtype=np.uint8)
+    for place in kind.halves:
+        scales = (scale * rng.normal(size=(*shape, 1))).astype(np.float16)
+        data[..., place : place + 2] = scales.view(np.uint8)
+    return data.reshape(*shape[:-1], -1)
 
 
 def _tensors(model: Any) -> dict[str, np.ndarray]:

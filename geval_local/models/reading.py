@@ -1,0 +1,136 @@
+"""Files of weights, read once: into memory that the judge owns, with the SHA-256 of their content on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from geval_local.errors import WeightsError
+
+#: Dtypes as safetensors files write them.
+DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+#: Bytes that are read before the hash catches up.
+_PIECE = 1 << 25
+_READERS = 4
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in a file."""
+
+    name: str
+    #: Offset of its first byte, and the number of its bytes.
+    start: int
+    size: int
+
+
+class Contents(NamedTuple):
+    """What was read from a file."""
+
+    #: The bytes of each tensor, uint8.
+    tensors: dict[str, torch.Tensor]
+    #: SHA-256 of the whole file; None if that was not asked for.
+    digest: str | None
+
+
+def read_files(
+    places: Mapping[Path, Sequence[Place]], *, hashed: Callable[[Path], bool] = lambda file: True
+) -> dict[Path, Contents]:
+    """Read the tensors of several files, some files at a time."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
+        found = readers.map(lambda file: _read(file, places[file], with_digest=hashed(file)), places)
+        return dict(zip(places, found, strict=True))
+
+
+def _read(file: Path, places: Sequence[Place], *, with_digest: bool) -> Contents:
+    """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
+    digest, tensors = hashlib.sha256(), {}
+    with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
+
+        def read(size: int) -> torch.Tensor:
+            found = torch.empty(size, dtype=torch.uint8)
+            view, done = memoryview(found.numpy()), 0
+            while done < size:
+                count = stream.readinto(view[done : min(size, done + _PIECE)])
+                if not count:
+                    raise WeightsError(
+                        f"{file} is damaged or cut short: it ends at byte {stream.tell():,}",
+                        hint="Copy or download the file again, completely.",
+                    )
+                if with_digest:
+                    hasher.submit(digest.update, view[done : done + count])
+                done += count
+            return found
+
+        end = 0
+        for name, start, size in sorted(places, key=lambda place: place.start):
+            if start > end and with_digest:
+                read(start - end)
+            if start != end:
+                stream.seek(start)
+            tensors[name] = read(size)
+            end = start + size
+        rest = file.stat().st_size - end
+        if with_digest and rest > 0:
+            read(rest)
+    return Contents(tensors, digest.hexdigest() if with_digest else None)
+
+
+def read_safetensors(
+    files: Sequence[Path], *, hashed: Callable[[Path], bool] = lambda file: True
+) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
+    """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
+    headers = {file: _header(file) for file in files}
+    contents = read_files(
+        {file: [one[0] for one in header.values()] for file, header in headers.items()}, hashed=hashed
+    )
+    tensors = {
+        name: contents[file].tensors[name].view(dtype).reshape(shape)
+        for file, header in headers.items()
+        for name, (_, dtype, shape) in header.items()
+    }
+    return tensors, {file: one.digest for file, one in contents.items() if one.digest is not None}
+
+
+def _header(file: Path) -> dict[str, tuple[Place, torch.dtype, tuple[int, ...]]]:
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            total = file.stat().st_size
+            if size > total:
+                raise ValueError("it ends within its header")
+            header = json.loads(stream.read(size))
+        header.pop("__metadata__", None)
+        found = {}
+        for name, record in header.items():
+            dtype, shape = DTYPES[record["dtype"]], tuple(map(int, record["shape"]))
+            start, end = map(int, record["data_offsets"])
+            if end - start != math.prod(shape) * dtype.itemsize or not 0 <= start <= end <= total - size - 8:
+                raise ValueError(
+                    f"the place of the tensor {name!r} is not one of its shape in a file of {total:,} bytes"
+                )
+            found[name] = (Place(name, 8 + size + start, end - start), dtype, shape)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(
+            f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
+        ) from error
+    return found
