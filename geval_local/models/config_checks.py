@@ -25,6 +25,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import Stored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -403,6 +404,8 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
 
 def _is_finite(weight: torch.Tensor) -> bool:
     """Whether all numbers of a tensor are finite; integer blocks and 8-bit numbers are not checked."""
+    if isinstance(weight, Stored):
+        return weight.is_finite()
     if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
         return True
     # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow.

@@ -117,7 +117,7 @@ def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
                 hint="Take another quantization of the model: "
                 f"{', '.join(['F16', 'BF16', *(kind.name for kind in BLOCK_TYPES.values())])}.",
             )
-        end = header.data_start + tensor.offset + _size(tensor)
+        end = header.data_start + tensor.offset + tensor_size(tensor)
         if end > header.size:
             raise WeightsError(
                 f"{header.path} is cut short: it ends at byte {header.size:,}, and the tensor {tensor.name!r} at byte "
@@ -132,7 +132,7 @@ def _type_name(code: int) -> str:
     return next((kind.name for kind in GGMLQuantizationType if int(kind) == code), str(code))
 
 
-def _size(tensor: GGUFTensor) -> int:
+def tensor_size(tensor: GGUFTensor) -> int:
     """Return the bytes of a tensor's data."""
     kind = BLOCK_TYPES.get(tensor.kind)
     if kind is None:
@@ -213,7 +213,7 @@ def read_gguf(
     headers = {header.path: header for header in read_headers(files[0])}
     contents = read_files(
         {
-            path: [Place(one.name, header.data_start + one.offset, _size(one)) for one in header.tensors]
+            path: [Place(one.name, header.data_start + one.offset, tensor_size(one)) for one in header.tensors]
             for path, header in headers.items()
         },
         hashed=hashed,

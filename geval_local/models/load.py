@@ -55,6 +55,7 @@ from geval_local.models.gguf_model import (
     read_gguf,
     scale_rotary,
 )
+from geval_local.models.needs import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.reading import DTYPES, read_safetensors
@@ -260,7 +261,11 @@ def _prepare(
     check_adapter(entry, quantized=options.quantization is not None)
     tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
     arguments = loading_arguments(options, entry.dtype, directory)
-    return tokenizer, frame, arguments if config is None else arguments | {"config": config}
+    if config is not None:
+        arguments["config"] = config
+    if _is_on_cpu(arguments):
+        check_fits(entry, directory, options.dtype or entry.dtype)
+    return tokenizer, frame, arguments
 
 
 def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
@@ -374,10 +379,14 @@ def _is_read_here(directory: Path, arguments: dict[str, Any]) -> bool:
 
     That is so on a GPU, where the map saves a copy in main memory, and for what has a format of its own.
     """
-    if "quantization_config" in arguments or getattr(arguments["config"], "quantization_config", None) is not None:
-        return False
+    return _is_on_cpu(arguments) and getattr(arguments["config"], "quantization_config", None) is None
+
+
+def _is_on_cpu(arguments: dict[str, Any]) -> bool:
+    """Whether all of a model is to be in main memory, and not quantized on the way."""
     place = arguments["device_map"]
-    return isinstance(place, Mapping) and torch.device(place.get("", "meta")).type == "cpu"
+    is_there = isinstance(place, Mapping) and torch.device(place.get("", "meta")).type == "cpu"
+    return is_there and "quantization_config" not in arguments
 
 
 def _blank(loader: Any, config: Any, arguments: dict[str, Any], trust_remote_code: bool = False) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -48,6 +49,15 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def available_memory() -> int:
+    """Return the bytes of main memory that can be taken without swapping; 0 if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return free_memory(torch.device("cpu"))
 
 
 class PeakMemory:

@@ -9,7 +9,7 @@ in another order, experts stacked) move the bytes. Anything else sees a widened 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,9 +125,12 @@ def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of a checkpoint for a model of some dtype: as stored if that saves memory, else widened."""
     if dtype != torch.float32 or tensor.dtype not in (torch.bfloat16, torch.float16):
         return tensor
-    if tensor.dim() in (2, 3) and tensor.shape[-1] >= _NARROWEST:
-        return Stored(tensor)
-    return tensor.float()
+    return Stored(tensor) if is_kept_narrow(tensor.dtype, tensor.shape) else tensor.float()
+
+
+def is_kept_narrow(dtype: torch.dtype, shape: Sequence[int]) -> bool:
+    """Whether numbers of a dtype are kept as they are in a model that computes in float32."""
+    return dtype in (torch.bfloat16, torch.float16) and len(shape) in (2, 3) and shape[-1] >= _NARROWEST
 
 
 def bytes_of(model: nn.Module) -> int:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from torch import nn
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
+from torch import nn
 
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
@@ -150,7 +150,7 @@ def test_whatever_is_computed_is_computed_with_the_widened_weights(kind):
         lambda one: one[:, 5] + 0,
         lambda one: one.reshape(2, -1).double(),
         lambda one: torch.bmm(given.expand(2, 5, 512), torch.stack([one, one]).transpose(1, 2)),
-        lambda one: one.to(torch.float64),
+        lambda one: one.to(torch.float64) + 0,
         lambda one: one.clone().view(-1).mul(3),
     ):
         found, expected = function(weight), function(wide)
