@@ -61,7 +61,7 @@ def _half(blocks: torch.Tensor, place: int) -> torch.Tensor:
 
 def _fields(data: torch.Tensor, width: int, bits: int) -> torch.Tensor:
     """Split bytes into fields of so many bits, lowest first: (blocks, n * width) to (blocks, n, fields, width)."""
-    data = data.unflatten(1, (-1, width))
+    data = data.reshape(len(data), -1, width)
     shifts = range(0, 8, bits)
     found = data.new_empty((len(data), data.shape[1], len(shifts), width))
     for number, shift in enumerate(shifts):

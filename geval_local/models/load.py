@@ -368,6 +368,8 @@ def _load_weights(
     model, report = loader.from_pretrained(
         None, **_ALWAYS, **(arguments | {"config": blank.config, "state_dict": state})
     )
+    # Else peft would ask the hub for the configuration of a model without a name.
+    model.name_or_path = model.config.name_or_path = str(directory)
     if directory.is_file():
         check_gguf_complete(entry, directory, model)
         scale_rotary(model, directory)

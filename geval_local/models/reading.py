@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -68,7 +68,8 @@ def _read(file: Path, places: Sequence[Place], *, with_digest: bool) -> Contents
 
         def read(size: int) -> torch.Tensor:
             found = torch.empty(size, dtype=torch.uint8)
-            view, done = memoryview(found.numpy()), 0
+            array: Any = found.numpy()
+            view, done = memoryview(array), 0
             while done < size:
                 count = stream.readinto(view[done : min(size, done + _PIECE)])
                 if not count:

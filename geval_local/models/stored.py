@@ -51,9 +51,7 @@ class Stored(torch.Tensor):
         if blocks is not None:
             shape[-1] = shape[-1] // blocks.size * blocks.elements
         strides = None if blocks is not None else data.stride()
-        made: Stored = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape, strides=strides, dtype=dtype, device=data.device
-        )
+        made: Stored = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype, device=data.device)
         made.data_, made.blocks = data, blocks
         return made
 
@@ -114,7 +112,9 @@ class Stored(torch.Tensor):
         return func(*tree_map(_wide, args), **tree_map(_wide, kwargs))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # Here arrive calls from C++, of which `detach` and `alias` are a matter of bookkeeping only.
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return args[0]._like(args[0].data_)
@@ -212,7 +212,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     nn.functional.embedding: _embedding,
     torch.Tensor.to: Stored._moved,
     torch.Tensor.detach: _same,
-    torch.Tensor.data.__get__: _same,
+    torch.Tensor.data.__get__: _same,  # type: ignore[attr-defined]
     torch.Tensor.cpu: lambda tensor: tensor._moved("cpu"),
     torch.Tensor.cuda: lambda tensor, device="cuda", **_: tensor._moved(device),
     torch.Tensor.float: lambda tensor: tensor._moved(torch.float32),
@@ -261,7 +261,7 @@ def _leaves_rows_whole(name: str, tensor: Stored, args: Any, kwargs: Any) -> boo
     place = {"cat": 1, "stack": 1, "unsqueeze": 1, "narrow": 1, "select": 1}.get(name, 2)
     dim = kwargs.get("dim", args[place] if len(args) > place else 0)
     limit = last if name in ("stack", "unsqueeze") else last - 1
-    return 0 <= dim <= limit
+    return bool(0 <= dim <= limit)
 
 
 def _bytes(value: Any) -> Any:

@@ -17,6 +17,7 @@ from geval_local.engine.choose import choose_engine, find_budget
 from geval_local.engine.prefix_sharing import attention as kernels
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import JudgeError, UnsupportedModelError
+from geval_local.models import stored
 from geval_local.models.head import Head, exact_products
 from geval_local.models.memory import is_out_of_memory
 

@@ -83,17 +83,23 @@ def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str
     """Write and pin a preset's steps, unless this judge already has pinned ones."""
     from geval_local.files import save_text
     from geval_local.judge.steps import pinned_path, pinned_steps, read_pinned, write_steps
+    from geval_local.models.fingerprint import fingerprint
+    from geval_local.models.registry import entry_of, local_directory
 
-    judge = load_shown(options)
     bare = given.with_steps(None)
+    entry = entry_of(options)
+    directory = local_directory(entry)
+    if directory is not None and not force:  # its files say which judge it is; what is pinned needs no model
+        identity = fingerprint(directory, entry.adapter, code=options.trust_remote_code)
+        if (kept := read_pinned(bare, identity)) is not None:
+            return kept, f"pinned in {pinned_path(bare, identity)} already; --force rewrites them"
+    judge = load_shown(options)
     path = pinned_path(bare, judge.fingerprint)
     old = read_pinned(bare, judge.fingerprint)
     if old is None:
         with show_progress() as progress:
             complete, written = pinned_steps(judge, bare, on_steps=progress.show_steps)
         return complete, "not pinned" if written is None else f"pinned in {written}"
-    if not force:
-        return old, f"pinned in {path} already; --force rewrites them"
     with show_progress() as progress:
         complete = write_steps(judge, bare, on_steps=progress.show_steps)
     _show_difference(old, complete)
