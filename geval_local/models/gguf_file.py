@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,18 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read the header of a GGUF file."""
+    """Read the header of a GGUF file, once for each state of the file."""
+    try:
+        status = path.stat()
+        return _read_header(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    except OSError as error:
+        raise WeightsError(
+            f"{path} is not a complete GGUF file: {error}", hint="Copy or download the file again, completely."
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _read_header(path: Path, *_state: int) -> GGUFHeader:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,10 +280,16 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
     What such a function does to a matrix is found with a column of row numbers: if they come back in another order,
     the rows of blocks are put into that order. Anything else is applied to the widened weights.
     """
+    import gguf
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
-    names = get_gguf_hf_weights_map(model, processor)
+    original = gguf.get_tensor_name_map
+    gguf.get_tensor_name_map = lru_cache(original)  # it is built anew for each of some hundred modules: 10 s
+    try:
+        names = get_gguf_hf_weights_map(model, processor)
+    finally:
+        gguf.get_tensor_name_map = original
     found: dict[str, torch.Tensor] = {}
     gates: dict[str, dict[str, torch.Tensor]] = {}
 
