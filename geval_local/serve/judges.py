@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from geval_local.serve.counters import Counters
+from geval_local.serve.watch import Counters
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import os
 import subprocess
 from importlib.metadata import entry_points
@@ -84,7 +85,7 @@ def test_a_live_evaluation(tmp_path):
 
 
 def test_an_empty_output_is_empty_and_not_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("test_inspect.OUTPUTS", ["", "Red.", "A sailor."])
+    monkeypatch.setattr(sys.modules[__name__], "OUTPUTS", ["", "Red.", "A sailor."])
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
     (one,) = [sample.scores["geval"] for sample in log.samples if sample.output.completion == ""]
     assert math.isnan(one.value)

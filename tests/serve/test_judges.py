@@ -15,8 +15,8 @@ from cli_run import run  # noqa: E402
 
 from geval_local.errors import JudgeError  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.counters import Counters  # noqa: E402
 from geval_local.serve.judges import ServedJudges  # noqa: E402
+from geval_local.serve.watch import Counters  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 DECISION = {"model": "slow", "input": "A text.", "questions": [{"type": "predicate", "instructions": "It rains."}]}
