@@ -355,7 +355,7 @@ def test_answers_are_those_of_the_server_and_errors_are_deepevals():
     eleven = {"anger": ScoreQuestion(instructions="How angry?", levels=[str(number) for number in range(11)])}
     with pytest.raises(DeepEvalError, match=r"^questions\.anger\.criteria: the number of items is at most 10, not 11$"):
         model.decide("x", eleven)
-    with pytest.raises(DeepEvalError, match="^questions: the number of items is at least 1, not 0$"):
+    with pytest.raises(DeepEvalError, match=r"^questions: the number of items is at least 1, not 0$"):
         asyncio.run(model.a_decide("x", {}))
     with pytest.raises(SystemOneContextLimitError, match="the judge reads 300"):
         LocalSystemOne(MockJudge(context=300)).decide("x " * 400, {"refund": questions["refund"]})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import os
 import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import pytest
