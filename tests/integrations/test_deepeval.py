@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -270,11 +271,14 @@ def test_clarity(threshold):
 """
 
 
+DEEPEVAL = "import sys; from deepeval.cli.main import app; sys.argv[0] = 'deepeval'; app()"
+
+
 @pytest.mark.slow
 def test_deepeval_test_run(tmp_path):
     (tmp_path / "test_clarity.py").write_text(textwrap.dedent(TEST_FILE), encoding="utf-8")
     done = subprocess.run(
-        ["deepeval", "test", "run", "test_clarity.py", "--color", "no"],
+        [sys.executable, "-c", DEEPEVAL, "test", "run", "test_clarity.py", "--color", "no"],
         cwd=tmp_path,
         env=environment(tmp_path, COLUMNS="200"),
         capture_output=True,

@@ -129,7 +129,17 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
     scorer = "scorers.py@clarity" if by == "file" else "geval_local/geval"
     done = subprocess.run(
         [
-            *("inspect", "score", log.location, "--scorer", scorer, "-S", "metric=clarity.yaml"),
+            *(
+                sys.executable,
+                "-m",
+                "inspect_ai",
+                "score",
+                log.location,
+                "--scorer",
+                scorer,
+                "-S",
+                "metric=clarity.yaml",
+            ),
             *("-S", f"judge={judge_directory()}", "--model", "none/none", "--action", "append"),
             *("--output-file", "scored.eval", "--display", "none"),
         ],
