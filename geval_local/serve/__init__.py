@@ -6,7 +6,6 @@
     connections  how it speaks HTTP, and how long it waits for clients that dawdle
     requests     bytes become plain values, and what does not fit is refused
     dialects     what clients send and get, on each route
-    judges       the judges, loaded while the server listens already
     watch        what operators see: counters, logs, ids of requests
-    app          the routes put together around the judges
+    app          the routes put together around the judges, which are loaded while it listens
 """

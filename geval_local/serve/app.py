@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -44,7 +45,6 @@ from geval_local.serve.dialects import (
     write_scores,
     write_system_one,
 )
-from geval_local.serve.judges import Load, ServedJudges
 from geval_local.serve.requests import (
     HeldBytes,
     OpenAIError,
@@ -61,6 +61,7 @@ from geval_local.serve.watch import CONTENT_TYPE, Counters, Watch
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
+    from geval_local.judging.batcher import Batcher
 
 __all__ = ["ALIAS", "create_app"]
 
@@ -74,6 +75,9 @@ HELD = 16
 #: Of one call: prompts, and characters of questions that are shown in several orders.
 MOST_PROMPTS = 4096
 MOST_CHARACTERS = 32 << 20
+
+#: Loads a judge; called once, in a thread of its own, where torch is imported too.
+Load: TypeAlias = "Callable[[], Judge]"
 
 _T = TypeVar("_T")
 #: What is answered to a body.
@@ -196,7 +200,7 @@ class _Route(APIRoute):
                 server.authorize(given)
             if self.body_field is None:
                 return await handle(given)
-            if not server.served.are_ready:
+            if not server.are_loaded:
                 said = "the judges are being loaded; /ready tells when"
                 raise Refused(said, 503, code="loading", headers={"Retry-After": "2"})
             request = _Read(given.scope, given.receive)
@@ -216,20 +220,59 @@ class _Server:
     ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.served = ServedJudges(judges, settings.queue, self.counters, on_loaded)
         self.started = datetime.now(timezone.utc)
         self.is_closing = False
         self.body_bytes = HeldBytes(HELD * settings.max_body)
+        self.names = tuple(judges)
+        self.judges: dict[str, Judge] = {}
+        self.batchers: dict[str, Batcher] = {}
         self._key = None if settings.api_key is None else hashlib.sha256(settings.api_key.encode()).digest()
+        self._on_loaded = on_loaded
+        self._taking = Lock()
+        self._loads: dict[str, Load] = {}
+        for name, given in judges.items():
+            if callable(given):
+                self._loads[name] = given
+            else:
+                self._take(name, given)
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self.served.start()
+        """Load judges in a thread that does not keep the process alive; at the end, finish the calls that wait."""
+        if self._loads:
+            Thread(target=self._load, name="geval-local-loading", daemon=True).start()
         try:
             yield
         finally:
-            self.is_closing = True
-            await run_in_threadpool(self.served.close)
+            with self._taking:
+                self.is_closing = True
+            for batcher in self.batchers.values():
+                await run_in_threadpool(batcher.close)
+
+    # --- judges -----------------------------------------------------------------------------------------------------
+
+    @property
+    def are_loaded(self) -> bool:
+        return len(self.batchers) == len(self.names)
+
+    def _load(self) -> None:
+        try:
+            for name, load in self._loads.items():
+                self._take(name, load())
+        except BaseException as error:
+            self._on_loaded(error)
+        else:
+            self._on_loaded(None)
+
+    def _take(self, name: str, judge: Judge) -> None:
+        from geval_local.judging.batcher import Batcher
+
+        with self._taking:
+            if not self.is_closing:
+                batcher = Batcher(judge, queue=self.settings.queue, on_batch=partial(self.counters.batch, name))
+                self.counters.watch(name, batcher)
+                self.judges[name] = judge
+                self.batchers[name] = batcher
 
     # --- routes -----------------------------------------------------------------------------------------------------
 
@@ -242,17 +285,17 @@ class _Server:
         return JSONResponse(write_system_one(await self._decide(request, name, body), name, body))
 
     async def score(self, request: _Read, body: ScoreRequest) -> Response:
-        name = self.served.names[0] if body.model is None else self._judge_name(body.model)
+        name = self.names[0] if body.model is None else self._judge_name(body.model)
         metric, samples = await request.work(body.asked)
         # Nothing is missing from the metric that the model's thread would have to add, so this waits for no turn.
-        signature = await run_in_threadpool(self.served.judges[name].signature, metric)
-        score = self.served.batchers[name].score
+        signature = await run_in_threadpool(self.judges[name].signature, metric)
+        score = self.batchers[name].score
         found = await self._wait(request, name, partial(score, metric, samples, threshold=body.threshold))
         self.counters.answered(name, len(found), 0)
         return JSONResponse(write_scores(metric, samples, found, name, str(signature)))
 
     async def models(self) -> Response:
-        names = self.served.names
+        names = self.names
         described = {name: f"Local judge {name}, exact label probabilities." for name in names}
         described |= {} if ALIAS in names else {ALIAS: f"Another name of {names[0]}."}
         date = self.started.date().isoformat()
@@ -269,8 +312,8 @@ class _Server:
         return JSONResponse({"status": "alive", "version": __version__})
 
     async def ready(self) -> Response:
-        status = "closing" if self.is_closing else "ready" if self.served.are_ready else "loading"
-        return JSONResponse({"status": status, "models": self.served.names}, 200 if status == "ready" else 503)
+        status = "closing" if self.is_closing else "ready" if self.are_loaded else "loading"
+        return JSONResponse({"status": status, "models": self.names}, 200 if status == "ready" else 503)
 
     # --- shared by routes -------------------------------------------------------------------------------------------
 
@@ -311,18 +354,18 @@ class _Server:
         return {"id": name, "object": "model", "created": int(self.started.timestamp()), "owned_by": "local"}
 
     def _judge_name(self, model: str) -> str:
-        if model in self.served.names:
+        if model in self.names:
             return model
         if model == ALIAS:
-            return self.served.names[0]
-        said = f"there is no model {model[:100]!r}; there is {', '.join(self.served.names)}"
+            return self.names[0]
+        said = f"there is no model {model[:100]!r}; there is {', '.join(self.names)}"
         raise Refused(said, 404, param="model", code="model_not_found")
 
     async def _decide(self, request: _Read, name: str, body: DecisionsRequest | SystemOneRequest) -> Decision:
         state, questions = await request.work(body.asked)
         rotations = body.rotations or self.settings.rotations
         _refuse_many_prompts(questions, rotations)
-        decide = self.served.batchers[name].decide
+        decide = self.batchers[name].decide
         decision = await self._wait(request, name, partial(decide, state, questions, rotations=rotations))
         self.counters.answered(name, len(decision), decision.tokens)
         return decision
@@ -332,7 +375,7 @@ class _Server:
         try:
             future = await request.work(ask)
         except BusyError as error:
-            after = str(self.served.batchers[name].retry_after)
+            after = str(self.batchers[name].retry_after)
             raise Refused(error.message, 429, code="busy", headers={"Retry-After": after}) from None
         answer = asyncio.wrap_future(future)
         gone = asyncio.create_task(_disconnected(request))

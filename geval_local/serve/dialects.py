@@ -137,26 +137,28 @@ class _Json(_Open):
 
 #: A text, or parts of some kinds that make one together.
 _Text = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[_T], Field(min_length=1, fail_fast=True), Tag("parts")],
-    _either({str: "text", list: "parts"}, "a text or a list of parts is needed"),
+    Annotated[str, Tag("text")]
+    | Annotated[list[_T], Field(min_length=1, max_length=131_072, fail_fast=True), Tag("parts")],
+    _either({str: "text", list: "parts"}, "a text or a list is needed"),
 ]
 _Said = Annotated[_InputText | _Json, Discriminator("type")]
 
 
-class _User(_Open):
+class _Message(_Open):
     type: Literal["message"] = "message"
+
+
+class _User(_Message):
     role: Literal["user"]
     content: _Text[_Said]
 
 
-class _System(_Open):
-    type: Literal["message"] = "message"
+class _System(_Message):
     role: Literal["system", "developer"]
     content: _Text[_InputText]
 
 
-class _Assistant(_Open):
-    type: Literal["message"] = "message"
+class _Assistant(_Message):
     role: Literal["assistant"]
     content: _Text[Annotated[_OutputText | _Refusal, Discriminator("type")]]
 
@@ -228,19 +230,21 @@ class _Level(Strict):
     description: str | None = None
 
 
-class _Predicate(Strict):
-    type: Literal["predicate"]
+class _Asked(Strict):
     name: str | None = None
+    instructions: _Text[_Said]
+
+
+class _Predicate(_Asked):
+    type: Literal["predicate"]
     instructions: Annotated[_Text[_Said], AfterValidator(_is_not_blank)]
 
     def asked(self) -> Question:
         return PredicateQuestion(name=self.name, instructions=_joined(self.instructions))
 
 
-class _Choice(Strict):
+class _Choice(_Asked):
     type: Literal["choice"]
-    name: str | None = None
-    instructions: _Text[_Said]
     choices: Annotated[
         list[_Option],
         Field(min_length=2, max_length=MAX_OPTIONS, fail_fast=True),
@@ -252,10 +256,8 @@ class _Choice(Strict):
         return ChoiceQuestion(name=self.name, instructions=_joined(self.instructions), options=options)
 
 
-class _Score(Strict):
+class _Score(_Asked):
     type: Literal["score"]
-    name: str | None = None
-    instructions: _Text[_Said]
     levels: Annotated[list[_Level], Field(min_length=2, max_length=MAX_SCORE_LEVELS, fail_fast=True)]
 
     def asked(self) -> Question:
@@ -267,11 +269,7 @@ class DecisionsRequest(Strict):
     """Questions about one piece of evidence, in OpenAI's dialect."""
 
     model: str
-    input: Annotated[
-        Annotated[str, Tag("text")]
-        | Annotated[list[_Item], Field(min_length=1, max_length=131_072, fail_fast=True), Tag("items")],
-        _either({str: "text", list: "items"}, "a text or a list of items is needed"),
-    ]
+    input: _Text[_Item]
     questions: Annotated[
         list[Annotated[_Predicate | _Choice | _Score, Discriminator("type"), BeforeValidator(_refuse_sglang)]],
         Field(min_length=1, max_length=400, fail_fast=True),

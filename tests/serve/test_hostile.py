@@ -312,7 +312,7 @@ def test_a_client_that_does_not_take_its_answer_is_let_go():
             while part := client.recv(1 << 20):
                 taken += len(part)
         assert taken < 400 * 40_000
-        assert server.served.batchers["mock"].pending == 0
+        assert server.batchers["mock"].pending == 0
         assert decisions(port)[0] == 200
 
 

@@ -124,7 +124,7 @@ def test_a_score_without_steps_writes_none_and_keeps_nothing(tmp_path, monkeypat
 
 
 def test_a_score_takes_one_turn_of_the_queue(client):
-    batcher = client.app.state.server.served.batchers["mock"]
+    batcher = client.app.state.server.batchers["mock"]
     turns = []
     submit = batcher._submit
     batcher._submit = lambda *given: turns.append(given) or submit(*given)
