@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_live_evaluation(tmp_path):
 
 
 def test_an_empty_output_is_empty_and_not_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("test_inspect.OUTPUTS", ["", "Red.", "A sailor."])
+    monkeypatch.setattr(sys.modules[__name__], "OUTPUTS", ["", "Red.", "A sailor."])
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
     (one,) = [sample.scores["geval"] for sample in log.samples if sample.output.completion == ""]
     assert math.isnan(one.value)
@@ -128,7 +129,17 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
     scorer = "scorers.py@clarity" if by == "file" else "geval_local/geval"
     done = subprocess.run(
         [
-            *("inspect", "score", log.location, "--scorer", scorer, "-S", "metric=clarity.yaml"),
+            *(
+                sys.executable,
+                "-m",
+                "inspect_ai",
+                "score",
+                log.location,
+                "--scorer",
+                scorer,
+                "-S",
+                "metric=clarity.yaml",
+            ),
             *("-S", f"judge={judge_directory()}", "--model", "none/none", "--action", "append"),
             *("--output-file", "scored.eval", "--display", "none"),
         ],
