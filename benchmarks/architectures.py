@@ -62,7 +62,7 @@ def _by_name(*groups: tuple[Any, str]) -> dict[str, Any]:
 #: Small sizes, by the names that configurations give them. With fewer index heads, scores of sparse attention tie at
 #: zero, as they do in no real size.
 TEXT = _by_name(
-    (VOCABULARY, "vocab_size n_vocab vocab_size_per_layer_input"),
+    (VOCABULARY, "vocab_size n_vocab vocab_size_per_layer_input unpadded_vocab_size"),
     (
         SPAN,
         """
@@ -157,6 +157,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     "big_bird": {"block_size": 8, "num_random_blocks": 1},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm4v_moe_text": {"rope_parameters": _SECTIONS["rope_parameters"] | {"mrope_section": [2, 1, 1]}},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
