@@ -130,7 +130,7 @@ def test_the_recipe_of_a_container_fits_the_server():
     entry, given = (json.loads(line) for line in re.findall(r"^(?:ENTRYPOINT|CMD) (.*)$", text, re.MULTILINE))
     assert entry[:2] == ["geval-local", "serve"]
     found = check_command([*entry[2:], *given])
-    assert (found["host"], found["name"]) == ("0.0.0.0", ["nano"])
+    assert (found["host"], found["judge"]) == ("0.0.0.0", ["nano"])
     check_command(
         [*entry[2:], *re.findall(r"^# podman run .* geval-local (--judge .*)$", text, re.MULTILINE)[0].split()]
     )
