@@ -132,7 +132,7 @@ def test_the_index_of_pandas_means_nothing():
     assert odd["clarity.score"].dtype == "float64"
     missing = pandas.DataFrame({"article": ["A."], "answer": pandas.array([pandas.NA], dtype="string")})
     assert "is null" in score_frame(missing, METRICS, MockJudge())["clarity.error"][0]
-    with pytest.raises(DataError, match="columns twice: .*'a' 2 times"):
+    with pytest.raises(DataError, match=r"columns twice: .*'a' 2 times"):
         score_frame(pandas.DataFrame([[1, 2]], columns=["a", "a"]), METRICS, MockJudge())
 
 
