@@ -1,4 +1,4 @@
-"""What docs/integrations.md and docs/evaluators.md show, run with the real tools and the embedded judge, in the order of the page."""
+"""What docs/integrations.md and docs/evaluators.md show, run with the real tools and the embedded judge, in order."""
 
 from __future__ import annotations
 

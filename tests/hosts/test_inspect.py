@@ -148,7 +148,7 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    name = "clarity" if by == "file" else "geval1"
+    name = "clarity" if by == "file" else "geval"
     judge = Judge.load(judge_directory())
     metric = Metric.from_yaml(CLARITY)
     for sample in read_eval_log(str(tmp_path / "scored.eval")).samples:

@@ -50,16 +50,15 @@ def test_promptfoo_runs_the_example(tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     wanted = MockJudge().score(Metric.load("rag/answer_relevance").with_steps(()), **TEXTS)
     with serving(MockJudge()) as (port, _):
-        quiet = {
+        own = {
+            "GEVAL_LOCAL_URL": f"http://127.0.0.1:{port}",
+            "PROMPTFOO_CONFIG_DIR": str(tmp_path / "home"),
             "PROMPTFOO_DISABLE_TELEMETRY": "1",
             "PROMPTFOO_DISABLE_UPDATE": "1",
             "PROMPTFOO_PYTHON": sys.executable,
         }
-        own = {"PROMPTFOO_CONFIG_DIR": str(tmp_path / "home"), "GEVAL_LOCAL_URL": f"http://127.0.0.1:{port}"}
-        subprocess.run(
-            [promptfoo, "eval", "-c", "score.yaml", "--no-cache", "-o", "out.json"],
-            **{"cwd": tmp_path / "examples", "env": os.environ | quiet | own, "timeout": 500, "check": False},
-        )
+        command = [promptfoo, "eval", "-c", "score.yaml", "--no-cache", "-o", "out.json"]
+        subprocess.run(command, cwd=tmp_path / "examples", env=os.environ | own, timeout=500)
     (row,) = json.loads((tmp_path / "examples" / "out.json").read_text(encoding="utf-8"))["results"]["results"]
     assert row["success"] is bool(wanted.value >= 2)
     assert row["gradingResult"]["componentResults"][0]["score"] == pytest.approx(wanted.normalized)
