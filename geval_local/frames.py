@@ -79,7 +79,7 @@ def _rows(frame: nw.DataFrame[Any]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in cells]
 
 
-def _series(column: Column, frame: nw.DataFrame[Any]) -> nw.Series[Any]:
+def _series(column: Column, frame: Any) -> Any:
     """Make a column of figures for a frame."""
     values = column.values
     if column.kind == "tokens":

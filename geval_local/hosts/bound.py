@@ -175,7 +175,7 @@ class BoundMetric:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the judge is loaded from, never its weights."""
-        terms = {"fields": dict(self.fields), "estimator": self.estimator, "threshold": self.threshold}
+        terms: dict[str, Any] = {"fields": dict(self.fields), "estimator": self.estimator, "threshold": self.threshold}
         return partial(BoundMetric.bind, self.metric, self.options, **terms), ()
 
     def __deepcopy__(self, memo: object) -> BoundMetric:
