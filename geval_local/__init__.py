@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from geval_local.errors import GevalError, Interrupted
     from geval_local.evaluation.execution import run_evaluation
     from geval_local.frames import ascore_frame, register_accessors, score_frame
+    from geval_local.hosts.evaluator import evaluator
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
@@ -66,6 +67,7 @@ _HOMES = {
     "calibrate": "geval_local.analysis.calibration",
     "compare": "geval_local.analysis.comparison",
     "decide_file": "geval_local.runs.run_file",
+    "evaluator": "geval_local.hosts.evaluator",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.contenders",
@@ -102,6 +104,7 @@ __all__ = [
     "calibrate",
     "compare",
     "decide_file",
+    "evaluator",
     "jury",
     "load_questions",
     "meta_evaluate",
