@@ -160,11 +160,11 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
     )
 
     def call(*given: Any, **named: Any) -> torch.Tensor:
-        limits: Any = dynamo.patch(  # type: ignore[attr-defined]
+        limits: Any = dynamo.patch(
             recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True
         )
         # Lengths that happen to be equal in the first call are not the same length.
-        with limits, shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+        with limits, shapes.patch(use_duck_shape=False):
             return attend(*given, **named)
 
     return call
@@ -282,7 +282,7 @@ class FlexKernel:
         rung = self._rungs.setdefault(kind, int(max(kind.key_size, kind.value_size) > _LARGEST_HEAD))
         while True:
             try:
-                return self._attend(  # type: ignore[no-any-return]
+                return self._attend(
                     query[None],
                     key[None],
                     value[None],
