@@ -42,7 +42,7 @@ from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelE
 from geval_local.models.head import Head, exact_products, gpus_of, input_device
 from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
-from geval_local.models.verdicts import Verdict
+from geval_local.models.verdicts import Verdict, version_of
 from geval_local.options import EngineName
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
@@ -116,8 +116,38 @@ def choose_engine(
         report = replace(report, reason=reason)
     else:
         engine, report = _choose_padded(model, head, padded, reason)
+    if (note := missing_packages(model)) is not None:
+        report = replace(report, note="; ".join(filter(None, (report.note, note))))
+        logger.warning("%s: %s", type(model).__name__, note)
     logger.info("%s: %s", type(model).__name__, report.text)
     return engine, report
+
+
+#: Names in the classes of layers with a recurrent state -> the packages whose kernels transformers takes for them.
+_RECURRENT = {
+    "DeltaNet": ("flash-linear-attention", "causal-conv1d"),
+    "DeltaAttention": ("flash-linear-attention", "causal-conv1d"),
+    "Mamba": ("mamba-ssm", "causal-conv1d"),
+    "ShortConv": ("causal-conv1d",),
+}
+
+
+def missing_packages(model: PreTrainedModel) -> str | None:
+    """Say which packages a model with recurrent layers lacks on a GPU, and what that costs; None if none is missing."""
+    if input_device(model).type != "cuda":
+        return None
+    kinds = [(name, type(module).__name__) for module in model.modules() for name in _RECURRENT]
+    found = [
+        name for name, kind in kinds if name in kind and not kind.endswith(("Norm", "Model", "ForCausalLM", "Cache"))
+    ]
+    wanted = dict.fromkeys(package for name in found for package in _RECURRENT[name])
+    missing = [package for package in wanted if version_of(package) is None]
+    if not missing:
+        return None
+    return (
+        f"{len(found)} recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
+        f"pip install {' '.join(missing)}"
+    )
 
 
 def _choose_padded(

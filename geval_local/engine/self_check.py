@@ -41,6 +41,7 @@ from geval_local.engine.probe import (
     label_logprobs,
     synthetic_requests,
 )
+from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
 from geval_local.models.head import Head, exact_products, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
@@ -383,7 +384,7 @@ def _packed(subject: _Subject) -> Iterator[Finding]:
 def _ahead(subject: _Subject) -> Iterator[Finding]:
     """Compare packs launched before the figures of earlier ones are waited for with packs that wait, bit for bit."""
     name, engine = "computed ahead", subject.engine
-    if not isinstance(engine, PrefixSharingEngine):
+    if not isinstance(engine, PrefixSharingEngine | SharedCacheEngine):
         yield Finding(name, None, "this engine waits for every pack")
         return
     depth, budget = max(2, engine.look_ahead), subject.budgets[-1]

@@ -20,6 +20,8 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +33,7 @@ from numpy.typing import NDArray
 
 from geval_local.engine.prefix_sharing.layout import Layout
 from geval_local.errors import first_line
+from geval_local.files import home_folder
 from geval_local.models.head import to_device
 from geval_local.models.memory import is_out_of_memory
 
@@ -148,9 +151,16 @@ class Kind:
         return f"{'sliding' if self.windowed else 'full'} layers with heads of {self.key_size}"
 
 
+def keep_compilations() -> None:
+    """Let Inductor and Triton keep what they compile in the user's own directory, not in one that a restart empties."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ and (folder := home_folder("compiled")) is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
 @lru_cache(maxsize=1)
 def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
     """Compile FlexAttention: one graph for all lengths."""
+    keep_compilations()
     module: Any = importlib.import_module("torch.nn.attention.flex_attention")
     attend: Callable[..., torch.Tensor] = torch.compile(
         module.flex_attention, backend=backend, fullgraph=True, dynamic=True
@@ -160,9 +170,7 @@ def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
     )
 
     def call(*given: Any, **named: Any) -> torch.Tensor:
-        limits: Any = dynamo.patch(
-            recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True
-        )
+        limits: Any = dynamo.patch(recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True)
         # Lengths that happen to be equal in the first call are not the same length.
         with limits, shapes.patch(use_duck_shape=False):
             return attend(*given, **named)
@@ -206,6 +214,11 @@ class FlexKernel:
         self._rungs: dict[Kind, int] = {}
         self.seen: dict[Kind, None] = {}
         self.refused: dict[Kind, str] = {}
+
+    @property
+    def settings(self) -> dict[Kind, dict[str, Any]]:
+        """The settings that each kind of layer runs with, where they are not PyTorch's own."""
+        return {kind: _LADDER[rung] for kind, rung in self._rungs.items() if rung}
 
     def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Mask:
         """Build the mask of a pack for layers with one sliding window or none; the tiles come from the host."""
@@ -315,7 +328,8 @@ def why_no_kernel(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
+        package = "triton-windows" if sys.platform == "win32" else "triton"
+        return f"Triton is not installed (pip install {package})"
     return None if importlib.util.find_spec("torch.nn.attention.flex_attention") else "PyTorch has no FlexAttention"
 
 
