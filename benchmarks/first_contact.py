@@ -163,7 +163,7 @@ def _large(options: argparse.Namespace) -> str:
 
 
 def whole(options: argparse.Namespace) -> None:
-    """Do work of SummEval's size: tokens and prompts per second, GPU busy, share of the rate of the model's matrices."""
+    """Do work of SummEval's size: tokens and prompts per second, GPU busy, share of its matrices' rate."""
     import torch
     from engine_arms import run_engine
     from machine import busy_share
