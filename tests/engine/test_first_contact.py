@@ -1,4 +1,4 @@
-"""The first contact with a card, on a CPU: whole and small, with a step that dies as a fault of a driver would end it."""
+"""The first contact with a card, on a CPU: whole and small, with a planted step that dies as of a driver's fault."""
 
 from __future__ import annotations
 
