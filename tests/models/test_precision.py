@@ -184,7 +184,7 @@ def test_a_mixture_of_experts_runs_in_the_dtype_of_its_fused_product(short, tmp_
     assert model.dtype == torch.bfloat16
     assert "exists in bfloat16 only" in settled.reason
     assert settled.noise is not None
-    model = tiny_model("qwen3_moe", len(tokenizer), torch.float32)
+    model = tiny_model("qwen3_moe", len(tokenizer), torch.float16)
     assert settle(entry, model, tokenizer, asked_for="float16").reason == "asked for"
     assert model.dtype == torch.float16
 
