@@ -18,6 +18,8 @@ Public names are loaded on first use, so that importing the package does not imp
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
     from geval_local.score import Distribution, Estimator, Score
 
 __version__ = "0.1.0"
+
+# PyTorch reads this when it starts. Packs differ in length, and segments of fixed size leave memory free in pieces that
+# fit none of them. Windows has no others.
+if sys.platform != "win32" and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+    os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 _HOMES = {
     "ChoiceQuestion": "geval_local.questions.question",

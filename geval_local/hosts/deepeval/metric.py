@@ -159,7 +159,7 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         return {**vars(self), "judge": None}  # it is in what is bound, which is copied and pickled without its weights
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        self.__dict__.update(state)
         self.judge = self._bound.judge
 
     def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
