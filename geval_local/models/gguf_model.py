@@ -41,6 +41,13 @@ _BUILT_IN_FACTORS = {"gemma4"}
 PLAIN: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 #: Experts of a layer, stacked; transformers joins gates and the layers beside them.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
+#: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
+_MOVED: Mapping[str, re.Pattern[str]] = {
+    "bloom": re.compile(r"attn_qkv\.weight"),
+    "gpt2": re.compile(r"(attn_qkv|attn_output|ffn_up|ffn_down|^output)\.weight"),
+    "qwen35": re.compile(r"ssm_out\.weight"),
+    "qwen35moe": re.compile(r"ssm_out\.weight"),
+}
 _CONVERT = "Give the model's safetensors directory instead: `geval-local judges fetch` brings it from the hub."
 
 
@@ -139,6 +146,12 @@ def tensor_size(tensor: GGUFTensor) -> int:
     if kind is None:
         return tensor.elements * PLAIN[tensor.kind].itemsize
     return tensor.elements // kind.elements * kind.size
+
+
+def is_kept(architecture: str, tensor: GGUFTensor) -> bool:
+    """Whether a tensor stays in memory as it is in the file."""
+    moved = _MOVED.get(architecture)
+    return len(tensor.shape) > 1 and tensor.kind != 0 and (moved is None or not moved.search(tensor.name))
 
 
 def read_headers(file: Path) -> list[GGUFHeader]:
@@ -308,7 +321,10 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
             continue
         rows = np.arange(tensor.shape[0])[:, None]
         if tensor.dim() == 2:
-            target, order, apart = processed(name, rows)
+            try:
+                target, order, apart = processed(name, rows)
+            except ValueError:  # a rule that counts the columns too (Bloom)
+                order, apart = rows[:0], {}
             if not apart and order.shape == rows.shape and np.array_equal(np.sort(order, axis=0), rows):
                 is_same = np.array_equal(order, rows)
                 if target in names:
@@ -319,8 +335,11 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
         found.update(apart)
         if target in names:
             found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
-    for target, parts in gates.items():
-        found[target] = parts["down"] if set(parts) == {"down"} else torch.cat([parts["gate"], parts["up"]], dim=1)
+    for target, parts in gates.items():  # those of which one is missing are reported as missing
+        if parts.keys() == {"gate", "up"}:
+            found[target] = torch.cat([parts["gate"], parts["up"]], dim=1)
+        elif parts.keys() == {"down"}:
+            found[target] = parts["down"]
     return found
 
 

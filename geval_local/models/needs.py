@@ -11,8 +11,7 @@ from geval_local.errors import JudgeError
 from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.config_checks import stored_tensors
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
-from geval_local.models.gguf_file import gguf_files, read_header
-from geval_local.models.gguf_model import tensor_size
+from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
 from geval_local.models.memory import available_memory
 from geval_local.models.reading import DTYPES
 from geval_local.models.registry import JudgeEntry
@@ -73,10 +72,12 @@ def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> N
 def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
     """List the tensors of a model: name, shape, bytes, and whether they are kept as they are."""
     if directory.is_file():
+        headers = read_headers(directory)
+        kind = headers[0].architecture
         return [
-            (one.name, one.shape[::-1], tensor_size(one), one.kind in BLOCK_TYPES or _is_half(one.kind, one.shape))
-            for part in gguf_files(directory)
-            for one in read_header(part).tensors
+            (one.name, one.shape[::-1], tensor_size(one), is_kept(kind, one))
+            for header in headers
+            for one in header.tensors
         ]
     found = []
     for file in weight_files(directory):
@@ -85,10 +86,6 @@ def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
             size = prod(tensor.shape) * (dtype.itemsize if dtype is not None else 1)
             found.append((name, tensor.shape, size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
     return found
-
-
-def _is_half(kind: int, shape: tuple[int, ...]) -> bool:
-    return kind in (1, 30) and len(shape) > 1
 
 
 def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:

@@ -14,11 +14,12 @@ from geval_local.metric import Metric
 from geval_local.models import stored
 from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.load import load_model
+from geval_local.models.needs import memory_needed
 from geval_local.models.registry import find_judge
 from geval_local.models.stored import Stored, bytes_of
 
 gguf = pytest.importorskip("gguf")
-from gguf_kit import random_blocks, smollm2, write_gguf  # noqa: E402 - needs gguf
+from gguf_kit import random_blocks, smollm2, write_any_gguf, write_gguf  # noqa: E402 - needs gguf
 
 VOCABULARY = 265
 TOKENS = torch.arange(60).unsqueeze(0) + 8
@@ -88,6 +89,80 @@ def test_every_type_of_blocks_gives_the_logits_of_its_widened_weights(tmp_path, 
     assert list(kept(loaded.model)) == matrices
     for name, one in kept(loaded.model).items():
         assert torch.equal(one.widened(), wide.get_parameter(name)), name
+
+
+_LINEAR_ATTENTION = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
+_MIXTURE = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4}
+#: Models whose files need more than names: type, class, settings.
+_MORE: dict[str, tuple[str, dict[str, object]]] = {
+    "lfm2": ("Lfm2Config", KINDS["llama"][1] | {"layer_types": ["conv", "full_attention"]}),
+    "qwen35": ("Qwen3_5TextConfig", KINDS["llama"][1] | _LINEAR_ATTENTION),
+    "qwen35moe": (
+        "Qwen3_5MoeTextConfig",
+        KINDS["llama"][1] | _LINEAR_ATTENTION | _MIXTURE | {"num_experts_per_tok": 2},
+    ),
+    "qwen2moe": ("Qwen2MoeConfig", KINDS["llama"][1] | _MIXTURE | {"num_experts_per_tok": 2}),
+    "bloom": KINDS["bloom"],
+    "gpt2": ("GPT2Config", KINDS["gpt2"][1] | {"n_positions": 1024}),
+}
+#: What is widened for good: routers (float32 in files), and matrices that are transposed or whose columns move.
+_WIDE = {"gate", "shared_expert_gate", "c_attn", "c_proj", "c_fc", "query_key_value"}
+
+
+@pytest.mark.sweep("qwen3moe", "lfm2", "qwen35moe", "bloom")
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "qwen3moe",
+        "lfm2",
+        "qwen35moe",
+        "bloom",
+        "qwen35",
+        "qwen2moe",
+        "gpt2",
+        "mamba",
+        "gemma2",
+        "gemma3",
+        "qwen2",
+        "qwen3",
+        "falcon",
+        "phi3",
+    ],
+)
+def test_files_of_every_architecture_give_the_logits_of_a_float32_load(tmp_path, monkeypatch, architecture):
+    kind = {"qwen3moe": "qwen3_moe"}.get(architecture, architecture)
+    monkeypatch.setitem(KINDS, kind, _MORE.get(architecture) or KINDS[kind])
+    if not hasattr(transformers, KINDS[kind][0]):
+        pytest.skip("this transformers does not know the architecture")
+    settings = {"falcon": {"new_decoder_architecture": False}}.get(architecture, {})
+    model = tiny_model(kind, VOCABULARY, dtype=torch.float32, **settings)
+    file = write_any_gguf(tmp_path / "m.gguf", model, architecture, gguf.GGMLQuantizationType.Q8_0)
+    loaded = load_model(find_judge(file))
+    wide = float32_load(file)
+    wide.set_attn_implementation(loaded.attention)
+    for name, one in loaded.model.named_parameters():
+        expected = wide.get_parameter(name)
+        assert torch.equal(one.widened() if isinstance(one, Stored) else one, expected), name
+        if one.dim() > 1 and one.shape[-1] >= 32 and not isinstance(one, Stored):
+            assert name.split(".")[-2] in _WIDE | ({"out_proj"} if "linear_attn" in name else set()), name
+    assert torch.equal(logits(loaded.model), logits(wide))
+    assert memory_needed(file, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
+    if "moe" in architecture:
+        assert any(name.endswith("experts.gate_up_proj") for name in kept(loaded.model))
 
 
 @pytest.mark.parametrize("engine", ["trie", "cache", "padded"])
