@@ -36,7 +36,6 @@ from geval_local.models.config_checks import (
     drop_other_senses,
     loader_for,
     senses_of,
-    stored_tensors,
 )
 from geval_local.models.fingerprint import (
     ADAPTER_WEIGHTS,
@@ -58,7 +57,7 @@ from geval_local.models.gguf_model import (
 from geval_local.models.needs import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
-from geval_local.models.reading import DTYPES, read_safetensors
+from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow
 from geval_local.options import JudgeOptions

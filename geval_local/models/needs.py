@@ -9,11 +9,10 @@ from pathlib import Path
 
 from geval_local.errors import JudgeError
 from geval_local.models.blocks import BLOCK_TYPES
-from geval_local.models.config_checks import stored_tensors
 from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
 from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
 from geval_local.models.memory import available_memory
-from geval_local.models.reading import DTYPES
+from geval_local.models.reading import DTYPES, stored_tensors
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import SLICE, is_kept_narrow
 
@@ -83,8 +82,7 @@ def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
     for file in weight_files(directory):
         for name, tensor in stored_tensors(file).items():
             dtype = DTYPES.get(tensor.dtype)
-            size = prod(tensor.shape) * (dtype.itemsize if dtype is not None else 1)
-            found.append((name, tensor.shape, size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
+            found.append((name, tensor.shape, tensor.size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
     return found
 
 

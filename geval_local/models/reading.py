@@ -24,10 +24,15 @@ DTYPES: Mapping[str, torch.dtype] = {
     "I32": torch.int32,
     "I16": torch.int16,
     "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
     "U8": torch.uint8,
     "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
 }
 #: Bytes that are read before the hash catches up.
 _PIECE = 1 << 25
@@ -38,6 +43,17 @@ class Place(NamedTuple):
     """Where a tensor lies in a file."""
 
     name: str
+    #: Offset of its first byte, and the number of its bytes.
+    start: int
+    size: int
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a safetensors file."""
+
+    #: As the format writes it (``BF16``).
+    dtype: str
+    shape: tuple[int, ...]
     #: Offset of its first byte, and the number of its bytes.
     start: int
     size: int
@@ -100,19 +116,21 @@ def read_safetensors(
     files: Sequence[Path], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
     """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
-    headers = {file: _header(file) for file in files}
+    headers = {file: stored_tensors(file) for file in files}
     contents = read_files(
-        {file: [one[0] for one in header.values()] for file, header in headers.items()}, hashed=hashed
+        {file: [Place(name, one.start, one.size) for name, one in header.items()] for file, header in headers.items()},
+        hashed=hashed,
     )
     tensors = {
-        name: contents[file].tensors[name].view(dtype).reshape(shape)
+        name: contents[file].tensors[name].view(DTYPES[one.dtype]).reshape(one.shape)
         for file, header in headers.items()
-        for name, (_, dtype, shape) in header.items()
+        for name, one in header.items()
     }
     return tensors, {file: one.digest for file, one in contents.items() if one.digest is not None}
 
 
-def _header(file: Path) -> dict[str, tuple[Place, torch.dtype, tuple[int, ...]]]:
+def stored_tensors(file: Path) -> dict[str, StoredTensor]:
+    """Read the header of a safetensors file: its tensors by name."""
     try:
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
@@ -123,13 +141,14 @@ def _header(file: Path) -> dict[str, tuple[Place, torch.dtype, tuple[int, ...]]]
         header.pop("__metadata__", None)
         found = {}
         for name, record in header.items():
-            dtype, shape = DTYPES[record["dtype"]], tuple(map(int, record["shape"]))
+            shape, dtype = tuple(map(int, record["shape"])), DTYPES.get(record["dtype"])
             start, end = map(int, record["data_offsets"])
-            if end - start != math.prod(shape) * dtype.itemsize or not 0 <= start <= end <= total - size - 8:
+            is_whole = dtype is None or end - start == math.prod(shape) * dtype.itemsize
+            if not (is_whole and 0 <= start <= end <= total - size - 8):
                 raise ValueError(
                     f"the place of the tensor {name!r} is not one of its shape in a file of {total:,} bytes"
                 )
-            found[name] = (Place(name, 8 + size + start, end - start), dtype, shape)
+            found[name] = StoredTensor(record["dtype"], shape, 8 + size + start, end - start)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(
             f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
