@@ -154,8 +154,10 @@ def widened_in_buffers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     def widen(value: Any) -> Any:
         if not isinstance(value, Stored):
             return value
-        free = _FREE.setdefault((value.device, value.dtype), [])
-        buffer = free.pop() if free else None
+        try:  # another thread may take the last one
+            buffer = _FREE[value.device, value.dtype].pop()
+        except LookupError:
+            buffer = None
         if buffer is None or buffer.numel() < value.numel():
             del buffer  # before the larger one is allocated
             with torch.inference_mode(False):  # so that passes outside of that mode can use it too
@@ -167,7 +169,7 @@ def widened_in_buffers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
         yield tree_map(widen, args), tree_map(widen, kwargs)
     finally:
         for buffer in taken:
-            _FREE[buffer.device, buffer.dtype].append(buffer)
+            _FREE.setdefault((buffer.device, buffer.dtype), []).append(buffer)
 
 
 def release_buffers() -> None:

@@ -185,7 +185,7 @@ def cut_short(adapter):
         (fewer_targets, WeightsError, "0 are missing and 4 have no place"),
         (foreign_targets, JudgeError, "does not fit"),
         (not_finite, JudgeError, "merged|finite"),
-        (cut_short, JudgeError, "does not fit"),
+        (cut_short, WeightsError, "is damaged or cut short"),
         (lambda adapter: edit(adapter, peft_type="PREFIX_TUNING"), UnsupportedModelError, "only LoRA is merged"),
         (lambda adapter: edit(adapter, peft_type=["x"]), UnsupportedModelError, "only LoRA is merged"),
         (lambda adapter: edit(adapter, r="x"), JudgeError, "does not fit"),
