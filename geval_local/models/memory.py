@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from geval_local.models.stored import release_buffers
+
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
 #: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
 #: without memory; the same of AMD; Apple's; Intel's.
@@ -74,7 +76,8 @@ class PeakMemory:
 
 
 def release_memory() -> None:
-    """Release memory of a model that is no longer referenced, on a GPU too."""
+    """Release memory of a model that is no longer referenced, on a GPU too, and buffers of products."""
     gc.collect()
+    release_buffers()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
