@@ -41,6 +41,11 @@ _BUILT_IN_FACTORS = {"gemma4"}
 PLAIN: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 #: Experts of a layer, stacked; transformers joins gates and the layers beside them.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
+#: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
+_WIDTHS = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
 #: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
 _MOVED: Mapping[str, re.Pattern[str]] = {
     "bloom": re.compile(r"attn_qkv\.weight"),
@@ -177,6 +182,9 @@ def gguf_config(file: Path) -> Any:
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
     if any(tensor.name == "output.weight" for one in headers[1:] for tensor in one.tensors):
         config.tie_word_embeddings = False  # transformers looks into the first file only
+    for key, name in _WIDTHS.items():
+        if (width := header.own(key)) is not None and hasattr(config, name):
+            setattr(config, name, int(width))
     scaling = header.own("rope.scaling.type")
     if scaling in ("linear", "yarn") and header.architecture != "gpt-oss":
         _set_scaling(config, header, str(scaling))
@@ -324,7 +332,7 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
             try:
                 target, order, apart = processed(name, rows)
             except ValueError:  # a rule that counts the columns too (Bloom)
-                order, apart = rows[:0], {}
+                target, order, apart = None, rows[:0], {}
             if not apart and order.shape == rows.shape and np.array_equal(np.sort(order, axis=0), rows):
                 is_same = np.array_equal(order, rows)
                 if target in names:

@@ -115,8 +115,10 @@ _MORE: dict[str, tuple[str, dict[str, object]]] = {
         "Qwen3_5MoeTextConfig",
         KINDS["llama"][1] | _LINEAR_ATTENTION | _MIXTURE | {"num_experts_per_tok": 2},
     ),
-    "qwen2moe": ("Qwen2MoeConfig", KINDS["llama"][1] | _MIXTURE | {"num_experts_per_tok": 2}),
-    "bloom": KINDS["bloom"],
+    # Of these transformers does not read the widths: it takes those that its configurations have by default.
+    "qwen2moe": ("Qwen2MoeConfig", KINDS["llama"][1] | {"num_experts_per_tok": 2, "num_experts": 4}),
+    "qwen3moe": ("Qwen3MoeConfig", KINDS["qwen3_moe"][1] | {"moe_intermediate_size": 768}),
+    "qwen3": ("Qwen3Config", KINDS["qwen3"][1] | {"head_dim": 128}),
     "gpt2": ("GPT2Config", KINDS["gpt2"][1] | {"n_positions": 1024}),
 }
 #: What is widened for good: routers (float32 in files), and matrices that are transposed or whose columns move.
@@ -140,20 +142,19 @@ _WIDE = {"gate", "shared_expert_gate", "c_attn", "c_proj", "c_fc", "query_key_va
         "qwen2",
         "qwen3",
         "falcon",
-        "phi3",
     ],
 )
 def test_files_of_every_architecture_give_the_logits_of_a_float32_load(tmp_path, monkeypatch, architecture):
-    kind = {"qwen3moe": "qwen3_moe"}.get(architecture, architecture)
-    monkeypatch.setitem(KINDS, kind, _MORE.get(architecture) or KINDS[kind])
-    if not hasattr(transformers, KINDS[kind][0]):
+    monkeypatch.setitem(KINDS, architecture, _MORE.get(architecture) or KINDS[architecture])
+    if not hasattr(transformers, KINDS[architecture][0]):
         pytest.skip("this transformers does not know the architecture")
     settings = {"falcon": {"new_decoder_architecture": False}}.get(architecture, {})
-    model = tiny_model(kind, VOCABULARY, dtype=torch.float32, **settings)
+    model = tiny_model(architecture, VOCABULARY, dtype=torch.float32, **settings)
     file = write_any_gguf(tmp_path / "m.gguf", model, architecture, gguf.GGMLQuantizationType.Q8_0)
     loaded = load_model(find_judge(file))
     wide = float32_load(file)
-    wide.set_attn_implementation(loaded.attention)
+    if loaded.attention == "eager":
+        wide.set_attn_implementation("eager")
     for name, one in loaded.model.named_parameters():
         expected = wide.get_parameter(name)
         assert torch.equal(one.widened() if isinstance(one, Stored) else one, expected), name
@@ -163,6 +164,14 @@ def test_files_of_every_architecture_give_the_logits_of_a_float32_load(tmp_path,
     assert memory_needed(file, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
     if "moe" in architecture:
         assert any(name.endswith("experts.gate_up_proj") for name in kept(loaded.model))
+
+
+def test_the_width_of_experts_is_read_from_the_file(tmp_path):
+    model = tiny_model("qwen3_moe", VOCABULARY, dtype=torch.float32, norm_topk_prob=True)
+    file = write_any_gguf(tmp_path / "m.gguf", model, "qwen3moe", gguf.GGMLQuantizationType.F32)
+    loaded = load_model(find_judge(file)).model
+    assert loaded.config.moe_intermediate_size == 32
+    torch.testing.assert_close(logits(loaded), logits(model), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["trie", "cache", "padded"])

@@ -126,6 +126,10 @@ def _keys(config: Any, architecture: str) -> dict[str, Any]:
     from transformers.integrations import GGUF_CONFIG_MAPPING
 
     theta = (config.rope_parameters or {}).get("rope_theta") if hasattr(config, "rope_parameters") else None
+    widths = {
+        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
+        "expert_shared_feed_forward_length": getattr(config, "shared_expert_intermediate_size", None),
+    }
     if architecture == "lfm2":
         heads = [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
         own = {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
@@ -146,8 +150,6 @@ def _keys(config: Any, architecture: str) -> dict[str, Any]:
         }
         if architecture == "qwen35moe":
             own |= {
-                "expert_feed_forward_length": config.moe_intermediate_size,
-                "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
                 "expert_count": config.num_experts,
                 "expert_used_count": config.num_experts_per_tok,
             }
@@ -155,7 +157,7 @@ def _keys(config: Any, architecture: str) -> dict[str, Any]:
         spelling = architecture.replace("-", "_").replace("moe", "_moe")
         wanted = {key: name for key, name in GGUF_CONFIG_MAPPING[spelling].items() if name is not None}
         own = {key: getattr(config, name, None) for key, name in wanted.items() if name != "rope_theta"}
-        own = {key: value for key, value in own.items() if value is not None}
+        own = {key: value for key, value in (own | widths).items() if value is not None}
         return own | ({"rope.freq_base": float(theta)} if theta is not None else {})
     usual = {
         "context_length": config.max_position_embeddings,
@@ -165,6 +167,7 @@ def _keys(config: Any, architecture: str) -> dict[str, Any]:
         "rope.freq_base": float(theta),
     }
     width = getattr(config, "intermediate_size", None)
+    own |= {key: value for key, value in widths.items() if value is not None}
     return usual | own | ({"feed_forward_length": width} if width is not None else {})
 
 
