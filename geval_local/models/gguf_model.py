@@ -41,6 +41,7 @@ _BUILT_IN_FACTORS = {"gemma4"}
 PLAIN: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 #: Experts of a layer, stacked; transformers joins gates and the layers beside them.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
+_TOKENS = "tokenizer.ggml.tokens"
 #: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
 _WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -206,7 +207,7 @@ def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
 def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
     """Give transformers these headers for the reader of the package gguf, which takes 15 s for 49,000 tokens.
 
-    Of long arrays transformers only counts the values: the tokenizer is built separately, see `gguf_tokenizer`.
+    Of long arrays only the tokens are counted: the tokenizer is built separately, see `gguf_tokenizer`.
     """
     import gguf
 
@@ -216,7 +217,7 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
         # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
         parts = [one.encode() if isinstance(one, str) else [one] for one in value]
         fields[key] = SimpleNamespace(parts=parts, data=range(len(parts)), types=kinds)
-        if key in headers[0].lengths and not parts:
+        if key == _TOKENS and key in headers[0].lengths:
             counted = headers[0].lengths[key]
             fields[key] = SimpleNamespace(parts=[[0]], data=[0] * counted, types=[kinds[0], gguf.GGUFValueType.UINT8])
     tensors = [SimpleNamespace(name=tensor.name) for header in headers for tensor in header.tensors]
@@ -226,6 +227,24 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
         yield
     finally:
         gguf.GGUFReader = original  # type: ignore[misc]
+
+
+@contextmanager
+def _texts_from_bytes(header: GGUFHeader) -> Iterator[None]:
+    """Let transformers read the 100,000 texts of a header from bytes: slices of its map are made in numpy, slowly."""
+    try:
+        from transformers.integrations.gguf import reader
+    except ImportError:  # older ones read them by the package gguf
+        yield
+        return
+    original = reader._mapped
+    with header.path.open("rb") as stream:
+        data = stream.read(header.data_start)
+    reader._mapped = lambda *_: data  # type: ignore[assignment,return-value]
+    try:
+        yield
+    finally:
+        reader._mapped = original
 
 
 def read_gguf(
@@ -391,7 +410,7 @@ def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
 
     Transformers would prefer files beside it, which may be another model's; so it is linked into an empty directory.
     """
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory() as empty, _texts_from_bytes(read_header(file)):
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True
         )

@@ -109,7 +109,10 @@ _LINEAR_ATTENTION = {
 _MIXTURE = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4}
 #: Models whose files need more than names: type, class, settings.
 _MORE: dict[str, tuple[str, dict[str, object]]] = {
-    "lfm2": ("Lfm2Config", KINDS["llama"][1] | {"layer_types": ["conv", "full_attention"]}),
+    "lfm2": (
+        "Lfm2Config",
+        KINDS["llama"][1] | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
     "qwen35": ("Qwen3_5TextConfig", KINDS["llama"][1] | _LINEAR_ATTENTION),
     "qwen35moe": (
         "Qwen3_5MoeTextConfig",

@@ -188,6 +188,8 @@ def _named(model: Any, architecture: str) -> dict[str, np.ndarray]:
             array = array[:, half:]
         elif "ssm_conv1d.weight" in name or "shortconv.conv.weight" in name:
             array = array.squeeze(1)
+        elif "ffn_gate_inp_shexp" in name:
+            array = array[0]
         elif name.endswith("ssm_a"):
             array = -np.exp(array)
         elif architecture == "gpt2" and array.ndim == 2 and "blk." in name:
