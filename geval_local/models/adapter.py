@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from geval_local.errors import (
     ConfigurationError,
     GevalError,
@@ -130,8 +132,8 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
                 hint="Merge it into the model's files beforehand, with the two untied.",
             )
         for module in adapted.modules():
-            if hasattr(module, "base_layer"):
-                widen_module(module.base_layer)  # what is merged is kept in the dtype of the computation
+            if isinstance(base := getattr(module, "base_layer", None), nn.Module):
+                widen_module(base)  # what is merged is kept in the dtype of the computation
         try:
             return adapted.merge_and_unload(safe_merge=True)
         except Exception as error:

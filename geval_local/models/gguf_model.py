@@ -240,7 +240,7 @@ def _texts_from_bytes(header: GGUFHeader) -> Iterator[None]:
     original = reader._mapped
     with header.path.open("rb") as stream:
         data = stream.read(header.data_start)
-    reader._mapped = lambda *_: data  # type: ignore[assignment,return-value]
+    reader._mapped = lambda *_: data  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -282,12 +282,12 @@ def _renamed(stored: dict[str, torch.Tensor], architecture: str, model: Any) -> 
     """Convert tensors by the operations that newer transformers list for an architecture; None if there are none."""
     try:
         from transformers.core_model_loading import WeightConverter, rename_source_key
-        from transformers.integrations.gguf import get_gguf_conversion_mapping, is_gguf_arch_supported
+        from transformers.integrations.gguf.utils import get_gguf_conversion_mapping, is_gguf_arch_supported
     except ImportError:
         return None
     if not is_gguf_arch_supported(architecture):
         return None
-    mapping = get_gguf_conversion_mapping(architecture, model.config)
+    mapping: Any = get_gguf_conversion_mapping(architecture, model.config)
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     renamings = [entry for entry in mapping if not isinstance(entry, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
@@ -323,7 +323,8 @@ def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) ->
     import gguf
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    made: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    processor: Any = made(config=model.config.to_dict())
     original = gguf.get_tensor_name_map
     gguf.get_tensor_name_map = lru_cache(original)  # it is built anew for each of some hundred modules: 10 s
     try:

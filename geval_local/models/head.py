@@ -258,12 +258,10 @@ class _WideHead(nn.Module):
 
 def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
     """Return a head that computes in a wider dtype; the head itself if it is already wide enough, and not large."""
-    is_linear = isinstance(module, nn.Linear) and module.weight.dim() == 2 and module.weight.is_floating_point()
-    if module is None or all(parameter.dtype == dtype for parameter in module.parameters()):
-        return _WideHead(module, dtype) if is_linear and module.weight.numel() > stored.SLICE else module
-    if is_linear:
-        return _WideHead(module, dtype)
-    return copy.deepcopy(module).to(dtype)
+    is_wide = module is None or all(parameter.dtype == dtype for parameter in module.parameters())
+    if isinstance(module, nn.Linear) and module.weight.dim() == 2 and module.weight.is_floating_point():
+        return module if is_wide and module.weight.numel() <= stored.SLICE else _WideHead(module, dtype)
+    return module if module is None or is_wide else copy.deepcopy(module).to(dtype)
 
 
 @contextmanager
