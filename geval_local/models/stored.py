@@ -9,8 +9,9 @@ in another order, experts stacked) move the bytes. Anything else sees a widened 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ class Stored(torch.Tensor):
 
     data_: torch.Tensor
     blocks: BlockType | None
+    # Beside the own one of the tensor, which is asked for through `__torch_function__` in every product.
+    shape_: tuple[int, ...]
 
     @staticmethod
     def __new__(  # noqa: D102 - the class's own docstring
@@ -53,6 +56,7 @@ class Stored(torch.Tensor):
         strides = None if blocks is not None else data.stride()
         made: Stored = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype, device=data.device)
         made.data_, made.blocks = data, blocks
+        made.shape_ = tuple(shape)
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -69,9 +73,10 @@ class Stored(torch.Tensor):
         data = self.data_
         if self.blocks is None and data.dim() > 1 and not data.is_contiguous() and data.mT.is_contiguous():
             return self._like(data.mT).widened(out).mT
-        wide = torch.empty(self.shape, dtype=self.dtype, device=data.device) if out is None else None
-        wide = out[: self.numel()].view(self.shape) if wide is None and out is not None else wide
-        assert wide is not None
+        if out is None:
+            wide = torch.empty(self.shape_, dtype=self.dtype, device=data.device)
+        else:
+            wide = out[: math.prod(self.shape_)].view(self.shape_)
         if self.blocks is None:
             return wide.copy_(data)
         self.blocks.widen(data, wide)
@@ -149,27 +154,30 @@ def widen_module(module: nn.Module) -> None:
 @contextmanager
 def widened_in_buffers(args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """Yield arguments with widened weights, in buffers that are used again afterwards."""
-    taken: list[torch.Tensor] = []
+    with ExitStack() as stack:
 
-    def widen(value: Any) -> Any:
-        if not isinstance(value, Stored):
-            return value
-        try:  # another thread may take the last one
-            buffer = _FREE[value.device, value.dtype].pop()
-        except LookupError:
-            buffer = None
-        if buffer is None or buffer.numel() < value.numel():
-            del buffer  # before the larger one is allocated
-            with torch.inference_mode(False):  # so that passes outside of that mode can use it too
-                buffer = torch.empty(value.numel(), dtype=value.dtype, device=value.device)
-        taken.append(buffer)
-        return value.widened(buffer)
+        def widen(value: Any) -> Any:
+            return stack.enter_context(_widened_in_buffer(value)) if isinstance(value, Stored) else value
 
-    try:
         yield tree_map(widen, args), tree_map(widen, kwargs)
+
+
+@contextmanager
+def _widened_in_buffer(weights: Stored) -> Iterator[torch.Tensor]:
+    key, size = (weights.data_.device, weights.dtype), math.prod(weights.shape_)
+    free = _FREE.setdefault(key, [])
+    try:  # another thread may take the last one
+        buffer = free.pop()
+    except IndexError:
+        buffer = None
+    if buffer is None or buffer.numel() < size:
+        del buffer  # before the larger one is allocated
+        with torch.inference_mode(False):  # so that passes outside of that mode can use it too
+            buffer = torch.empty(size, dtype=key[1], device=key[0])
+    try:
+        yield weights.widened(buffer)
     finally:
-        for buffer in taken:
-            _FREE.setdefault((buffer.device, buffer.dtype), []).append(buffer)
+        free.append(buffer)
 
 
 def release_buffers() -> None:
@@ -182,11 +190,13 @@ def _wide(value: Any) -> Any:
 
 
 def _linear(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    step = max(1, SLICE // weight.shape[-1])
-    if weight.dim() == 2 and len(weight) > step:
+    if not isinstance(weight, Stored) or isinstance(bias, Stored) or isinstance(given, Stored):
+        with widened_in_buffers((given, weight, bias), {}) as (args, _):
+            return nn.functional.linear(*args)
+    if len(weight.shape_) == 2 and math.prod(weight.shape_) > SLICE:
         return linear_in_slices(given, weight, bias)
-    with widened_in_buffers((given, weight, bias), {}) as (args, _):
-        return nn.functional.linear(*args)
+    with _widened_in_buffer(weight) as wide:
+        return nn.functional.linear(given, wide, bias)
 
 
 def linear_in_slices(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
