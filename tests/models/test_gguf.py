@@ -20,6 +20,7 @@ from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_he
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.registry import JudgeEntry, find_judge
+from geval_local.models.stored import Stored
 from geval_local.options import JudgeOptions
 
 gguf = pytest.importorskip("gguf")
@@ -315,7 +316,9 @@ def test_a_real_file_scores_as_its_dequantized_safetensors(tmp_path):
     config.pop("quantization_config", None)
     (plain / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
     weights = {
-        name: tensor.contiguous() for name, tensor in loaded.model.state_dict().items() if name != "lm_head.weight"
+        name: tensor.widened() if isinstance(tensor, Stored) else tensor
+        for name, tensor in loaded.model.state_dict().items()
+        if name != "lm_head.weight"
     }
     save_file(weights, plain / "model.safetensors", metadata={"format": "pt"})
     loaded.tokenizer.save_pretrained(plain)
