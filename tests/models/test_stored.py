@@ -123,6 +123,9 @@ _MORE: dict[str, tuple[str, dict[str, object]]] = {
     "qwen3moe": ("Qwen3MoeConfig", KINDS["qwen3_moe"][1] | {"moe_intermediate_size": 768}),
     "qwen3": ("Qwen3Config", KINDS["qwen3"][1] | {"head_dim": 128}),
     "gpt2": ("GPT2Config", KINDS["gpt2"][1] | {"n_positions": 1024}),
+    "stablelm": ("StableLmConfig", KINDS["llama"][1]),
+    "starcoder2": ("Starcoder2Config", KINDS["llama"][1]),
+    "nemotron": ("NemotronConfig", KINDS["llama"][1] | {"partial_rotary_factor": 0.5}),
 }
 #: What is widened for good: routers (float32 in files), and matrices that are transposed or whose columns move.
 _WIDE = {"gate", "shared_expert_gate", "c_attn", "c_proj", "c_fc", "query_key_value"}
@@ -145,6 +148,9 @@ _WIDE = {"gate", "shared_expert_gate", "c_attn", "c_proj", "c_fc", "query_key_va
         "qwen2",
         "qwen3",
         "falcon",
+        "stablelm",
+        "starcoder2",
+        "nemotron",
     ],
 )
 def test_files_of_every_architecture_give_the_logits_of_a_float32_load(tmp_path, monkeypatch, architecture):
