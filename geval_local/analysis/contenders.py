@@ -26,7 +26,7 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
-from geval_local.statistics.jackknife import Target
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
 

@@ -1,11 +1,9 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-Choice of the test:
-
-- Summary level, new documents: the sign-flip permutation test of the documents' differences (exact up to 13 documents).
-- Anything else: Student's t of the difference, with the standard error of leaving out documents, systems or both.
-
-Every p-value in a table is also given with Holm's correction for the number of tests in that table.
+Two judges are exchanged on whole documents, of whole systems, or both, as the target says: PERM-INPUTS, PERM-SYSTEMS and
+PERM-BOTH of Deutsch, Dror and Roth (2021, TACL, doi:10.1162/tacl_a_00417). At summary level for new documents that is
+the sign-flip test of the documents' differences, exact up to 13 documents. Every p-value is two-sided; in a table it is
+also given with Holm's correction for the number of tests there, and so is the smallest detectable difference.
 """
 
 from __future__ import annotations
@@ -21,10 +19,14 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
-from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.levels import Level, Ties, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
-from geval_local.statistics.resampling import SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Figures, Target, mean_of, minus, swapped_p
+
+#: Exchanges of two judges at summary and pooled level, where one costs more.
+FEWER_PERMUTATIONS = 1_999
+#: With more items Student's t, with the bootstrap's error, takes the place of exchanges.
+MOST_SWAPPED = 5_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Comparison:
     p: float
     #: The same, corrected for the number of tests in its table; NaN for a single test.
     p_holm: float
-    #: Smallest true difference that would have been found with 80 % probability (at .05, before correction).
+    #: Smallest true difference that would have been found with 80 % probability, at .05 or what Holm's correction
+    #: leaves of it for the first of the tests in its table.
     detectable: float
     #: Population that the interval and the test generalise to.
     target: Target
@@ -72,12 +75,15 @@ _Tested = TypeVar("_Tested")
 
 
 def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
-    """Copy the tests of one table with Holm's correction in ``p_holm``, from their ``p``."""
-    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # Comparison and Gap both have them
-    return {
-        name: replace(test, p_holm=value)  # type: ignore[type-var]
-        for (name, test), value in zip(tests.items(), p, strict=True)
-    }
+    """Copy the tests of one table with Holm's correction: ``p_holm`` from ``p``, and ``detectable``."""
+    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # all kinds of tests have them
+    level = 0.05 / max(1, sum(math.isfinite(value) for value in p))
+    found = {}
+    for (name, test), value in zip(tests.items(), p, strict=True):
+        size = getattr(test, "difference", None)
+        detectable = {} if size is None else {"detectable": size.detectable(significance=level)}
+        found[name] = replace(test, p_holm=value, **detectable)  # type: ignore[type-var]
+    return found
 
 
 def common_ground(
@@ -97,7 +103,7 @@ def common_ground(
 
 def compare(
     first: Sequence[ScoredItem],
-    second: Sequence[ScoredItem],
+    second: Sequence[ScoredItem] | None,
     level: Level = "summary",
     coefficient: str = "spearman",
     *,
@@ -110,7 +116,8 @@ def compare(
     Parameters
     ----------
     first, second : sequence of ScoredItem
-        Paired by key; items that either of them left unscored, or people left unrated, are not compared.
+        Paired by key; items that either of them left unscored, or people left unrated, are not compared. Without a
+        second, the first is held against chance.
     level : {"summary", "pooled", "system"}
         See `geval_local.statistics.correlation.Correlation`.
     coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
@@ -125,65 +132,50 @@ def compare(
     DataError
         If the two lists do not hold the same items, or no item or document is rated and kept by both.
     """
-    index = _index(coefficient)
-    (left, right), kept = common_ground([first, second], level)
-    if not left:
-        raise DataError(
-            f"no document is kept by both: of {kept[0]} and {kept[1]} documents with varying scores none is common",
-            hint="Compare at the pooled level.",
-        )
-    target = known_target(left, level, target)
-    figures = [level_figures(items, level, target, accuracy=coefficient == "accuracy") for items in (left, right)]
-    difference = minus(figures[0].replicates, figures[1].replicates)
-    paired = None
-    if level == "summary" and target == "documents":
-        one, other = (own.per_group for own in figures)
-        paired = np.array([values[index] - other[name][index] for name, values in one.items()])
-    p, why = _test(difference, index, target, paired, seed)
-    most = 2.0 if coefficient in COEFFICIENTS else 1.0
-    interval = within(difference.interval(index, target, confidence), -most, most)
-    return Comparison(
+    return compare_average(
+        [first],
+        None if second is None else [second],
         level,
         coefficient,
-        float(figures[0].replicates.value[index]),
-        float(figures[1].replicates.value[index]),
-        interval,
-        p,
-        math.nan,
-        interval.detectable(),
-        target,
-        generalises_to(target, figures[0]),
-        len(left),
-        figures[0].documents,
-        (kept[0], kept[1]),
-        why,
+        target=target,
+        seed=seed,
+        confidence=confidence,
     )
 
 
 def compare_average(
     first: Sequence[Sequence[ScoredItem]],
-    second: Sequence[Sequence[ScoredItem]],
+    second: Sequence[Sequence[ScoredItem]] | None,
     level: Level = "summary",
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
+    seed: int = 0,
     confidence: float = 0.95,
 ) -> Comparison:
-    """Test the difference of two judges' average over the dimensions of a benchmark."""
+    """Test the difference of two judges' average over the dimensions of a benchmark; of one of them as `compare` does."""
     index = _index(coefficient)
-    grounds = [common_ground([a, b], level) for a, b in zip(first, second, strict=True)]
-    if not all(items[0] for items, _ in grounds):
-        raise DataError("a dimension has no document that both judges keep")
-    target = known_target([item for items, _ in grounds for item in items[0]], level, target)
-    figures = [
-        [level_figures(own, level, target, accuracy=coefficient == "accuracy") for own in items] for items, _ in grounds
-    ]
-    sides = [mean_of([own[side].replicates for own in figures]) for side in (0, 1)]
+    grounds = [common_ground([a, b], level) for a, b in zip(first, first if second is None else second, strict=True)]
+    for (left, _), kept in grounds:
+        if not left:
+            raise DataError(
+                f"no document is kept by both: of {kept[0]} and {kept[1]} documents with varying scores none is common",
+                hint="Compare at the pooled level.",
+            )
+    target = known_target(level, target)
+    draws = draws_for([items[0] for items, _ in grounds], level, target)
+    asked = {"accuracy": coefficient == "accuracy", "draws": draws}
+    found = [[level_figures(own, level, target, **asked) for own in items] for items, _ in grounds]
+    sides = [mean_of([own[side].figures for own in found]) for side in (0, 1)]
+    if second is None:
+        sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
-    p, why = _test(difference, index, target, None, 0)
+    p, why = difference.p(index, seed=seed)
+    if second is not None and difference.draws is not None:
+        p, why = _swapped([items for items, _ in grounds], level, index, target, seed, (p, why))
     most = 2.0 if coefficient in COEFFICIENTS else 1.0
-    interval = within(difference.interval(index, target, confidence), -most, most)
-    widest = max((own[0] for own in figures), key=lambda own: own.documents)
+    interval = within(difference.interval(index, confidence), -most, most)
+    widest = max((own[0] for own in found), key=lambda own: own.documents)
     return Comparison(
         level,
         coefficient,
@@ -210,10 +202,45 @@ def _index(coefficient: str) -> int:
     return ALL_COEFFICIENTS.index(coefficient)
 
 
-def _test(
-    difference: Replicates, index: int, target: Target, paired: np.ndarray | None, seed: int
+def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
+    """Give the figures of scores that know nothing: 0, one half, and the accuracy of ties always or never."""
+    tied = np.array([own.human / own.pairs if own.pairs else math.nan for own in ties])
+    value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
+    draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
+    return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
+
+
+def _swapped(
+    grounds: Sequence[Sequence[Sequence[ScoredItem]]],
+    level: Level,
+    index: int,
+    target: Target,
+    seed: int,
+    otherwise: tuple[float, str],
 ) -> tuple[float, str]:
-    if paired is not None and paired.size >= SIGN_FLIP_GROUPS and np.isfinite(paired).all():
-        return sign_flip(paired, seed=seed), "Sign-flip permutation test over documents; Student's t interval."
+    """Exchange two judges on documents, of systems, or both; `otherwise` where there are too many items for it."""
+    if max(len(items[0]) for items in grounds) > MOST_SWAPPED:
+        return otherwise
+    count = PERMUTATIONS if level == "system" else FEWER_PERMUTATIONS
+    draws = draws_for([items[0] for items in grounds], level, target, count=count, swap=True, seed=seed)
+    # On one scale, since an average of both judges' scores is taken over a system's documents (Deutsch et al.).
+    grounds = [[_standard(items) for items in both] for both in grounds]
+    asked = {"accuracy": index == ALL_COEFFICIENTS.index("accuracy"), "draws": draws}
+    drawn, observed = np.zeros((2, count)), np.zeros(2)
+    for both in grounds:
+        for side in (0, 1):
+            found = level_figures(both[side], level, target, swapped=both[1 - side], **asked).figures
+            if found.draws is None:
+                return otherwise
+            drawn[side] += found.draws[:, index] / len(grounds)
+            observed[side] += found.value[index] / len(grounds)
+    name = {"documents": "PERM-INPUTS", "systems": "PERM-SYSTEMS", "both": "PERM-BOTH"}[target]
     units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[target]
-    return difference.p(index, target), f"Student's t test; standard error from leaving out {units} (jackknife)."
+    told = f"{count:,} exchanges of the two judges on {units} ({name}), two-sided; interval from {RESAMPLES:,} draws."
+    return swapped_p(observed[0] - observed[1], *drawn), told
+
+
+def _standard(items: Sequence[ScoredItem]) -> list[ScoredItem]:
+    scores = np.array([item.predicted for item in items])
+    spread = float(scores.std()) or 1.0
+    return [replace(item, predicted=(item.predicted - float(scores.mean())) / spread) for item in items]
