@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from geval_local.analysis.calibration import calibrate
     from geval_local.analysis.comparison import compare
     from geval_local.analysis.contenders import meta_evaluate, read_rated
+    from geval_local.analysis.estimates import estimate
     from geval_local.analysis.juries import jury
     from geval_local.analysis.pairs import rank
     from geval_local.errors import GevalError, Interrupted
@@ -66,6 +67,7 @@ _HOMES = {
     "calibrate": "geval_local.analysis.calibration",
     "compare": "geval_local.analysis.comparison",
     "decide_file": "geval_local.runs.run_file",
+    "estimate": "geval_local.analysis.estimates",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.contenders",
@@ -102,6 +104,7 @@ __all__ = [
     "calibrate",
     "compare",
     "decide_file",
+    "estimate",
     "jury",
     "load_questions",
     "meta_evaluate",

@@ -283,7 +283,7 @@ def _scores(
 
 def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
-    pearson, spearman, kendall = level_figures(scored, level, None).replicates.value[:3].tolist()
+    pearson, spearman, kendall = level_figures(scored, level, None, accuracy=False).figures.value[:3].tolist()
     lost = (scores - np.array([item.human for item in items])) ** 2
     return Figures(_error(lost), pearson, spearman, kendall)
 

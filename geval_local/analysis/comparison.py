@@ -21,9 +21,9 @@ from geval_local.signature import Signature, signature_differences, told_differe
 from geval_local.statistics.agreement import Agreement, agree
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.interval import Interval, mean_interval
-from geval_local.statistics.resampling import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 

@@ -8,8 +8,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+
+from geval_local.analysis.good_enough import (
+    GoodEnough,
+    alternative_annotators,
+    judge_probabilities,
+    judge_verdicts,
+)
 from geval_local.analysis.meta_evaluation import Contender, MetaEvaluation, evaluate, human_ceiling
 from geval_local.analysis.overlap import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, published_table, read_benchmark
@@ -17,7 +25,7 @@ from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layou
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.results import each_place, estimate_name, estimated_items, figures_of, number_at
+from geval_local.analysis.results import estimate_name, estimated_items, figures_of, ratings_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -26,9 +34,9 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
-from geval_local.statistics.resampling import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import Target
 
 logger = logging.getLogger("geval_local")
 
@@ -302,17 +310,27 @@ def meta_evaluate(
     if overlap:
         reference, notes = baselines(rated, dimensions)
         found += reference
-    levels = rated.levels if level is None else (level, *(one for one in rated.levels if one != level))
+    levels = (rated.levels[0] if level is None else level,)
     compared = coefficient or rows.coefficient
     agreements = evaluate(found, levels, compared, target=target, seed=seed)
-    ceiling = None
+    judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
+    ceiling, ratings, alternative = None, None, {}
     if raters:
-        ratings = {
-            name: [number_at(row, name, f"{rated.path}, row {place}") for place, row in enumerate(rated.rows, start=1)]
-            for name in (one for path in raters for one in each_place(rated.rows, path))
-        }
-        judges = {
-            one.name: items for one in found if one.kind == "judge" for items in one.items.values() if len(items) > 1
-        }
-        ceiling = human_ceiling(ratings, judges, levels[0], compared, target=target)
-    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling)
+        people = ratings_of(rated.rows, raters, rated.path)
+        ratings = np.array(list(people.values()))
+        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
+        ceiling = human_ceiling(people, named, levels[0], compared, target=target)
+        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
+    good = GoodEnough(
+        _known({key: judge_verdicts(items) for key, items in judges.items()}),
+        _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
+        _known(alternative),
+    )
+    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling, good)
+
+
+_Figures = TypeVar("_Figures")
+
+
+def _known(found: Mapping[str, _Figures | None]) -> dict[str, _Figures]:
+    return {key: one for key, one in found.items() if one is not None}

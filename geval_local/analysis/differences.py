@@ -1,7 +1,8 @@
 """Differences on documents: of two sides, of all systems, with what can and what cannot be told apart.
 
-Every pair of systems is compared on the documents that both answered, by the test of `sides.gap`, with Holm's
-correction over all pairs. Groups of systems that cannot be told apart are those of a compact letter display (Piepho,
+Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's
+correction over all pairs. Where systems answered different documents they are ranked by means adjusted for documents,
+those of the additive model of documents and systems (least squares), since easy documents make high means. Groups of systems that cannot be told apart are those of a compact letter display (Piepho,
 2004): two systems share a group exactly where their difference is not significant.
 """
 
@@ -20,7 +21,7 @@ from geval_local.analysis.tables import Table, interval, interval_warnings, mean
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, sign_flip
 from geval_local.statistics.significance import corrected
 
 #: With fewer documents that both sides share, documents are compared unpaired.
@@ -49,6 +50,13 @@ class SideMean:
     #: Scored items, and items without a score.
     n: int
     unscored: int
+    #: The mean as if it had every document; None where all sides have the same, or none can be adjusted.
+    adjusted: Interval | None = None
+
+    @property
+    def shown(self) -> Interval:
+        """The mean by which sides are compared: the adjusted one, if there is one."""
+        return self.adjusted or self.mean
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,44 @@ def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMe
         rating = float(np.mean(list(document_means(human).values()))) if rated else math.nan
         result.append(SideMean(side, mean, rating, len(scored), len(members) - len(scored)))
     return result
+
+
+def adjusted_means(items: Sequence[ScoredItem], sides: Sequence[str], *, seed: int = 0) -> dict[str, Interval]:
+    """Mean of every side as if it had all documents; empty where all have the same, or sides share too few.
+
+    The error is that of drawing whole documents with replacement.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    names = list(dict.fromkeys(sides))
+    cells = [
+        document_means([i for i, side in zip(items, sides, strict=True) if side == name and math.isfinite(i.predicted)])
+        for name in names
+    ]
+    names, cells = [n for n, own in zip(names, cells, strict=True) if own], [own for own in cells if own]
+    documents = list(dict.fromkeys(document for own in cells for document in own))
+    there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
+    shared = there.T @ there
+    if there.all() or connected_components(shared > 0)[0] > 1:
+        return {}
+    score = np.array([[own.get(document, 0.0) for own in cells] for document in documents])
+    count = there.sum(axis=1)
+    level = score.sum(axis=1) / count
+    # Normal equations without the documents' own effects: sums over documents, so that a draw of documents weighs them.
+    table = there[:, :, None] * (np.eye(len(names)) - there[:, None] / count[:, None, None])
+    right = there * (score - level[:, None])
+
+    def solve(weights: Floats) -> Floats:
+        sums = np.tensordot(weights, table, axes=1) + 1 / len(names) + 1e-9 * np.eye(len(names))
+        found = np.linalg.solve(sums, (weights @ right)[..., None])[..., 0]
+        effect = level - found @ (there / count[:, None]).T
+        return np.asarray(found + (weights * effect).sum(axis=-1, keepdims=True) / weights.sum(axis=-1, keepdims=True))
+
+    value = solve(np.ones((1, len(documents))))[0]
+    drawn = Draws(documents, (), "documents", count=max(200, min(RESAMPLES, 2_000_000 // len(names) ** 2)), seed=seed)
+    error = solve(drawn.documents(documents)).std(axis=0, ddof=1)
+    units = there.sum(axis=0).astype(int)
+    return {name: t_interval(float(value[at]), float(error[at]), int(units[at])) for at, name in enumerate(names)}
 
 
 def gap(
@@ -190,9 +236,6 @@ class SystemPair(Gap):
     wins: int | None
     ties: int | None
     losses: int | None
-    #: The difference in standard deviations: of the documents' differences where they are paired (Cohen's d_z), else of
-    #: the scores (Cohen's d, pooled). NaN where nothing varies.
-    effect: float
 
     @property
     def is_told_apart(self) -> bool:
@@ -211,7 +254,7 @@ class SystemPair(Gap):
 class Ranking:
     """Systems by their mean score."""
 
-    #: Highest mean first; systems without any score last.
+    #: Highest mean first, adjusted for documents where systems answered different ones; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[SystemPair, ...]
@@ -241,7 +284,9 @@ def rank_systems(
             hint="Name the column that holds it with --system.",
         )
     sides = [item.system for item in items]
-    means = sorted(side_means(items, sides), key=lambda side: (-_finite(side.mean.value), side.side))
+    adjusted = adjusted_means(items, sides, seed=seed)
+    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items, sides)]
+    means = sorted(found, key=lambda side: (-_finite(side.shown.value), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
         told = f"all rows are of one system, {sides[0]!r}" if len(means) < 2 else "fewer than two systems have a score"
@@ -302,19 +347,10 @@ def _pair(
     found = gap(items, sides, one, other, permutations=permutations, seed=seed)
     shared = shared_documents(items, sides, one, other)
     if shared is None:
-        # Cohen's d from what Welch's test was made of: the spread of the documents' means on either side.
-        spreads = [side.mean.error**2 * side.mean.units for side in side_means(items, sides)]
-        spread = math.sqrt(float(np.mean(spreads)))
-        return SystemPair(**vars(found), wins=None, ties=None, losses=None, effect=_share(found, spread))
+        return SystemPair(**vars(found), wins=None, ties=None, losses=None)
     differences = shared[0] - shared[1]
     wins, losses = int((differences > tie + _EQUAL).sum()), int((differences < -tie - _EQUAL).sum())
-    spread = float(differences.std(ddof=1)) if differences.size > 1 else math.nan
-    ties = differences.size - wins - losses
-    return SystemPair(**vars(found), wins=wins, ties=ties, losses=losses, effect=_share(found, spread))
-
-
-def _share(found: Gap, spread: float) -> float:
-    return found.difference.value / spread if math.isfinite(spread) and spread > _EQUAL else math.nan
+    return SystemPair(**vars(found), wins=wins, ties=differences.size - wins - losses, losses=losses)
 
 
 def _finite(value: float) -> float:
@@ -340,13 +376,21 @@ def _told(ranked: Sequence[str], pairs: Sequence[SystemPair], baseline: str | No
             if names
         ]
         return f"By this judge, {'; '.join(parts)} (Holm, p < {SIGNIFICANT:g})."
-    apart = sum(pair.is_told_apart for pair in pairs)
     best = ranked[0]
-    same = [p.second if p.first == best else p.first for p in pairs if best in (p.first, p.second) and p.better is None]
-    told = f"{', '.join(same)} cannot be told apart from it" if same else "every other system is told apart from it"
+    own = [(p.second if p.first == best else p.first, p.better) for p in pairs if best in (p.first, p.second)]
+    parts = [
+        f"{how} {', '.join(names)}"
+        for how, names in (
+            ("it is better than", [other for other, better in own if better == best]),
+            ("it is not told apart from", [other for other, better in own if better is None]),
+            ("on the documents that both answered it is worse than", [o for o, better in own if better == o]),
+        )
+        if names
+    ]
+    apart = sum(pair.is_told_apart for pair in pairs)
     return (
-        f"By this judge {best} is first of {len(ranked)} systems, and {told}; {apart} of {len(pairs)} pairs are told "
-        f"apart (Holm, p < {SIGNIFICANT:g})."
+        f"By this judge {best} has the highest mean of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
+        f"{len(pairs)} pairs are told apart (Holm, p < {SIGNIFICANT:g}, two-sided)."
     )
 
 
@@ -380,11 +424,12 @@ def _told_p(p: float) -> str:
 def ranking_table(ranking: Ranking) -> Table:
     """One row per system, the best first."""
     rated = any(side.human == side.human for side in ranking.systems)
+    adjusted = any(side.adjusted is not None for side in ranking.systems)
     rows = tuple(
         (
             side.side,
             str(place),
-            interval(side.mean),
+            *([interval(side.shown), number(side.mean.value)] if adjusted else [interval(side.mean)]),
             *([ranking.letters(side.side) or "-"] if ranking.groups else []),
             *([number(side.human)] if rated else []),
             str(side.n),
@@ -392,11 +437,19 @@ def ranking_table(ranking: Ranking) -> Table:
         )
         for place, side in enumerate(ranking.systems, start=1)
     )
-    headers = ("", "rank", "mean score", *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
-    notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
+    means = ("adjusted mean", "own mean") if adjusted else ("mean score",)
+    headers = ("", "rank", *means, *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
+    notes = [ranking.told]
+    if adjusted:
+        notes.append(
+            "warning: systems answered different documents: ranks are by means adjusted for documents (additive model), "
+            "tests are on the documents that two systems share"
+        )
+    notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
+    notes.append("`score` prints the mean of rows, where a document with more rows weighs more")
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
-    notes += mean_warnings({side.side: side.mean for side in ranking.systems})
+    notes += mean_warnings({side.side: side.shown for side in ranking.systems})
     return Table((*headers, "n", "unscored"), rows, tuple(notes))
 
 
@@ -406,30 +459,42 @@ def pair_table(ranking: Ranking, pairs: Sequence[SystemPair] | None = None) -> T
     rows = tuple(
         (
             f"{pair.first} - {pair.second}",
-            f"{number(pair.means[0])} / {number(pair.means[1])}",
-            interval(pair.difference),
-            p_value(pair.p),
-            p_value(pair.p_holm),
+            *_tested(pair)[1:5],
             "-" if pair.wins is None else f"{pair.wins} / {pair.ties} / {pair.losses}",
-            number(pair.effect),
-            number(pair.detectable),
-            pair.test,
-            str(pair.documents),
-            str(pair.left_out),
+            *_tested(pair)[5:],
         )
         for pair in shown
     )
-    headers = (
-        *("", "means", "difference", "p", "p (Holm)", "win / tie / loss", "effect", "detectable", "test"),
-        *("documents", "left out"),
-    )
-    notes = [f"p (Holm): for all {len(ranking.pairs)} pairs; effect: the difference in standard deviations"]
+    headers = ("", "means", "difference", "p", "p (Holm)", "win / tie / loss", "detectable", "documents")
+    notes = notes_of_tests({f"{pair.first} - {pair.second}": pair for pair in shown}, f"all {len(ranking.pairs)} pairs")
     if len(shown) < len(ranking.pairs):
         notes.insert(0, f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours")
-    if any(pair.left_out for pair in shown):
-        notes.append("left out: documents that one of the two did not answer")
-    notes += mean_warnings({f"{pair.first} - {pair.second}": pair.difference for pair in shown})
     return Table(headers, rows, tuple(notes))
+
+
+def _tested(own: Gap) -> tuple[str, ...]:
+    left_out = f" ({own.left_out} left out)" if own.left_out else ""
+    return (
+        f"{own.first} - {own.second}",
+        f"{number(own.means[0])} / {number(own.means[1])}",
+        interval(own.difference),
+        p_value(own.p),
+        p_value(own.p_holm),
+        number(own.detectable),
+        f"{own.documents}{left_out}",
+    )
+
+
+def notes_of_tests(gaps: Mapping[str, Gap], what: str) -> list[str]:
+    """Say what the columns of tests are."""
+    tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
+    notes = [
+        f"p: two-sided, {tests}; p (Holm): for {what}; detectable: the difference found with 80 % probability "
+        "after Holm's correction"
+    ]
+    if any(own.left_out for own in gaps.values()):
+        notes.append("left out: documents that one of the two did not answer")
+    return notes + mean_warnings({name: own.difference for name, own in gaps.items()})
 
 
 def telling_pairs(ranking: Ranking) -> list[SystemPair]:
@@ -450,20 +515,6 @@ def side_table(means: Sequence[SideMean]) -> Table:
 
 def gap_table(gaps: Mapping[str, Gap]) -> Table:
     """Build a table with one row per gap, such as one per human preference."""
-    rows = tuple(
-        (
-            name,
-            f"{g.first} - {g.second}",
-            f"{number(g.means[0])} / {number(g.means[1])}",
-            interval(g.difference),
-            p_value(g.p),
-            p_value(g.p_holm),
-            number(g.detectable),
-            g.test,
-            str(g.documents),
-            str(g.left_out),
-        )
-        for name, g in gaps.items()
-    )
-    headers = (*("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "test", "documents", "left out"),)
-    return Table(headers, rows, tuple(interval_warnings({name: g.difference for name, g in gaps.items()})))
+    rows = tuple((name, *_tested(own)) for name, own in gaps.items())
+    headers = ("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "documents")
+    return Table(headers, rows, tuple(notes_of_tests(gaps, "all gaps of this table")))

@@ -40,9 +40,8 @@ from geval_local.statistics.coefficients import Coefficient, tie_threshold
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.distributions import probability_matrix
 from geval_local.statistics.interval import Interval, mean_interval, t_test
-from geval_local.statistics.resampling import Target
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, Target, sign_flip
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 

@@ -86,6 +86,12 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     return [f"{before}.{key}{after}" for key in keys] or [path]
 
 
+def ratings_of(rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path) -> dict[str, list[float]]:
+    """Read the ratings of single people: field -> one per row, NaN where there is none."""
+    fields = [one for given in raters for one in each_place(rows, given)]
+    return {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+
+
 def _number(value: Any) -> float:
     """Read one number; NaN for an empty value."""
     try:

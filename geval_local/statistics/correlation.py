@@ -72,7 +72,7 @@ def correlate(
     *,
     target: Target | None = None,
     confidence: float = 0.95,
-    accuracy: bool = False,
+    accuracy: bool | None = None,
 ) -> Correlation:
     """Correlate scores with human ratings."""
     kept, left_out = usable(items)

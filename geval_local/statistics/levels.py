@@ -80,14 +80,15 @@ def level_figures(
     level: Level,
     target: Target | None = "documents",
     *,
-    accuracy: bool = False,
+    accuracy: bool | None = None,
     draws: Draws | None = None,
     swapped: Sequence[ScoredItem] | None = None,
 ) -> LevelFigures:
     """Compute the coefficients of rated and scored items, on all of them and in every draw.
 
     Draws are made here unless they are shared with other judges or dimensions. With `swapped`, another judge's scores of
-    the same items, a draw says which documents and systems are scored by that judge.
+    the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it is
+    asked for or, if nothing is said, of few items.
     """
     if not items:
         raise DataError(
@@ -128,7 +129,11 @@ def _units(documents: Sequence[str], level: Level) -> list[str]:
     """Name the unit that every document belongs to: itself, or its block where many are pooled."""
     if level != "pooled" or len(set(documents)) <= BLOCKS:
         return list(documents)
-    return [f"block {zlib.crc32(name.encode()) % BLOCKS}" for name in documents]
+    return [_block(name) for name in documents]
+
+
+def _block(document: str) -> str:
+    return f"block {zlib.crc32(document.encode()) % BLOCKS}"
 
 
 class Table:
@@ -160,11 +165,11 @@ class Table:
         return draws.documents(self.documents), draws.systems(self.systems or ("",))
 
 
-def _summary(table: Table, target: Target | None, accuracy: bool, draws: Draws | None) -> LevelFigures:
+def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     members = _members(table.document)
     thresholds, epsilon = np.full(len(members), np.nan), None
     folds = table.folds()
-    if folds is not None and (accuracy or max(own.size for own in members) <= _CHEAP):
+    if folds is not None and _wants(accuracy, max(own.size for own in members)):
         epsilon = tie_threshold(table.human, table.predicted, table.document)
         if epsilon is not None:
             # Calibrated on the other documents: on its own it would be too high by .03 to .07.
@@ -230,11 +235,11 @@ def _summary(table: Table, target: Target | None, accuracy: bool, draws: Draws |
     )
 
 
-def _pooled(table: Table, target: Target | None, accuracy: bool, draws: Draws | None) -> LevelFigures:
+def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     count = table.human.size
     thresholds, epsilon = None, None
     folds = table.folds()
-    if folds is not None and (accuracy or count <= _CHEAP):
+    if folds is not None and _wants(accuracy, count):
         epsilon = tie_threshold(table.human, table.predicted, np.zeros(count, dtype=np.int64))
         if epsilon is not None:
             thresholds = np.zeros((FOLDS, FOLDS))
@@ -250,38 +255,35 @@ def _pooled(table: Table, target: Target | None, accuracy: bool, draws: Draws | 
         order, gap = (values[:, None] - values for values in (table.human, table.predicted))
         value[3] = (is_right(np.sign(order), gap, thresholds).sum() - count) / (count * (count - 1))
     figures = Figures(table.marked(value))
-    units = _units([table.documents[place] for place in table.document], "pooled")
     if draws is not None and count > _MOST_ITEMS:
-        figures = Figures(value, _blocks(table, units) if target == "documents" else {})
+        figures = Figures(value, _blocks(table) if target == "documents" else {})
     elif draws is not None:
-        drawn = _pooled_draws(table, units, draws, thresholds)
+        drawn = _pooled_draws(table, draws, thresholds)
         figures = Figures(value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
     return LevelFigures(figures, {}, {}, count, len(table.documents), len(table.systems), ties, epsilon)
 
 
-def _blocks(table: Table, units: Sequence[str]) -> dict[str, Floats]:
+def _blocks(table: Table) -> dict[str, Floats]:
     """Correlate blocks of documents one by one; what they differ by is the error of a pool of so many items."""
-    names, codes = _numbered(units)
+    names, codes = _numbered([_block(table.documents[place]) for place in table.document])
     found = np.array([coefficients(table.human[own], table.predicted[own]) for own in _members(codes)])
     table.marked(found)
     shifted = table.marked(coefficients(table.human, table.predicted)) + found - np.nanmean(found, axis=0)
     return dict(zip(names, shifted, strict=True))
 
 
-def _pooled_draws(table: Table, units: Sequence[str], draws: Draws, thresholds: Floats | None) -> Floats | None:
+def _pooled_draws(table: Table, draws: Draws, thresholds: Floats | None) -> Floats | None:
     """Compute pooled coefficients in every draw from sums and pairs of cells, which are drawn as a whole."""
-    names, unit = _numbered(units)
-    places, cell = np.unique(np.stack([unit, table.system]), axis=1, return_inverse=True)
-    if draws.target == "documents":
-        places, cell = np.stack([np.arange(len(names))] * 2), unit
+    documents = [table.documents[place] for place in table.document]
+    names, unit = _numbered(documents if draws.has(documents[0]) else [_block(name) for name in documents])
+    drawn = {"documents": (unit, 0 * unit), "systems": (0 * unit, table.system), "both": (unit, table.system)}
+    places, cell = np.unique(np.stack(drawn[draws.target]), axis=1, return_inverse=True)
     if places.shape[1] > _MOST_CELLS:
         return None
     cell = cell.reshape(-1)
     of_documents = draws.documents(names)[:, places[0]]
-    of_systems = (
-        draws.systems(table.systems)[:, places[1]] if draws.target != "documents" else 0.0 if draws.swap else 1.0
-    )
+    of_systems = draws.systems(table.systems or ("",))[:, places[1]]
     human, predicted = table.human, table.predicted
     if table.other is None:
         weights = of_documents * of_systems
@@ -330,7 +332,7 @@ def _ranks(values: Floats, weights: Floats) -> Floats:
     return ranks
 
 
-def _system(table: Table, target: Target | None, accuracy: bool, draws: Draws | None) -> LevelFigures:
+def _system(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     shape = (len(table.documents), len(table.systems))
 
     def by_cell(values: Floats) -> Floats:
@@ -364,6 +366,10 @@ def _system(table: Table, target: Target | None, accuracy: bool, draws: Draws | 
     points = len(table.systems)
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
     return LevelFigures(figures, {}, {}, points, len(table.documents), points, ties, 0.0)
+
+
+def _wants(accuracy: bool | None, items: int) -> bool:
+    return items <= _CHEAP if accuracy is None else accuracy
 
 
 def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:

@@ -62,6 +62,10 @@ class Draws:
             found = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=self.count).T.astype(float)
         return {name: found[place] for place, name in enumerate(names)}
 
+    def has(self, document: str) -> bool:
+        """Whether a document is drawn by itself, and not in a block with others."""
+        return document in self._documents
+
     def documents(self, names: Sequence[str]) -> Floats:
         """Give how often documents are drawn, or whether they are swapped, shape (draws, documents)."""
         return self._given(self._documents, names)

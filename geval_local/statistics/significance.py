@@ -24,7 +24,7 @@ from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Figures, Target, mean_of, minus, swapped_p
 
 #: Exchanges of two judges at summary and pooled level, where one costs more.
-FEWER_PERMUTATIONS = 1_999
+FEWER_PERMUTATIONS = 999
 #: With more items Student's t, with the bootstrap's error, takes the place of exchanges.
 MOST_SWAPPED = 5_000
 
@@ -96,7 +96,7 @@ def common_ground(
     aligned = [pair(shared, usable(other)[0])[1] for other in judges]
     if level != "summary":
         return aligned, [len({item.group for item in shared})] * len(judges)
-    kept = [set(level_figures(items, level).per_group) for items in aligned]
+    kept = [set(level_figures(items, level, accuracy=False).per_group) for items in aligned]
     common = set.intersection(*kept)
     return [[item for item in items if item.group in common] for items in aligned], [len(own) for own in kept]
 

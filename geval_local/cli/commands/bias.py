@@ -21,6 +21,10 @@ def bias(
     human: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
     ] = None,
+    rater: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="Field of one person's rating, in place of --human; name two or more."),
+    ] = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     between: Annotated[
@@ -32,7 +36,7 @@ def bias(
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
-    With --human also the gap minus people's gap: a gap alone is not yet a bias, since one side may be better.
+    With --human or --rater also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.biases import bias as find
     from geval_local.cli.output.tables import show_study
@@ -43,6 +47,7 @@ def bias(
         side,
         metric=metric,
         human=human,
+        raters=rater or (),
         group_by=group_by,
         between=between or (),
         fields=read_mapping(field or []),
