@@ -45,12 +45,12 @@ def judge_less_people(
 ) -> Gap:
     """Test the gap that the judge adds to people's own, brought to the judge's scale.
 
-    A judge that compresses the scale shows a part of people's gap, and noise in the ratings makes it look as if it showed
-    less still. The slope of scores on what people would say without noise is found within the sides, where a leaning has no
+    A judge that compresses the scale shows a part of people's gap, and the slope of its scores on noisy ratings makes it
+    look less still. The slope on what people would say without noise is found within the sides, where a leaning has no
     part in it: from the ratings' error variance (`error`, of several raters), or else between the slope of scores on
-    ratings and the reverse of that of ratings on scores, which bound it whatever the noise (Frisch, 1934). The gap is then
-    the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with replacement,
-    and the slope found anew in every draw.
+    ratings and the reverse of that of ratings on scores, which bound it whatever the noise (Frisch, 1934). The gap is
+    then the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with
+    replacement, and the slope is found anew in every draw.
     """
     rows = [
         (item, side)
@@ -70,7 +70,7 @@ def judge_less_people(
     table = np.array(moments).transpose(2, 0, 1)
 
     def excess(weights: Floats) -> Floats:
-        """The gap less people's by the lowest and the highest slope, shape (draws, 2)."""
+        """Compute the gap less people's by the lowest and the highest slope, shape (draws, 2)."""
         n, sx, sy, xx, xy, yy = np.moveaxis(np.tensordot(weights, table, axes=1), -1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             mx, my = sx / n, sy / n
@@ -159,9 +159,9 @@ class LengthBias:
     score: Correlation
     #: Human ratings against length on the same items: the value for a fair judge. None without ratings.
     human: Correlation | None
-    #: Partial correlation (Pearson) of score and length with what people would say without noise held fixed, on the same
-    #: items; None without ratings. Above 0 if the judge rewards length more than people do. Without several raters it is
-    #: not corrected for the noise of the ratings, which alone moves it from 0, and has no interval.
+    #: Partial correlation (Pearson) of score and length, with what people would say without noise held fixed, on the
+    #: same items; None without ratings. Above 0 if the judge rewards length more than people do. Without several raters
+    #: it is not corrected for the noise of the ratings, which alone moves it from 0, and has no interval.
     partial: Interval | None
     #: Reliability of the ratings; NaN where no several raters are known.
     reliability: float
@@ -228,7 +228,7 @@ def length_table(bias: LengthBias) -> Table:
         notes.append(
             f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
             if math.isfinite(bias.reliability)
-            else "ratings held fixed: noise in the ratings alone moves this from 0; name the raters (--rater) to correct it"
+            else "ratings held fixed: noise in the ratings alone moves this from 0; --rater, named twice, corrects it"
         )
     return Table(("", *COEFFICIENTS, "n"), tuple(rows), tuple(notes))
 

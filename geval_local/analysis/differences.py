@@ -1,9 +1,10 @@
 """Differences on documents: of two sides, of all systems, with what can and what cannot be told apart.
 
-Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's
-correction over all pairs. Where systems answered different documents they are ranked by means adjusted for documents,
-those of the additive model of documents and systems (least squares), since easy documents make high means. Groups of systems that cannot be told apart are those of a compact letter display (Piepho,
-2004): two systems share a group exactly where their difference is not significant.
+Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's correction over
+all pairs. Where systems answered different documents they are ranked by means adjusted for documents, those of the
+additive model of documents and systems (least squares), since easy documents make high means. Groups of systems that
+cannot be told apart are those of a compact letter display (Piepho, 2004): two systems share a group exactly where their
+difference is not significant.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ class SystemPair(Gap):
 class Ranking:
     """Systems by their mean score."""
 
-    #: Highest mean first, adjusted for documents where systems answered different ones; systems without a score last.
+    #: Highest mean first, adjusted for documents where these differ; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
     pairs: tuple[SystemPair, ...]
@@ -442,8 +443,8 @@ def ranking_table(ranking: Ranking) -> Table:
     notes = [ranking.told]
     if adjusted:
         notes.append(
-            "warning: systems answered different documents: ranks are by means adjusted for documents (additive model), "
-            "tests are on the documents that two systems share"
+            "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
+            "model), tests are on the documents that two systems share"
         )
     notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
     notes.append("`score` prints the mean of rows, where a document with more rows weighs more")

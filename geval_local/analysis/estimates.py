@@ -57,8 +57,8 @@ class Estimates(Study):
             "worth",
         )
         notes = [
-            "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos et "
-            "al., 2023); judge: its own mean of all rows, which is no estimate of people's",
+            "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
+            "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",
             "worth: ratings that would give as short an interval without the judge",
             *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
         ]
@@ -67,7 +67,7 @@ class Estimates(Study):
             rows = tuple((name, interval(d), p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items())
             note = "p: two-sided, Student's t; p (Holm): for all differences of this table"
             found.append(
-                Table(("", "difference", "p", "p (Holm)"), rows, (note,)).titled("people and judge: differences")
+                Table(("", "difference", "p", "p (Holm)"), rows, (note,)).titled("differences, with the judge")
             )
         return found
 

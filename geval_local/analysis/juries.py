@@ -237,7 +237,7 @@ class JuryStudy(Study):
             disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
         ]
         if self.agreement:
-            fold = ("level", "n", "points", "items left out")
+            fold = ("n", "points")
             found.append(correlation_table(self.agreement).titled("against people", fold=fold))
             tests = {
                 f"jury less {who}{' (best judge)' if who == self.best else ''}": test

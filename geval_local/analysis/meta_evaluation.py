@@ -240,7 +240,9 @@ def evaluate(
     baselines: dict[str, Comparison] = {}
     for judge in (one for one in contenders if one.kind in ("judge", "responses")):
         for dimension, items in judge.items.items():
-            simple = {one.name: one.items.get(dimension) for one in contenders if one.kind == "baseline"} | {CHANCE: None}
+            simple = {one.name: one.items.get(dimension) for one in contenders if one.kind == "baseline"} | {
+                CHANCE: None
+            }
             for other_name, others in simple.items():
                 if others is None and other_name != CHANCE:
                     continue
@@ -320,7 +322,7 @@ def ceiling_table(ceiling: Ceiling) -> Table:
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-        "p: two-sided, \"no difference from people\"; p (Holm): for all judges of this table",
+        'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
     )
     headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (Holm)")
     return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
@@ -358,7 +360,7 @@ def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
 
 
 #: Columns that are often the same in all rows.
-FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one alone")
+FOLDED = ("n", "points")
 
 
 @dataclass(frozen=True)
@@ -422,21 +424,20 @@ class MetaEvaluation(Study):
 
     def tables(self) -> list[Table]:
         """Give the paper's table, then the figures that it rests on."""
-        figures, levels, shown = self.found, self.levels, []
+        figures, level, shown = self.found, self.levels[0], []
         coefficients: Sequence[str] = COEFFICIENTS
-        if self.benchmark is not None:
+        if self.benchmark is not None and self.benchmark.level == level:
             coefficients = self.benchmark.columns
             paper = published_table(self.benchmark.name)
             table = benchmark_table(figures.correlations[self.benchmark.level], paper, self.benchmark.published)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             shown.append(table.titled(title))
-        for level in levels:
-            rows = _by_dimension(figures.correlations[level])
-            if rows:
-                table = correlation_table(rows, coefficients if level == levels[0] else COEFFICIENTS)
-                shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
+        rows = _by_dimension(figures.correlations[level])
+        if rows:
+            table = correlation_table(rows, coefficients)
+            shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
         if figures.averages:
-            table = average_table(figures.averages, f"average {levels[0]} {self.coefficient}")
+            table = average_table(figures.averages, f"average {level} {self.coefficient}")
             shown.append(table.titled("average over the dimensions"))
         shown += self.good_enough.tables()
         if self.ceiling is not None:
@@ -448,16 +449,21 @@ class MetaEvaluation(Study):
             shown.append(comparison_table(figures.baselines).titled(title, fold=FOLDED_TESTS, sections=True))
         if figures.comparisons:
             title = f"is the difference real? ({self.coefficient})"
-            fold = (*FOLDED, *FOLDED_TESTS)
-            shown.append(comparison_table(figures.comparisons).titled(title, fold=fold, sections=True))
+            shown.append(comparison_table(figures.comparisons).titled(title, fold=FOLDED_TESTS, sections=True))
         if figures.agreements:
             table = agreement_table(figures.agreements)
             shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
         return shown
 
     def remarks(self) -> list[tuple[str, bool]]:
-        """Say how rows were grouped, and what is missing."""
-        return [(self.rated.grouping, False), *((f"note: {text}", True) for text in (*self.notes, *self.found.notes))]
+        """Say how rows were grouped, what other levels there are, and what is missing."""
+        others = [level for level in self.rated.levels if level != self.levels[0]]
+        more = [(f"also at {' and '.join(others)} level: --level", False)] if others else []
+        return [
+            (self.rated.grouping, False),
+            *more,
+            *((f"note: {text}", True) for text in (*self.notes, *self.found.notes)),
+        ]
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:

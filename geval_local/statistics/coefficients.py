@@ -1,8 +1,8 @@
 """Coefficients of agreement between two columns: correlations, pairwise accuracy with calibrated ties, and AUC.
 
 Weights are how often an item is drawn: of resampled data, or 0 and 1 of data in which two judges are swapped. Kendall's
-tau-b, accuracy and AUC are quadratic forms in the weights over stored tables of pairs, Spearman's ranks are linear ones,
-so that nothing is computed anew for a draw but sums.
+tau-b, accuracy and AUC are quadratic forms in the weights over stored tables of pairs, Spearman's ranks linear ones, so
+that nothing is computed anew for a draw but sums.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def weighted(human: Floats, predicted: Floats, weights: Floats, epsilon: Floats 
 
 
 def is_right(order: Floats, gap: Floats, epsilon: Floats | float) -> Floats:
-    """Return whether pairs are ordered, or tied, as by people, given their order by people; pairs of an item with itself
-    are removed by the caller's count.
-    """
+    """Return whether pairs are ordered, or tied, as by people; of sets of items, not of an item with itself."""
     told = np.where(np.abs(gap) <= epsilon, 0.0, np.sign(gap))
     right = np.asarray(order == told, dtype=np.float64)
     if right.ndim == 3:

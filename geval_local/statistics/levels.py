@@ -86,8 +86,8 @@ def level_figures(
 ) -> LevelFigures:
     """Compute the coefficients of rated and scored items, on all of them and in every draw.
 
-    Draws are made here unless they are shared with other judges or dimensions. With `swapped`, another judge's scores of
-    the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it is
+    Draws are made here unless they are shared with other judges or dimensions. With `swapped`, another judge's scores
+    of the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it is
     asked for or, if nothing is said, of few items.
     """
     if not items:
@@ -182,8 +182,8 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
     drawn = None if draws is None else np.full((draws.count, len(members), 5), np.nan)
     for places, columns in _by_size(members):
         human, predicted = table.human[columns], table.predicted[columns]
-        own = None if epsilon is None else thresholds[places]
-        found[places] = weighted(human, predicted, np.ones((1, 1, columns.shape[1])), own)[:, 0]
+        tied_within = None if epsilon is None else thresholds[places]
+        found[places] = weighted(human, predicted, np.ones((1, 1, columns.shape[1])), tied_within)[:, 0]
         if drawn is None or draws is None:
             continue
         step = max(1, CHUNK // (draws.count * columns.shape[1]))
@@ -200,7 +200,9 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
             else:
                 weights = draws.systems(table.systems)[:, table.system[rows]].transpose(1, 0, 2)
                 both = (human[part], predicted[part])
-            drawn[:, places[part]] = weighted(*both, weights, None if own is None else own[part]).transpose(1, 0, 2)
+            drawn[:, places[part]] = weighted(
+                *both, weights, None if tied_within is None else tied_within[part]
+            ).transpose(1, 0, 2)
     skipped: dict[str, str] = {}
     pairs = ties_human = ties_predicted = 0
     for index, rows in enumerate(members):

@@ -3,8 +3,8 @@
 PPI++ (Angelopoulos, Duchi and Zrnic, 2023, arXiv:2311.01453) corrects the mean of the ratings by the difference of the
 scores between rated and other rows, times a power that makes the error smallest; a power of 0 gives the ratings alone.
 Rows of one document count as one unit. The power is estimated too, so that the error has two degrees of freedom fewer
-than there are rated documents. Rogan and Gladen (1978) correct a share of yes by sensitivity and specificity; its interval
-is Fieller's, which holds where their sum is near 1. Both take the rated rows for a random sample of all.
+than there are rated documents. Rogan and Gladen (1978) correct a share of yes by sensitivity and specificity; its
+interval is Fieller's, which holds where their sum is near 1. Both take the rated rows for a random sample of all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Estimate:
     unscored: int
     #: Ratings that would give as short an interval without the judge.
     worth: float
-    #: Two-sided p-value of "the judge scores rated and other rows alike": a small one says that they are no random sample.
+    #: Two-sided p-value of "the judge scores rated and other rows alike"; small where they are no random sample.
     p_sample: float
     #: Share of yes by sensitivity and specificity; None where ratings are not yes or no.
     rogan_gladen: Interval | None = None
@@ -67,9 +67,10 @@ def estimate_mean(items: Sequence[ScoredItem], verdicts: Sequence[float] | None 
     rated, rest = np.flatnonzero(is_rated), np.flatnonzero(~is_rated)
 
     def by_document(rows: NDArray[np.int64], values: Floats) -> Floats:
-        """What every document adds to the mean of these rows, less the mean."""
+        """Give what every document adds to the mean of these rows, less the mean."""
         mean = values[rows].mean() if rows.size else 0.0
-        return np.bincount(codes[rows], (values[rows] - mean) / max(1, rows.size), minlength=names.size)
+        found = np.bincount(codes[rows], (values[rows] - mean) / max(1, rows.size), minlength=names.size)
+        return np.asarray(found, dtype=np.float64)
 
     units = np.unique(codes[rated]).size
     mean, own = float(human[rated].mean()), by_document(rated, human)
@@ -140,7 +141,8 @@ def _rogan_gladen(
 
     def part(rows: NDArray[np.int64], values: Floats) -> tuple[float, Floats]:
         mean = float(values[rows].mean())
-        return mean, np.bincount(codes[rows], (values[rows] - mean) / rows.size, minlength=int(codes.max()) + 1)
+        added = np.bincount(codes[rows], (values[rows] - mean) / rows.size, minlength=int(codes.max()) + 1)
+        return mean, np.asarray(added, dtype=np.float64)
 
     said, sensitivity, specificity = part(np.arange(verdict.size), verdict), part(yes, verdict), part(no, 1 - verdict)
     above, below = said[0] + specificity[0] - 1, sensitivity[0] + specificity[0] - 1

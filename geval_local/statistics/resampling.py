@@ -1,9 +1,9 @@
 """Draws of documents and systems: the bootstrap of every interval that is not Student's, permutations, and folds.
 
-Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and Roth,
-2021, TACL; two-way draws: Owen and Eckles, 2012). Two judges are told apart by swapping their scores on whole documents,
-of whole systems, or both (PERM-INPUTS, PERM-SYSTEMS, PERM-BOTH of the former). All judges and dimensions of an analysis
-share the draws, so that differences and means are taken draw by draw. A mean of one figure per document has Student's
+Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and
+Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). Two judges are told apart by swapping their scores on whole
+documents, of whole systems, or both (PERM-INPUTS, PERM-SYSTEMS, PERM-BOTH of the former). All judges and dimensions of an
+analysis share the draws, so that differences and means are taken draw by draw. A mean of one figure per document has Student's
 interval and the sign-flip test, which are exact and need no draws.
 """
 
@@ -155,9 +155,10 @@ def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
             for name, own in one.parts.items():
                 added[place[name]] += weight * (own - one.value) * len(names) / len(one.parts)
         return Figures(value, dict(zip(names, value + added, strict=True)))
+    drawn = [one.draws for one in given if one.draws is not None]
     draws = None
-    if all(one.draws is not None for one in given):
-        draws = np.sum([weight * one.draws for one, weight in zip(given, weights, strict=True)], axis=0)  # type: ignore[operator]
+    if len(drawn) == len(given):
+        draws = np.asarray(sum(weight * one for weight, one in zip(weights, drawn, strict=True)))
     return Figures(value, {}, draws, min(one.units for one in given), given[0].unit)
 
 

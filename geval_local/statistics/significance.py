@@ -1,6 +1,6 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-Two judges are exchanged on whole documents, of whole systems, or both, as the target says: PERM-INPUTS, PERM-SYSTEMS and
+Two judges are exchanged on whole documents, of whole systems, or both, as the target says: PERM-INPUTS, PERM-SYSTEMS,
 PERM-BOTH of Deutsch, Dror and Roth (2021, TACL, doi:10.1162/tacl_a_00417). At summary level for new documents that is
 the sign-flip test of the documents' differences, exact up to 13 documents. Every p-value is two-sided; in a table it is
 also given with Holm's correction for the number of tests there, and so is the smallest detectable difference.
@@ -153,7 +153,7 @@ def compare_average(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> Comparison:
-    """Test the difference of two judges' average over the dimensions of a benchmark; of one of them as `compare` does."""
+    """Test the difference of two judges' average over the dimensions of a benchmark, as `compare` does for one."""
     index = _index(coefficient)
     grounds = [common_ground([a, b], level) for a, b in zip(first, first if second is None else second, strict=True)]
     for (left, _), kept in grounds:

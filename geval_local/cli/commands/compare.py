@@ -54,6 +54,9 @@ def compare(
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    plan: Annotated[
+        float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     page: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")
@@ -93,6 +96,7 @@ def compare(
         coefficient=coefficient,
         target=new,
         largest=count,
+        plan=plan,
         seed=seed,
     )
     if page is not None:
