@@ -194,13 +194,15 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
     )
 
 
-def alternative_annotators(items: Sequence[ScoredItem], ratings: Floats) -> Annotators | None:
+def alternative_annotators(
+    items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
+) -> Annotators | None:
     """Put the judge in the place of each rater in turn; None with fewer than three raters."""
     from scipy.special import stdtr
 
     score = np.array([item.predicted for item in items])
     advantages: list[float] = []
-    p: dict[float, list[float]] = {epsilon: [] for epsilon in EPSILONS}
+    p: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
     used = 0
     for place in range(len(ratings)):
         others = np.delete(ratings, place, axis=0)
@@ -213,7 +215,7 @@ def alternative_annotators(items: Sequence[ScoredItem], ratings: Floats) -> Anno
         less = mean_interval(rater_wins - judge_wins, [items[i].group for i in kept])
         advantages.append(float(judge_wins.mean()))
         used = max(used, kept.size)
-        for epsilon in EPSILONS:
+        for epsilon in epsilons:
             if less.units < 2 or less.error == 0:
                 p[epsilon].append(float(less.value >= epsilon))
             else:
