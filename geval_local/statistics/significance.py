@@ -81,7 +81,11 @@ def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
     found = {}
     for (name, test), value in zip(tests.items(), p, strict=True):
         size = getattr(test, "difference", None)
-        detectable = {} if size is None else {"detectable": size.detectable(significance=level)}
+        detectable = (
+            {}
+            if size is None or not hasattr(test, "detectable")
+            else {"detectable": size.detectable(significance=level)}
+        )
         found[name] = replace(test, p_holm=value, **detectable)  # type: ignore[type-var]
     return found
 

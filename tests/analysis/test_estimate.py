@@ -42,7 +42,7 @@ def test_the_estimate_is_that_of_ppi_python(seed):
     # Theirs is normal; ours is Student's and pays for the estimate of the power.
     assert 1.0 < (found.combined.high - found.combined.low) / (high - low) < 1.03
     assert found.power == pytest.approx(
-        np.cov(y, f)[0, 1] / np.var(np.concatenate([f, rest]), ddof=1) / (1 + 150 / 750), rel=0.1
+        np.cov(y, f)[0, 1] / np.var(np.concatenate([f, rest]), ddof=1) / (1 + 150 / 750), rel=0.2
     )
 
 
