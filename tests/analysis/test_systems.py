@@ -77,7 +77,7 @@ def test_several_systems_are_ranked_with_groups_and_corrected():
     assert [ranking.letters(name) for name in ("top", "mid", "mid2", "low")] == ["a", "b", "b", "c"]
     assert [pair.p_holm for pair in ranking.pairs] == pytest.approx(holm([pair.p for pair in ranking.pairs]))
     assert "top has the highest mean of 4 systems" in ranking.told
-    assert "every other system is told apart from it" in ranking.told
+    assert "it is better than mid, mid2, low" in ranking.told
     assert "5 of 6 pairs" in ranking.told
 
 
@@ -125,8 +125,6 @@ def test_documents_of_one_system_alone_are_counted_and_not_compared():
     (pair,) = rank_systems(apart).pairs
     assert pair.test == "Welch t"
     assert pair.wins is None
-    a, b = column(items, "a"), column(items, "b")
-    pooled = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
 
 
 def test_unscored_rows_are_counted_and_enter_no_mean():
