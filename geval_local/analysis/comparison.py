@@ -392,7 +392,7 @@ def compare(
         asked |= {"level": level, "coefficient": coefficient, "target": target}
         if plan is not None and human is None:
             raise ConfigurationError(
-                "a plan for two runs is about their agreement with people", hint="Add --human FIELD."
+                "a plan for two runs is about agreement with people", hint="Add --human FIELD."
             )
         return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
     if level is not None or target not in (None, "documents"):

@@ -99,7 +99,7 @@ class GoodEnough:
             ]
             headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
             notes = (
-                "lower is better; base rates: the ratings' own distribution for every item; 95 % intervals over documents",
+                "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over documents",
             )
             table = Table(headers, tuple(rows), notes)
             found.append(table.titled("label probabilities against the ratings' distribution", sections=True))
@@ -116,7 +116,7 @@ class GoodEnough:
             ]
             headers = ("", "advantage", *(f"winning rate ({e:g})" for e in EPSILONS), "raters", "n")
             notes = (
-                "in place of each rater, is the judge as near to the others? advantage: how often; winning rate: share of "
+                "in place of a rater, is the judge as near to the others? advantage: how often; winning rate: share of "
                 "raters it may replace (one-sided t over documents, Benjamini-Yekutieli, .05), allowing it to be worse "
                 "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)",
             )

@@ -145,7 +145,7 @@ def correlation_table(
     notes = [f"{result.level} level: 95 % intervals hold for {result.holds_for}" for result in results.values()]
     if "accuracy" in wanted:
         notes.append(
-            "accuracy: pairs ordered, or tied, as people do, ties calibrated on other documents (Deutsch et al., 2023)"
+            "accuracy: pairs ordered, or tied, as by people, ties calibrated on other documents (Deutsch et al. 2023)"
         )
         chance = {name.rpartition(": ")[0]: result.chance for name, result in results.items()}
         for section, value in chance.items():
