@@ -3,13 +3,14 @@
     python benchmarks/coverage.py --quick            fewer data sets, no 200 documents
     nice -n 10 python benchmarks/coverage.py -o benchmarks/results/NAME     NAME.txt and NAME.json, after every round
 
-Truth is that of the population the data are drawn from, computed from its parameters or from a sample so large that its
-error does not show; it is never the mean of the estimates. "normal" data are complete. "ordinal" ones are ratings of 1 to 5
-with a ceiling and many ties, documents of unequal spread, and a fifth of the cells missing, more for some systems. "fixed"
-systems are the same in all data sets, "new" ones are drawn anew. Tests are of true hypotheses unless a row says power.
-A 95 % interval is to hold the truth in .93 to .97 of the data sets, a test at .05 to reject in .03 to .07; `off` marks
-what lies outside by more than two standard errors of the simulation. Benjamini and Yekutieli's correction, Holm's, and the
-bound of the judge less people without raters are conservative by construction; skewed data show what a warning is about.
+Truth is that of the population the data are drawn from, computed from its parameters or from a sample so large that
+its error does not show; it is never the mean of the estimates. "normal" data are complete. "ordinal" ones are ratings
+of 1 to 5 with a ceiling and many ties, documents of unequal spread, and a fifth of the cells missing, more for some
+systems. "fixed" systems are the same in all data sets, "new" ones are drawn anew. Tests are of true hypotheses unless a
+row says power. A 95 % interval is to hold the truth in .93 to .97 of the data sets, a test at .05 to reject in .03 to
+.07; `off` marks what lies outside by more than two standard errors of the simulation. Benjamini and Yekutieli's
+correction, Holm's, and the bound of the judge less people without raters are conservative by construction; skewed data
+show what a warning is about.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def rating_truth() -> tuple[float, float, float]:
 
 
 def people(table: Table, documents: int, rng: Rng) -> None:
-    """A judge in the place of a person, its yes and no, whom it favours, and length."""
+    """Put a judge in the place of a person; its yes and no, whom it favours, and length."""
     quality = rng.normal(size=documents)
     raters = np.clip(np.round(3 + quality + 0.7 * rng.normal(size=(3, documents))), 1, 5)
     judge = np.clip(np.round(3 + quality + 0.7 * rng.normal(size=documents)), 1, 5)

@@ -366,8 +366,8 @@ def compare(
     largest : int
         Disagreements to list.
     plan : float, optional
-        Say how many documents a true difference as large as this needs: of systems' means in units of the scale, of runs
-        in the coefficient.
+        Say how many documents a true difference as large as this needs: of systems' means in units of the scale, of
+        runs in the coefficient.
     seed : int
         Seed of the permutations.
     fields : mapping of str to str, optional

@@ -198,7 +198,7 @@ class Agreements:
     #: ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that both
     #: keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     comparisons: Mapping[str, Comparison]
-    #: ``dimension: judge / other`` -> the test of a judge against a baseline or against chance, corrected by themselves.
+    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
     baselines: Mapping[str, Comparison]
     #: ``dimension: first / second`` -> their agreement with each other.
     agreements: Mapping[str, Agreement]

@@ -124,8 +124,7 @@ def correlation_table(
 ) -> Table:
     """Build a table with one row per name: coefficients and counts; ties and what is missing stand in the notes.
 
-    The accuracy is shown if every row has one, with what chance gives, the AUC if any has; the notes name the intervals'
-    populations.
+    The accuracy is shown if every row has one, with what chance gives, the AUC if any has.
     """
     wanted = [*coefficients]
     if results and all(math.isfinite(result.accuracy.value) for result in results.values()):

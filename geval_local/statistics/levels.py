@@ -87,8 +87,8 @@ def level_figures(
     """Compute the coefficients of rated and scored items, on all of them and in every draw.
 
     Draws are made here unless they are shared with other judges or dimensions. With `swapped`, another judge's scores
-    of the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it is
-    asked for or, if nothing is said, of few items.
+    of the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it
+    is asked for or, if nothing is said, of few items.
     """
     if not items:
         raise DataError(

@@ -2,9 +2,9 @@
 
 Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and
 Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). Two judges are told apart by swapping their scores on whole
-documents, of whole systems, or both (PERM-INPUTS, PERM-SYSTEMS, PERM-BOTH of the former). All judges and dimensions of an
-analysis share the draws, so that differences and means are taken draw by draw. A mean of one figure per document has Student's
-interval and the sign-flip test, which are exact and need no draws.
+documents, of whole systems, or both (PERM-INPUTS, PERM-SYSTEMS, PERM-BOTH of the former). All judges and dimensions of
+an analysis share the draws, so that differences and means are taken draw by draw. A mean of one figure per document has
+Student's interval and the sign-flip test, which are exact and need no draws.
 """
 
 from __future__ import annotations
