@@ -46,8 +46,8 @@ def judge_less_people(
     """Test the gap that the judge adds to people's own, brought to the judge's scale.
 
     A judge that compresses the scale shows a part of people's gap, and the slope of its scores on noisy ratings makes
-    it look less still. The slope on what people would say without noise is found within the sides, where a leaning has no
-    part in it: from the ratings' error variance (`error`, of several raters), or else between the slope of scores on
+    it look less still. The slope on what people would say without noise is found within the sides, where a leaning has
+    no part in it: from the ratings' error variance (`error`, of several raters), or else between the slope of scores on
     ratings and the reverse of that of ratings on scores, which bound it whatever the noise (Frisch, 1934). The gap is
     then the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with
     replacement, and the slope is found anew in every draw.

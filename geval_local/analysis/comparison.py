@@ -380,6 +380,8 @@ def compare(
     DataError
         If the results cannot be used.
     """
+    if plan is not None and not plan > 0:
+        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
     scored = [ScoredRun.of(one, fields, estimator) for one in results]
     names = _shared_metrics(scored, metrics)
     named = (("--system", system), ("--baseline", baseline))
@@ -391,9 +393,7 @@ def compare(
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
         if plan is not None and human is None:
-            raise ConfigurationError(
-                "a plan for two runs is about agreement with people", hint="Add --human FIELD."
-            )
+            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add --human FIELD.")
         return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(

@@ -58,8 +58,8 @@ class Plan:
         )
         notes = (
             f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
-            f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as uncertain "
-            "as the pilot is small",
+            f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as "
+            "uncertain as the pilot is small",
         )
         return Table(headers, rows, notes).titled("how many documents are needed?")
 

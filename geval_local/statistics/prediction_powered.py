@@ -155,6 +155,6 @@ def _rogan_gladen(
     if two <= 0 or one**2 < two * none:
         return Interval(value, warning="the judge's sensitivity and specificity are too low, or known too badly")
     root = math.sqrt(one**2 - two * none)
-    low, high = max(0.0, (one - root) / two), min(1.0, (one + root) / two)
+    low, high = float((one - root) / two), float((one + root) / two)
     residual = a - value * b
-    return Interval(value, low, high, math.sqrt(float(residual @ residual)) / below, units - 1)
+    return Interval(value, max(0.0, low), min(1.0, high), math.sqrt(float(residual @ residual)) / below, units - 1)
