@@ -24,7 +24,6 @@ from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import checksummed
-from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
@@ -398,23 +397,6 @@ def calibration_table(calibration: Calibration) -> Table:
         *interval_warnings({"": held.gain}),
     )
     return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
-
-
-def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
-    """Read calibration files, at most one per metric."""
-    found: dict[Path, tuple[str, ScoreCalibrator]] = {}
-    names = [metric.name for metric in metrics]
-    for path in paths:
-        calibration = load_calibration(path)
-        if calibration.metric not in names:
-            raise ConfigurationError(
-                f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
-                hint="Name that metric with --metric, or leave the calibration out.",
-            )
-        if calibration.metric in {metric for metric, _ in found.values()}:
-            raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
-        found[path] = calibration.metric, ScoreCalibrator(_helpful(calibration, path))
-    return found
 
 
 def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:

@@ -84,6 +84,22 @@ class Gap:
     documents: int
     #: Documents of one side alone that a paired test cannot use.
     left_out: int
+    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
+    wins: int | None = None
+    ties: int | None = None
+    losses: int | None = None
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the corrected p is significant."""
+        return self.p_holm < SIGNIFICANT
+
+    @property
+    def better(self) -> str | None:
+        """The side that is scored higher beyond chance; None where they cannot be told apart."""
+        if not self.is_told_apart:
+            return None
+        return self.first if self.difference.value > 0 else self.second
 
 
 def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMean]:
@@ -145,17 +161,19 @@ def gap(
     second: str,
     *,
     permutations: int = PERMUTATIONS,
+    tie: float = 0.0,
     seed: int = 0,
 ) -> Gap:
     """Test whether one side is scored above another.
 
     Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
     documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
-    the documents' means.
+    the documents' means. A document is tied if its scores differ by no more than `tie`.
     """
     means = [_of_side(items, sides, side) for side in (first, second)]
     documents = len(means[0].keys() | means[1].keys())
     shared = _paired(means[0], means[1])
+    counts: tuple[int | None, ...] = (None, None, None)
     if shared:
         a, b = (np.array([own[group] for group in shared]) for own in means)
         difference = mean_interval(a - b)
@@ -164,6 +182,8 @@ def gap(
         else:
             p, test = t_test(difference.value, difference.error, difference.units), "t"
         left_out = documents - len(shared)
+        wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
+        counts = wins, len(shared) - wins - losses, losses
     else:
         a, b = (np.array(list(own.values())) for own in means)
         difference = _welch(a, b)
@@ -179,18 +199,8 @@ def gap(
         test,
         documents - left_out,
         left_out,
+        *counts,
     )
-
-
-def shared_documents(
-    items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str
-) -> tuple[Floats, Floats] | None:
-    """Mean scores of two sides on the documents by which `gap` pairs them; None where it does not pair them."""
-    one, other = (_of_side(items, sides, side) for side in (first, second))
-    shared = _paired(one, other)
-    if not shared:
-        return None
-    return np.array([one[group] for group in shared]), np.array([other[group] for group in shared])
 
 
 def document_means(items: Sequence[ScoredItem]) -> dict[str, float]:
@@ -230,35 +240,13 @@ def _welch(a: Floats, b: Floats) -> Interval:
 
 
 @dataclass(frozen=True)
-class SystemPair(Gap):
-    """Difference of two systems, the first the one with the higher mean; attributes of `Gap` and the following."""
-
-    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
-    wins: int | None
-    ties: int | None
-    losses: int | None
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether the corrected p is significant."""
-        return self.p_holm < SIGNIFICANT
-
-    @property
-    def better(self) -> str | None:
-        """The system that is scored higher beyond chance; None where they cannot be told apart."""
-        if not self.is_told_apart:
-            return None
-        return self.first if self.difference.value > 0 else self.second
-
-
-@dataclass(frozen=True)
 class Ranking:
     """Systems by their mean score."""
 
     #: Highest mean first, adjusted for documents where these differ; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
-    pairs: tuple[SystemPair, ...]
+    pairs: tuple[Gap, ...]
     #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty with a
     #: baseline, against which alone was tested.
     groups: tuple[tuple[str, ...], ...]
@@ -299,13 +287,12 @@ def rank_systems(
     chosen = [(one, other) for one, other in combinations(ranked, 2) if baseline in (None, one, other)]
     permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(chosen))
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
-    tests = corrected(
-        {
-            f"{one}\x1f{other}": _pair(by_system, one, other, permutations=permutations, tie=tie, seed=seed)
-            for one, other in chosen
-        }
-    )
-    pairs = tuple(tests.values())
+    tests = {}
+    for one, other in chosen:
+        own = [*by_system[one], *by_system[other]]
+        sides = [item.system for item in own]
+        tests[f"{one}\x1f{other}"] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
+    pairs = tuple(corrected(tests).values())
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
     return Ranking(
         tuple(means),
@@ -340,25 +327,11 @@ def letters_of(groups: Sequence[Sequence[str]], system: str) -> str:
     return "".join(chr(ord("a") + index) for index in own)
 
 
-def _pair(
-    by_system: dict[str, list[ScoredItem]], one: str, other: str, *, permutations: int, tie: float, seed: int
-) -> SystemPair:
-    items = [*by_system[one], *by_system[other]]
-    sides = [item.system for item in items]
-    found = gap(items, sides, one, other, permutations=permutations, seed=seed)
-    shared = shared_documents(items, sides, one, other)
-    if shared is None:
-        return SystemPair(**vars(found), wins=None, ties=None, losses=None)
-    differences = shared[0] - shared[1]
-    wins, losses = int((differences > tie + _EQUAL).sum()), int((differences < -tie - _EQUAL).sum())
-    return SystemPair(**vars(found), wins=wins, ties=differences.size - wins - losses, losses=losses)
-
-
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else -math.inf
 
 
-def _told(ranked: Sequence[str], pairs: Sequence[SystemPair], baseline: str | None) -> str:
+def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None) -> str:
     """Say what came out, in a sentence."""
     if len(pairs) == 1:
         return _told_pair(pairs[0])
@@ -395,7 +368,7 @@ def _told(ranked: Sequence[str], pairs: Sequence[SystemPair], baseline: str | No
     )
 
 
-def _told_pair(pair: SystemPair) -> str:
+def _told_pair(pair: Gap) -> str:
     d = pair.difference
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     low, high = (d.low, d.high) if d.value >= 0 else (-d.high, -d.low)
@@ -454,7 +427,7 @@ def ranking_table(ranking: Ranking) -> Table:
     return Table((*headers, "n", "unscored"), rows, tuple(notes))
 
 
-def pair_table(ranking: Ranking, pairs: Sequence[SystemPair] | None = None) -> Table:
+def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else tuple(pairs)
     rows = tuple(
@@ -498,7 +471,7 @@ def notes_of_tests(gaps: Mapping[str, Gap], what: str) -> list[str]:
     return notes + mean_warnings({name: own.difference for name, own in gaps.items()})
 
 
-def telling_pairs(ranking: Ranking) -> list[SystemPair]:
+def telling_pairs(ranking: Ranking) -> list[Gap]:
     """Choose the pairs that say most: all of them, or the best with each other and neighbours in the ranking."""
     if len(ranking.pairs) <= MOST_PAIRS or ranking.baseline is not None:
         return list(ranking.pairs)

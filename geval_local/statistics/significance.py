@@ -117,34 +117,10 @@ def compare(
 ) -> Comparison:
     """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
-    Parameters
-    ----------
-    first, second : sequence of ScoredItem
-        Paired by key; items that either of them left unscored, or people left unrated, are not compared. Without a
-        second, the first is held against chance.
-    level : {"summary", "pooled", "system"}
-        See `geval_local.statistics.correlation.Correlation`.
-    coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
-        Coefficient to compare; ties of the accuracy are calibrated for each judge.
-    target, confidence
-        As in `geval_local.statistics.correlation.correlate`.
-    seed : int
-        Seed of the permutations.
-
-    Raises
-    ------
-    DataError
-        If the two lists do not hold the same items, or no item or document is rated and kept by both.
+    Items are paired by key. Without a second judge, the first is held against chance.
     """
-    return compare_average(
-        [first],
-        None if second is None else [second],
-        level,
-        coefficient,
-        target=target,
-        seed=seed,
-        confidence=confidence,
-    )
+    both = [first], None if second is None else [second]
+    return compare_average(*both, level, coefficient, target=target, seed=seed, confidence=confidence)
 
 
 def compare_average(
