@@ -61,6 +61,24 @@ def test_a_useless_judge_is_left_out_and_a_good_one_is_worth_ratings():
     assert good.combined.low < 3 < good.combined.high
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.8])
+def test_ten_documents_of_two_rows_keep_the_coverage_and_the_width(slope):
+    rng = np.random.default_rng(10)
+    covered, ratios = [], []
+    for _ in range(200):
+        human = 3 + rng.normal(size=120).repeat(2) + 0.5 * rng.normal(size=240)
+        score = slope * human + 0.5 * rng.normal(size=240)
+        own = [
+            ScoredItem(f"d{at // 2}", "", h if at < 20 else NAN, s, key=str(at))
+            for at, (h, s) in enumerate(zip(human.tolist(), score.tolist(), strict=True))
+        ]
+        found = estimate_mean(own)
+        covered.append(found.combined.low < 3 < found.combined.high)
+        ratios.append((found.combined.high - found.combined.low) / (found.people.high - found.people.low))
+    assert 0.91 < np.mean(covered) < 0.985  # .95 within 2.5 standard errors of 200 data sets
+    assert max(ratios) <= 1.05
+
+
 def test_documents_count_once():
     rng = np.random.default_rng(2)
     once = drawn(rng, 40)
