@@ -291,7 +291,7 @@ class SystemComparison(Study):
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         files = [run.path for run in self.together.runs]
-        record = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
+        record: dict[str, Any] = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
         record |= {} if self.plan is None else {"plan": self.plan}
         found: dict[str, Any] = as_record(record | {"unmatched": self.unmatched, "systems": self.systems})
         return found

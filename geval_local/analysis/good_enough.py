@@ -74,6 +74,9 @@ class GoodEnough:
     def tables(self) -> list[Table]:
         """Give the figures as tables with titles."""
         found = []
+        rows: list[tuple[str, ...]]
+        notes: tuple[str, ...]
+        headers: tuple[str, ...]
         if self.verdicts:
             names = ("sensitivity", "specificity", "kappa", "f1")
             rows = [
@@ -151,8 +154,8 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
 
     draws = Draws(names.tolist(), (), "documents").documents(names.tolist())
     found = Figures(figures(counts.sum(axis=0, keepdims=True))[0], {}, figures(draws @ counts), names.size)
-    lowest = (0.0, 0.0, -1.0, 0.0)
-    return Verdicts(*(within(found.interval(i), low, 1.0) for i, low in enumerate(lowest)), len(kept), int(yes.sum()))
+    a, b, c, d = (within(found.interval(i), low, 1.0) for i, low in enumerate((0.0, 0.0, -1.0, 0.0)))
+    return Verdicts(a, b, c, d, len(kept), int(yes.sum()))
 
 
 def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = None) -> Probabilities | None:
@@ -164,9 +167,9 @@ def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = No
     table = np.array([[item.human for item in items]]) if ratings is None else ratings
     said = np.array([item.probabilities is not None and math.isfinite(item.predicted) for item in items])
     rated = np.isfinite(table).any(axis=0) & (np.isin(table, labels) | np.isnan(table)).all(axis=0)
-    kept = np.flatnonzero(said & rated)
+    kept = np.flatnonzero(said & rated).tolist()
     # A judge on a scale of its own, or mean ratings between its labels: there is nothing to compare.
-    if not labels or kept.size < max(2, 0.9 * np.count_nonzero(said & np.isfinite(table).any(axis=0))):
+    if not labels or len(kept) < max(2, 0.9 * np.count_nonzero(said & np.isfinite(table).any(axis=0))):
         return None
     people = np.stack([(table[:, kept] == label).sum(axis=0) for label in labels], axis=1).astype(np.float64)
     people /= people.sum(axis=1, keepdims=True)
@@ -207,14 +210,14 @@ def alternative_annotators(
     for place in range(len(ratings)):
         others = np.delete(ratings, place, axis=0)
         own = ratings[place]
-        kept = np.flatnonzero(np.isfinite(score) & np.isfinite(own) & (np.isfinite(others).sum(axis=0) >= 2))
-        if kept.size < 2:
+        kept = np.flatnonzero(np.isfinite(score) & np.isfinite(own) & (np.isfinite(others).sum(axis=0) >= 2)).tolist()
+        if len(kept) < 2:
             continue
         far = [np.nanmean((others[:, kept] - one[kept]) ** 2, axis=0).round(12) for one in (score, own)]
         judge_wins, rater_wins = (far[0] <= far[1]).astype(float), (far[1] <= far[0]).astype(float)
         less = mean_interval(rater_wins - judge_wins, [items[i].group for i in kept])
         advantages.append(float(judge_wins.mean()))
-        used = max(used, kept.size)
+        used = max(used, len(kept))
         for epsilon in epsilons:
             if less.units < 2 or less.error == 0:
                 p[epsilon].append(float(less.value >= epsilon))

@@ -144,8 +144,8 @@ def compare_average(
             )
     target = known_target(level, target)
     draws = draws_for([items[0] for items, _ in grounds], level, target)
-    asked = {"accuracy": coefficient == "accuracy", "draws": draws}
-    found = [[level_figures(own, level, target, **asked) for own in items] for items, _ in grounds]
+    wanted = coefficient == "accuracy"
+    found = [[level_figures(own, level, target, accuracy=wanted, draws=draws) for own in items] for items, _ in grounds]
     sides = [mean_of([own[side].figures for own in found]) for side in (0, 1)]
     if second is None:
         sides[1] = _chance([own[0].ties for own in found], sides[0])
@@ -205,11 +205,12 @@ def _swapped(
     draws = draws_for([items[0] for items in grounds], level, target, count=count, swap=True, seed=seed)
     # On one scale, since an average of both judges' scores is taken over a system's documents (Deutsch et al.).
     grounds = [[_standard(items) for items in both] for both in grounds]
-    asked = {"accuracy": index == ALL_COEFFICIENTS.index("accuracy"), "draws": draws}
+    wanted = index == ALL_COEFFICIENTS.index("accuracy")
     drawn, observed = np.zeros((2, count)), np.zeros(2)
     for both in grounds:
         for side in (0, 1):
-            found = level_figures(both[side], level, target, swapped=both[1 - side], **asked).figures
+            swapped = both[1 - side]
+            found = level_figures(both[side], level, target, accuracy=wanted, draws=draws, swapped=swapped).figures
             if found.draws is None:
                 return otherwise
             drawn[side] += found.draws[:, index] / len(grounds)
