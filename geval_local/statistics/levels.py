@@ -28,7 +28,7 @@ from geval_local.statistics.coefficients import (
     weighted,
 )
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import Draws, Figures, Target, group_folds
+from geval_local.statistics.resampling import RESAMPLES, Draws, Figures, Target, group_folds
 
 Level = Literal["summary", "pooled", "system"]
 
@@ -82,19 +82,17 @@ def level_figures(
     *,
     accuracy: bool | None = None,
     draws: Draws | None = None,
-    swapped: Sequence[ScoredItem] | None = None,
 ) -> LevelFigures:
     """Compute the coefficients of rated and scored items, on all of them and in every draw.
 
-    Draws are made here unless they are shared with other judges or dimensions. With `swapped`, another judge's scores
-    of the same items, a draw says which documents and systems are scored by that judge. The accuracy is computed if it
-    is asked for or, if nothing is said, of few items.
+    Draws are made here unless they are shared with other judges or dimensions. The accuracy is computed if it is asked
+    for or, if nothing is said, of few items.
     """
     if not items:
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
         )
-    table = Table(items, swapped)
+    table = Table(items)
     if (level == "system" or target in ("systems", "both")) and not table.systems:
         wanted = "a correlation over systems" if level == "system" else "a statement about new systems"
         raise DataError(
@@ -112,17 +110,13 @@ def draws_for(
     level: Level,
     target: Target,
     *,
-    count: int = 0,
-    swap: bool = False,
-    seed: int = 0,
+    count: int = RESAMPLES,
 ) -> Draws | None:
     """Draw for several judges or dimensions at once; None where the level needs no draws."""
-    if level == "summary" and target == "documents" and not swap:
+    if level == "summary" and target == "documents":
         return None
     documents = {unit for items in judges for unit in _units([item.group for item in items], level)}
-    systems = {item.system for items in judges for item in items}
-    given = {"count": count} if count else {}
-    return Draws(sorted(documents), sorted(systems), target, swap=swap, seed=seed, **given)
+    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
 
 
 def _units(documents: Sequence[str], level: Level) -> list[str]:
@@ -139,10 +133,9 @@ def _block(document: str) -> str:
 class Table:
     """The items as columns; documents and systems numbered in order of appearance."""
 
-    def __init__(self, items: Sequence[ScoredItem], swapped: Sequence[ScoredItem] | None = None) -> None:
+    def __init__(self, items: Sequence[ScoredItem]) -> None:
         self.human = np.array([item.human for item in items], dtype=np.float64)
         self.predicted = np.array([item.predicted for item in items], dtype=np.float64)
-        self.other = None if swapped is None else np.array([item.predicted for item in swapped], dtype=np.float64)
         self.documents, self.document = _numbered([item.group for item in items])
         writers = [item.system for item in items]
         self.systems, self.system = _numbered(writers) if all(writers) else ((), np.zeros(len(items), dtype=np.int64))
@@ -160,9 +153,11 @@ class Table:
             return None
         return group_folds(self.documents, FOLDS, 0)
 
-    def swaps(self, draws: Draws) -> tuple[Floats, Floats]:
-        """Whether documents, and systems, are swapped."""
-        return draws.documents(self.documents), draws.systems(self.systems or ("",))
+    def by_cell(self, values: Floats) -> Floats:
+        """Sum up values, shape (documents, systems)."""
+        sums = np.zeros((len(self.documents), len(self.systems)))
+        np.add.at(sums, (self.document, self.system), values)
+        return sums
 
 
 def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
@@ -178,7 +173,6 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
                 own = tie_threshold(table.human[rest], table.predicted[rest], table.document[rest])
                 thresholds[folds == fold] = np.nan if own is None else own
     found = np.full((len(members), 5), np.nan)
-    swapping = table.other is not None
     drawn = None if draws is None else np.full((draws.count, len(members), 5), np.nan)
     for places, columns in _by_size(members):
         human, predicted = table.human[columns], table.predicted[columns]
@@ -190,19 +184,9 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
         for start in range(0, len(places), step):
             part = slice(start, start + step)
             rows = columns[part]
-            if swapping:
-                of_documents, of_systems = table.swaps(draws)
-                mask = np.abs(
-                    of_documents.T[places[part], :, None] - of_systems[:, table.system[rows]].transpose(1, 0, 2)
-                )
-                weights = np.concatenate([1 - mask, mask], axis=2)
-                both = (np.tile(human[part], 2), np.concatenate([predicted[part], table.other[rows]], axis=1))  # type: ignore[index]
-            else:
-                weights = draws.systems(table.systems)[:, table.system[rows]].transpose(1, 0, 2)
-                both = (human[part], predicted[part])
-            drawn[:, places[part]] = weighted(
-                *both, weights, None if tied_within is None else tied_within[part]
-            ).transpose(1, 0, 2)
+            weights = draws.systems(table.systems)[:, table.system[rows]].transpose(1, 0, 2)
+            ties = None if tied_within is None else tied_within[part]
+            drawn[:, places[part]] = weighted(human[part], predicted[part], weights, ties).transpose(1, 0, 2)
     skipped: dict[str, str] = {}
     pairs = ties_human = ties_predicted = 0
     for index, rows in enumerate(members):
@@ -219,8 +203,7 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
     value = found[kept].mean(axis=0) if kept.any() else np.full(5, np.nan)
     figures = Figures(value, per_group if target == "documents" and draws is None else {})
     if drawn is not None and draws is not None:
-        weight = np.ones((draws.count, len(members))) if swapping else draws.documents(table.documents)
-        weight = np.where(np.isfinite(drawn[..., 2]), weight, 0.0)
+        weight = np.where(np.isfinite(drawn[..., 2]), draws.documents(table.documents), 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = (np.nan_to_num(drawn) * weight[..., None]).sum(1) / weight.sum(1)[:, None]
         means[:, 3] = means[:, 3] if epsilon is not None else np.nan
@@ -284,19 +267,9 @@ def _pooled_draws(table: Table, draws: Draws, thresholds: Floats | None) -> Floa
     if places.shape[1] > _MOST_CELLS:
         return None
     cell = cell.reshape(-1)
-    of_documents = draws.documents(names)[:, places[0]]
-    of_systems = draws.systems(table.systems or ("",))[:, places[1]]
-    human, predicted = table.human, table.predicted
-    if table.other is None:
-        weights = of_documents * of_systems
-    else:
-        mask = np.abs(of_documents - of_systems)
-        weights = np.concatenate([1 - mask, mask], axis=1)
-        cell = np.concatenate([cell, cell + places.shape[1]])
-        human, predicted = np.tile(human, 2), np.concatenate([predicted, table.other])
-        thresholds = None if thresholds is None else np.tile(thresholds, (2, 2))
+    weights = draws.documents(names)[:, places[0]] * draws.systems(table.systems or ("",))[:, places[1]]
     order = np.argsort(cell, kind="stable")
-    human, predicted, cell = human[order], predicted[order], cell[order]
+    human, predicted, cell = table.human[order], table.predicted[order], cell[order]
     starts = np.searchsorted(cell, np.arange(weights.shape[1]))
     tables = np.zeros((3 + (thresholds is not None), weights.shape[1], weights.shape[1]))
     step = max(1, CHUNK // cell.size)
@@ -335,39 +308,45 @@ def _ranks(values: Floats, weights: Floats) -> Floats:
 
 
 def _system(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
-    shape = (len(table.documents), len(table.systems))
-
-    def by_cell(values: Floats) -> Floats:
-        sums = np.zeros(shape)
-        np.add.at(sums, (table.document, table.system), values)
-        return sums
-
-    human, predicted, count = (by_cell(own) for own in (table.human, table.predicted, np.ones(table.human.size)))
-    h, p = (_means(own.sum(axis=0), count.sum(axis=0)) for own in (human, predicted))
-    no_ties, ones = np.zeros(1), np.ones((1, 1, shape[1]))
-    value = table.marked(weighted(h[None], p[None], ones, no_ties)[0, 0])
-    figures = Figures(value)
-    if draws is not None and table.other is not None:
-        of_documents, of_systems = table.swaps(draws)
-        change = by_cell(table.other) - predicted
-        # A cell is swapped where its document is or its system is, and not where both are.
-        by_document = of_documents @ change
-        moved = by_document + of_systems * (change.sum(axis=0) - 2 * by_document)
-        p = _means(predicted.sum(axis=0) + moved, count.sum(axis=0))
-        drawn = weighted(np.broadcast_to(h, p.shape), p, ones, np.zeros(len(p)))[:, 0]
-        figures = Figures(value, {}, table.marked(drawn), draws.units, _unit(draws.target))
-    elif draws is not None:
-        weight, times = draws.documents(table.documents), draws.systems(table.systems)
-        answered = weight @ count
-        h, p = (_means(weight @ own, answered) for own in (human, predicted))
-        # A system none of whose documents was drawn is not there.
-        times = np.where(answered > 0, times, 0.0)
-        drawn = weighted(np.nan_to_num(h), np.nan_to_num(p), times[:, None], np.zeros(len(p)))[:, 0]
-        figures = Figures(value, {}, table.marked(drawn), draws.units, _unit(draws.target))
+    human, predicted, count = map(table.by_cell, (table.human, table.predicted, np.ones(table.human.size)))
     h, p = (_means(own.sum(axis=0), count.sum(axis=0)) for own in (human, predicted))
     points = len(table.systems)
+    figures = Figures(table.marked(_of_means(h, p[None], np.ones(points)))[0])
+    if draws is not None:
+        weight, times = draws.documents(table.documents), draws.systems(table.systems)
+        answered = weight @ count
+        # A system none of whose documents was drawn is not there.
+        times = np.where(answered > 0, times, 0.0)
+        drawn_h, drawn_p = (np.nan_to_num(_means(weight @ own, answered)) for own in (human, predicted))
+        drawn = table.marked(_of_means(drawn_h, drawn_p, times))
+        figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
     return LevelFigures(figures, {}, {}, points, len(table.documents), points, ties, 0.0)
+
+
+def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:
+    """Compute coefficients over systems, of two judges less one another, with their scores exchanged in every draw.
+
+    A cell of a document and a system is exchanged where its document is or its system is, and not where both are.
+    """
+    one, other = Table(first), Table(second)
+    human, mine, theirs, count = map(one.by_cell, (one.human, one.predicted, other.predicted, np.ones(one.human.size)))
+    change = theirs - mine
+    by_document = draws.documents(one.documents) @ change
+    moved = by_document + draws.systems(one.systems) * (change.sum(axis=0) - 2 * by_document)
+    total = count.sum(axis=0)
+    h, sides = _means(human.sum(axis=0), total), (mine.sum(axis=0) + moved, theirs.sum(axis=0) - moved)
+    found = [_of_means(h, _means(own, total), np.ones(total.size)) for own in sides]
+    return one.marked(found[0] - found[1])
+
+
+def _of_means(human: Floats, predicted: Floats, times: Floats) -> Floats:
+    """Compute coefficients of systems' means, shape (draws, systems), where a system is there so many times."""
+    human, times = (np.broadcast_to(own, predicted.shape) for own in (human, times))
+    step = max(1, CHUNK // predicted.shape[1] ** 2)
+    parts = [slice(start, start + step) for start in range(0, len(predicted), step)]
+    found = [weighted(human[p], predicted[p], times[p, None], np.zeros(len(predicted[p])))[:, 0] for p in parts]
+    return np.concatenate(found)
 
 
 def _wants(accuracy: bool | None, items: int) -> bool:

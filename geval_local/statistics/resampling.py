@@ -1,10 +1,9 @@
 """Draws of documents and systems: the bootstrap of every interval that is not Student's, permutations, and folds.
 
 Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and
-Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). Two judges are told apart by swapping their scores on whole
-documents, of whole systems, or both (PERM-INPUTS, PERM-SYSTEMS, PERM-BOTH of the former). All judges and dimensions of
-an analysis share the draws, so that differences and means are taken draw by draw. A mean of one figure per document has
-Student's interval and the sign-flip test, which are exact and need no draws.
+Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). All judges and dimensions of an analysis share the draws, so
+that differences and means are taken draw by draw. A mean of one figure per document has Student's interval and the
+sign-flip test, which are exact and need no draws. What is swapped between two judges is drawn here too.
 """
 
 from __future__ import annotations
@@ -162,13 +161,13 @@ def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
     return Figures(value, {}, draws, min(one.units for one in given), given[0].unit)
 
 
-def swapped_p(observed: float, first: Floats, second: Floats) -> float:
-    """Two-sided p-value from the figures of two judges in every draw of swaps, with the data as one more draw."""
-    drawn = np.round(np.abs(first - second), 12)
+def swapped_p(observed: float, drawn: Floats) -> float:
+    """Two-sided p-value of a difference of two judges, from that in every draw of swaps; the data are one more draw."""
     drawn = drawn[np.isfinite(drawn)]
     if not drawn.size or not math.isfinite(observed):
         return math.nan
-    return float((np.count_nonzero(drawn >= round(abs(observed), 12)) + 1) / (drawn.size + 1))
+    # Arrangements that are equal are not told apart by the order of a sum.
+    return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
 
 
 def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:

@@ -1,9 +1,12 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-Two judges are exchanged on whole documents, of whole systems, or both, as the target says: PERM-INPUTS, PERM-SYSTEMS,
-PERM-BOTH of Deutsch, Dror and Roth (2021, TACL, doi:10.1162/tacl_a_00417). At summary level for new documents that is
-the sign-flip test of the documents' differences, exact up to 13 documents. Every p-value is two-sided; in a table it is
-also given with Holm's correction for the number of tests there, and so is the smallest detectable difference.
+A difference of means over documents has the sign-flip test, exact up to 13 documents. Over systems the judges' scores
+are exchanged (Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417): on whole documents where systems are fixed
+(PERM-INPUTS), and else of whole systems with all their documents (PERM-SYSTEMS). PERM-BOTH, which exchanges on
+documents too, is there by name, and valid only for two judges that think alike of every system: it makes each system's
+mean a mixture of the two judges', in which their different opinions, the noise of a new system, are gone
+(benchmarks/coverage.py). All else has Student's t with the bootstrap's error. Every p-value is two-sided; in a table
+it is also given with Holm's correction for the number of tests there, and so is the smallest detectable difference.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -19,14 +22,25 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.levels import Level, Ties, draws_for, level_figures
+from geval_local.statistics.levels import Level, Ties, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
-from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, Figures, Target, mean_of, minus, swapped_p
+from geval_local.statistics.resampling import (
+    PERMUTATIONS,
+    RESAMPLES,
+    SIGN_FLIP_GROUPS,
+    Draws,
+    Figures,
+    Target,
+    mean_of,
+    minus,
+    swapped_p,
+)
 
-#: Exchanges of two judges at summary and pooled level, where one costs more.
-FEWER_PERMUTATIONS = 999
-#: With more items Student's t, with the bootstrap's error, takes the place of exchanges.
-MOST_SWAPPED = 5_000
+Exchange = Literal["PERM-INPUTS", "PERM-SYSTEMS", "PERM-BOTH"]
+#: What every test exchanges.
+EXCHANGED: dict[Exchange, Target] = {"PERM-INPUTS": "documents", "PERM-SYSTEMS": "systems", "PERM-BOTH": "both"}
+#: With more documents than this to exchange, Student's t with the bootstrap's error takes its place.
+MOST_EXCHANGED = 1_000
 
 
 @dataclass(frozen=True)
@@ -112,15 +126,16 @@ def compare(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
+    test: Exchange | None = None,
     seed: int = 0,
-    confidence: float = 0.95,
 ) -> Comparison:
     """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
-    Items are paired by key. Without a second judge, the first is held against chance.
+    Items are paired by key. Without a second judge, the first is held against chance. `test` takes the place of the
+    test that is valid for the target; over systems only.
     """
     both = [first], None if second is None else [second]
-    return compare_average(*both, level, coefficient, target=target, seed=seed, confidence=confidence)
+    return compare_average(*both, level, coefficient, target=target, test=test, seed=seed)
 
 
 def compare_average(
@@ -130,8 +145,8 @@ def compare_average(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
+    test: Exchange | None = None,
     seed: int = 0,
-    confidence: float = 0.95,
 ) -> Comparison:
     """Test the difference of two judges' average over the dimensions of a benchmark, as `compare` does for one."""
     index = _index(coefficient)
@@ -151,10 +166,15 @@ def compare_average(
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
     p, why = difference.p(index, seed=seed)
-    if second is not None and difference.draws is not None:
-        p, why = _swapped([items for items, _ in grounds], level, index, target, seed, (p, why))
+    if second is not None and level == "system":
+        named = test or ("PERM-INPUTS" if target == "documents" else "PERM-SYSTEMS")
+        exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed, forced=test is not None)
+        if exchange is not None:
+            each = [exchanged(_standard(one), _standard(other), exchange)[:, index] for (one, other), _ in grounds]
+            drawn = np.mean(each, axis=0)
+            p, why = swapped_p(float(difference.value[index]), drawn), _told(named)
     most = 2.0 if coefficient in COEFFICIENTS else 1.0
-    interval = within(difference.interval(index, confidence), -most, most)
+    interval = within(difference.interval(index), -most, most)
     widest = max((own[0] for own in found), key=lambda own: own.documents)
     return Comparison(
         level,
@@ -190,38 +210,25 @@ def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
     return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
 
 
-def _swapped(
-    grounds: Sequence[Sequence[Sequence[ScoredItem]]],
-    level: Level,
-    index: int,
-    target: Target,
-    seed: int,
-    otherwise: tuple[float, str],
-) -> tuple[float, str]:
-    """Exchange two judges on documents, of systems, or both; `otherwise` where there are too many items for it."""
-    if max(len(items[0]) for items in grounds) > MOST_SWAPPED:
-        return otherwise
-    count = PERMUTATIONS if level == "system" else FEWER_PERMUTATIONS
-    draws = draws_for([items[0] for items in grounds], level, target, count=count, swap=True, seed=seed)
-    # On one scale, since an average of both judges' scores is taken over a system's documents (Deutsch et al.).
-    grounds = [[_standard(items) for items in both] for both in grounds]
-    wanted = index == ALL_COEFFICIENTS.index("accuracy")
-    drawn, observed = np.zeros((2, count)), np.zeros(2)
-    for both in grounds:
-        for side in (0, 1):
-            swapped = both[1 - side]
-            found = level_figures(both[side], level, target, accuracy=wanted, draws=draws, swapped=swapped).figures
-            if found.draws is None:
-                return otherwise
-            drawn[side] += found.draws[:, index] / len(grounds)
-            observed[side] += found.value[index] / len(grounds)
-    name = {"documents": "PERM-INPUTS", "systems": "PERM-SYSTEMS", "both": "PERM-BOTH"}[target]
-    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[target]
-    told = f"{count:,} exchanges of the two judges on {units} ({name}), two-sided; interval from {RESAMPLES:,} draws."
-    return swapped_p(observed[0] - observed[1], *drawn), told
+def _exchanges(dimensions: Sequence[Sequence[ScoredItem]], units: Target, seed: int, *, forced: bool) -> Draws | None:
+    """Draw what is exchanged; None where there are too few units to reject at .05, or too many documents."""
+    documents = {item.group for items in dimensions for item in items}
+    systems = {item.system for items in dimensions for item in items}
+    counts = {"documents": len(documents), "systems": len(systems), "both": min(len(documents), len(systems))}
+    few = counts[units] < SIGN_FLIP_GROUPS or (units != "systems" and len(documents) > MOST_EXCHANGED)
+    if few and not forced:
+        return None
+    return Draws(sorted(documents), sorted(systems), units, count=PERMUTATIONS, seed=seed, swap=True)
+
+
+def _told(test: Exchange) -> str:
+    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[EXCHANGED[test]]
+    told = f"{PERMUTATIONS:,} exchanges of the two judges on {units} ({test}), two-sided"
+    return f"{told}; interval from {RESAMPLES:,} draws."
 
 
 def _standard(items: Sequence[ScoredItem]) -> list[ScoredItem]:
+    """Bring a judge's scores to one scale with the other's, since a mean may hold both judges' (Deutsch et al.)."""
     scores = np.array([item.predicted for item in items])
     spread = float(scores.std()) or 1.0
     return [replace(item, predicted=(item.predicted - float(scores.mean())) / spread) for item in items]
