@@ -203,6 +203,8 @@ class RatedMetrics:
     coefficient: str
     #: How many documents were read.
     limit_groups: int | None = None
+    #: Fields of single people's ratings.
+    raters: tuple[str, ...] = ()
 
 
 def read_rated(
@@ -211,16 +213,20 @@ def read_rated(
     benchmark: str | None = None,
     metrics: Sequence[str] = (),
     human: Sequence[str] = (),
+    raters: Sequence[str] = (),
     group_by: str | None = None,
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
     limit_groups: int | None = None,
     steps: bool = True,
 ) -> RatedMetrics:
-    """Read rated rows: a published benchmark file, unmodified, or rows of your own."""
+    """Read rated rows: a published benchmark file, unmodified, or rows of your own.
+
+    With two or more `raters`, fields of single people's ratings, there is a human ceiling.
+    """
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system or fields:
+        if human or raters or group_by or system or fields:
             raise ConfigurationError(
                 "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
             )
@@ -234,12 +240,14 @@ def read_rated(
             file, ratings, group_by=group_by, system=system, limit_groups=limit_groups, fields=fields or {}
         )
         coefficient, dimensions = "spearman", tuple(chosen)
+        if raters and len(chosen) != 1:
+            raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
     for dimension in chosen:
         # Find ratings that are not numbers now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
-    return RatedMetrics(rated, chosen, dimensions, coefficient, limit_groups)
+    return RatedMetrics(rated, chosen, dimensions, coefficient, limit_groups, tuple(raters))
 
 
 def meta_evaluate(
@@ -248,7 +256,6 @@ def meta_evaluate(
     *,
     judged: Callable[[Sequence[str]], Sequence[Contender]] | None = None,
     responses: Sequence[str] = (),
-    raters: Sequence[str] = (),
     estimators: Sequence[Estimator] = (),
     overlap: bool = True,
     level: Level | None = None,
@@ -268,8 +275,6 @@ def meta_evaluate(
         Lets judges score the rows; called with the names that are taken, after everything else was read and checked.
     responses : sequence of str
         G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
-    raters : sequence of str
-        Fields of single people's ratings; two or more give the human ceiling.
     estimators : sequence of Estimator
         Other estimates from the distributions of `results`, as rows of their own.
     overlap : bool
@@ -285,8 +290,6 @@ def meta_evaluate(
         If results belong to other rows, or the rows have no such level.
     """
     rated, metrics, dimensions = rows.rated, rows.metrics, list(rows.metrics)
-    if raters and len(metrics) != 1:
-        raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
     if level is not None and level not in rated.levels:
         raise ConfigurationError(
             f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see --group-by, --system."
@@ -315,8 +318,8 @@ def meta_evaluate(
     agreements = evaluate(found, levels, compared, target=target, seed=seed)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
     ceiling, ratings, alternative = None, None, {}
-    if raters:
-        people = ratings_of(rated.rows, raters, rated.path)
+    if rows.raters:
+        people = ratings_of(rated.rows, rows.raters, rated.path)
         ratings = np.array(list(people.values()))
         named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
         ceiling = human_ceiling(people, named, levels[0], compared, target=target)

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
-from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
+from geval_local.analysis.results import (
+    ResultsGiven,
+    ScoredRun,
+    figures_of,
+    missing_field,
+    number_at,
+    rated_items,
+    read_rows,
+)
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -31,7 +39,7 @@ from geval_local.analysis.tables import (
     p_value,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
@@ -735,19 +743,15 @@ def _ratings(rows: Sequence[Mapping[str, Any]], asked: Asked, path: Path) -> Rat
     documents = document_field(rows, asked.group_by)
     if documents is None:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
+    items = rated_items(rows, [{}] * len(rows), path, human=asked.human, group_by=documents, system=asked.system)
     found: Ratings = {}
-    for place, row in numbered(rows):
-        where = f"{path}, row {place}"
-        names = (asked.system,) if asked.system is not None else SYSTEM_FIELDS
-        writer = next((value for name in names if (value := lookup(row, name)) is not None), None)
-        if writer is None:
-            raise missing_field(row, names[0], where, "of the system ")
-        key = (str(lookup(row, documents)), str(writer))
+    for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
+        if not item.system:
+            raise missing_field(row, SYSTEM_FIELDS[0], f"{path}, row {place}", "of the system ")
+        key = (item.group, item.system)
         if key in found:
-            raise DataError(f"{where}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
-        found[key] = number_at(row, asked.human, where)
-    if all(map(math.isnan, found.values())):
-        raise DataError(f"{path}: no row has a human rating in {asked.human!r}")
+            raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
+        found[key] = item.human
     return found
 
 

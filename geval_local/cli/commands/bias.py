@@ -15,16 +15,11 @@ def bias(
     side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the file has several.")
-    ] = None,
+    metric: options.OneMetric = None,
     human: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
     ] = None,
-    rater: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD", help="Field of one person's rating, in place of --human; name two or more."),
-    ] = None,
+    rater: options.Raters = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     between: Annotated[

@@ -27,9 +27,7 @@ def compare(
         str | None,
         typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")
-    ] = None,
+    baseline: options.Baseline = None,
     tie: Annotated[
         float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
     ] = 0.0,
@@ -47,7 +45,7 @@ def compare(
             help="Estimate the scores anew from the stored distributions: exact, mode or median.",
         ),
     ] = None,
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    human: options.Human = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     level: options.Level = None,

@@ -15,21 +15,15 @@ def estimate(
     human: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the human rating, empty in the rows that nobody rated.")
     ],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the file has several.")
-    ] = None,
+    metric: options.OneMetric = None,
     share: Annotated[
         float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
     ] = None,
     wins: Annotated[
         bool, typer.Option("--wins", help="How often one system is rated above another on the same document.")
     ] = False,
-    system: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")
-    ] = None,
+    system: options.System = None,
+    baseline: options.Baseline = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     as_json: options.Json = False,
