@@ -327,10 +327,15 @@ def _system(table: Table, target: Target | None, accuracy: bool | None, draws: D
 def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:
     """Compute coefficients over systems, of two judges less one another, with their scores exchanged in every draw.
 
-    A cell of a document and a system is exchanged where its document is or its system is, and not where both are.
+    A cell of a document and a system is exchanged where its document is or its system is, and not where both are. The
+    judges are brought to one scale first, since a system's mean may then hold scores of both (Deutsch et al.).
     """
-    one, other = Table(first), Table(second)
-    human, mine, theirs, count = map(one.by_cell, (one.human, one.predicted, other.predicted, np.ones(one.human.size)))
+    one = Table(first)
+    scores = np.array([[item.predicted for item in items] for items in (first, second)])
+    scores -= scores.mean(axis=1, keepdims=True)
+    spread = scores.std(axis=1, keepdims=True)
+    scores /= np.where(spread > 0, spread, 1.0)
+    human, mine, theirs, count = map(one.by_cell, (one.human, *scores, np.ones(one.human.size)))
     change = theirs - mine
     by_document = draws.documents(one.documents) @ change
     moved = by_document + draws.systems(one.systems) * (change.sum(axis=0) - 2 * by_document)

@@ -5,8 +5,10 @@ are exchanged (Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417): on
 (PERM-INPUTS), and else of whole systems with all their documents (PERM-SYSTEMS). PERM-BOTH, which exchanges on
 documents too, is there by name, and valid only for two judges that think alike of every system: it makes each system's
 mean a mixture of the two judges', in which their different opinions, the noise of a new system, are gone
-(benchmarks/coverage.py). All else has Student's t with the bootstrap's error. Every p-value is two-sided; in a table
-it is also given with Holm's correction for the number of tests there, and so is the smallest detectable difference.
+(benchmarks/coverage.py). Pearson's correlation over new systems is not exchanged: a judge that is far off for a few
+systems would be told apart from one that is a little off for all, though both agree as well. It, and all else, has
+Student's t with the bootstrap's error. Every p-value is two-sided; in a table it is also given with Holm's correction
+for the number of tests there, and so is the smallest detectable difference.
 """
 
 from __future__ import annotations
@@ -166,12 +168,11 @@ def compare_average(
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
     p, why = difference.p(index, seed=seed)
-    if second is not None and level == "system":
+    if second is not None and level == "system" and (test or target == "documents" or coefficient != "pearson"):
         named = test or ("PERM-INPUTS" if target == "documents" else "PERM-SYSTEMS")
         exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed, forced=test is not None)
         if exchange is not None:
-            each = [exchanged(_standard(one), _standard(other), exchange)[:, index] for (one, other), _ in grounds]
-            drawn = np.mean(each, axis=0)
+            drawn = np.mean([exchanged(one, other, exchange)[:, index] for (one, other), _ in grounds], axis=0)
             p, why = swapped_p(float(difference.value[index]), drawn), _told(named)
     most = 2.0 if coefficient in COEFFICIENTS else 1.0
     interval = within(difference.interval(index), -most, most)
@@ -225,10 +226,3 @@ def _told(test: Exchange) -> str:
     units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[EXCHANGED[test]]
     told = f"{PERMUTATIONS:,} exchanges of the two judges on {units} ({test}), two-sided"
     return f"{told}; interval from {RESAMPLES:,} draws."
-
-
-def _standard(items: Sequence[ScoredItem]) -> list[ScoredItem]:
-    """Bring a judge's scores to one scale with the other's, since a mean may hold both judges' (Deutsch et al.)."""
-    scores = np.array([item.predicted for item in items])
-    spread = float(scores.std()) or 1.0
-    return [replace(item, predicted=(item.predicted - float(scores.mean())) / spread) for item in items]
