@@ -26,7 +26,7 @@ from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.interval import Interval, t_test
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import Draws, Figures
+from geval_local.statistics.resampling import drawn_by_document
 from geval_local.statistics.significance import corrected
 
 REST = "the others"
@@ -57,21 +57,17 @@ def judge_less_people(
         for item, side in zip(items, sides, strict=True)
         if side in (first, second) and math.isfinite(item.predicted) and math.isfinite(item.human)
     ]
-    names, codes = np.unique([item.group for item, _ in rows], return_inverse=True)
     if len({side for _, side in rows}) < 2:
         raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
     columns = np.array([(item.predicted, item.human) for item, _ in rows]).T
     shift = columns.mean(axis=1, keepdims=True)
     x, y = columns - shift
-    moments = []
-    for side in (first, second):
-        own = np.array([one == side for _, one in rows], dtype=np.float64)
-        moments.append([np.bincount(codes, own * v, minlength=names.size) for v in (own, x, y, x * x, x * y, y * y)])
-    table = np.array(moments).transpose(2, 0, 1)
+    powers = np.array([np.ones_like(x), x, y, x * x, x * y, y * y])
+    on_side = np.array([[float(one == side) for _, one in rows] for side in (first, second)])
 
-    def excess(weights: Floats) -> Floats:
+    def excess(sums: Floats) -> Floats:
         """Compute the gap less people's by the lowest and the highest slope, shape (draws, 2)."""
-        n, sx, sy, xx, xy, yy = np.moveaxis(np.tensordot(weights, table, axes=1), -1, 0)
+        n, sx, sy, xx, xy, yy = np.moveaxis(sums.reshape(-1, 2, 6), -1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             mx, my = sx / n, sy / n
             cross = (xy - n * mx * my).sum(axis=1)
@@ -82,9 +78,9 @@ def judge_less_people(
         gaps = mx[:, 0] - mx[:, 1], my[:, 0] - my[:, 1]
         return np.stack([gaps[0] - slope * gaps[1] for slope in (low, high)], axis=1)
 
-    value = excess(np.ones((1, names.size)))[0]
-    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
-    figures = Figures(value, {}, excess(draws), names.size)
+    columns = (on_side[:, None] * powers).reshape(12, -1)
+    figures = drawn_by_document([item.group for item, _ in rows], columns, excess, seed)
+    value = figures.value
     ends = [figures.interval(index) for index in (0, 1)]
     p = max((t_test(one.value, one.error, one.units) for one in ends), key=lambda one: math.inf if one != one else one)
     nearer = min(ends, key=lambda one: abs(one.value))
@@ -106,7 +102,7 @@ def judge_less_people(
         math.nan,
         found.detectable(),
         "t (judge less people)",
-        names.size,
+        figures.units,
         0,
     )
 
@@ -183,33 +179,31 @@ def length_bias(
     if not rated:
         return LengthBias(score, None, None, math.nan, len(chosen))
     ratings = [replace(item, human=float(item.length or 0), predicted=item.human) for item in rated]
-    names, codes = np.unique([item.group for item in rated], return_inverse=True)
+    documents = [item.group for item in rated]
+    codes, count = np.unique(documents, return_inverse=True, return_counts=True)[1:]
     values = np.array([(item.predicted, float(item.length or 0), item.human) for item in rated])
     values -= values.mean(axis=0)
-    count = np.bincount(codes).astype(np.float64)
-    sums = np.stack([np.bincount(codes, column) for column in values.T], axis=1)
+    freedom = np.ones(len(rated))
     if level == "summary":  # what documents differ by is not held against the judge
-        values -= (sums / count[:, None])[codes]
-        sums = np.zeros_like(sums)
-    products = np.stack([np.bincount(codes, values[:, i] * values[:, j]) for i in range(3) for j in range(3)], axis=1)
+        values -= (np.stack([np.bincount(codes, column) for column in values.T], axis=1) / count[:, None])[codes]
+        freedom -= (1 / count)[codes]
+    products = [values[:, i] * values[:, j] for i in range(3) for j in range(3)]
 
-    def partial(weights: Floats) -> Floats:
-        n = (weights @ count)[:, None]
-        means = weights @ sums / n
-        freedom = (weights @ (count - 1))[:, None] / n if level == "summary" else 1.0
-        moments = (weights @ products / n).reshape(-1, 3, 3) - means[:, :, None] * means[:, None]
+    def partial(sums: Floats) -> Floats:
+        sums = sums / sums[:, :1]
+        moments = sums[:, 5:].reshape(-1, 3, 3) - sums[:, 2:5, None] * sums[:, None, 2:5]
         # Noise adds to the spread of the ratings, and to nothing else.
-        moments[:, 2, 2] -= 0.0 if error is None else np.ravel(error * freedom)
+        moments[:, 2, 2] -= 0.0 if error is None else error * sums[:, 1]
         with np.errstate(invalid="ignore", divide="ignore"):
             spread = np.sqrt(np.diagonal(moments, axis1=1, axis2=2))
             r = moments / (spread[:, :, None] * spread[:, None])
             found = (r[:, 0, 1] - r[:, 1, 2] * r[:, 0, 2]) / np.sqrt((1 - r[:, 1, 2] ** 2) * (1 - r[:, 0, 2] ** 2))
         return np.where(np.abs(found) <= 1, found, np.nan)[:, None]
 
-    everything = np.ones((1, names.size))
-    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
-    found = Figures(partial(everything)[0], {}, None if error is None else partial(draws), names.size).interval(0)
-    spread = float(products[:, 8].sum() / len(rated))
+    columns = np.array([np.ones(len(rated)), freedom, *values.T, *products])
+    figures = drawn_by_document(documents, columns, partial, seed)
+    found = (figures if error is not None else replace(figures, draws=None)).interval(0)
+    spread = float(products[8].mean())
     reliability = math.nan if error is None or spread == 0 else max(0.0, 1 - error / spread)
     return LengthBias(score, correlate(ratings, level), within(found, -1.0, 1.0), reliability, len(chosen))
 

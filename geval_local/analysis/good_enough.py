@@ -13,7 +13,7 @@ from geval_local.analysis.tables import Table, interval, interval_warnings, numb
 from geval_local.statistics.correlation import within
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
-from geval_local.statistics.resampling import Draws, Figures
+from geval_local.statistics.resampling import drawn_by_document
 
 Floats = NDArray[np.float64]
 #: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
@@ -138,9 +138,7 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
     ends = labels_of(kept) or values.tolist()
     said = np.array([item.predicted > (ends[0] + ends[-1]) / 2 for item in kept])
     yes = human == values[1]
-    names, codes = np.unique([item.group for item in kept], return_inverse=True)
-    cells = (said & yes, ~said & yes, said & ~yes, ~said & ~yes)
-    counts = np.stack([np.bincount(codes, cell, minlength=names.size) for cell in cells], axis=1)
+    cells = np.array([said & yes, ~said & yes, said & ~yes, ~said & ~yes], dtype=np.float64)
 
     def figures(table: Floats) -> Floats:
         hit, missed, false, right = table.T
@@ -152,8 +150,7 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
                 [hit / (hit + missed), right / (right + false), kappa, 2 * hit / (2 * hit + missed + false)], axis=1
             )
 
-    draws = Draws(names.tolist(), (), "documents").documents(names.tolist())
-    found = Figures(figures(counts.sum(axis=0, keepdims=True))[0], {}, figures(draws @ counts), names.size)
+    found = drawn_by_document([item.group for item in kept], cells, figures)
     a, b, c, d = (within(found.interval(i), low, 1.0) for i, low in enumerate((0.0, 0.0, -1.0, 0.0)))
     return Verdicts(a, b, c, d, len(kept), int(yes.sum()))
 

@@ -9,7 +9,7 @@ sign-flip test, which are exact and need no draws. What is swapped between two j
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -159,6 +159,19 @@ def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
     if len(drawn) == len(given):
         draws = np.asarray(sum(weight * one for weight, one in zip(weights, drawn, strict=True)))
     return Figures(value, {}, draws, min(one.units for one in given), given[0].unit)
+
+
+def drawn_by_document(
+    documents: Sequence[str], columns: Floats, figures: Callable[[Floats], Floats], seed: int = 0
+) -> Figures:
+    """Compute figures from sums of columns, shape (columns, items), over all items and over draws of documents.
+
+    `figures` turns sums, shape (sets, columns), into figures, shape (sets, figures).
+    """
+    names, codes = np.unique(documents, return_inverse=True)
+    sums = np.stack([np.bincount(codes, column) for column in columns], axis=1)
+    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
+    return Figures(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
 
 
 def swapped_p(observed: float, drawn: Floats) -> float:
