@@ -7,7 +7,7 @@ Truth is that of the population the data are drawn from, computed from its param
 its error does not show; it is never the mean of the estimates. "normal" data are complete. "ordinal" ones are ratings
 of 1 to 5 with a ceiling and many ties, documents of unequal spread, and a fifth of the cells missing, more for some
 systems. "fixed" systems are the same in all data sets, "new" ones are drawn anew. Tests are of true hypotheses unless a
-row says power; rows "beside" are of tests that the analysis does not choose there, PERM-BOTH among them. A 95 %
+row says power; rows "beside" are of tests that the analysis does not choose there. A 95 %
 interval is to hold the truth in .93 to .97 of the data sets, a test at .05 to reject in .03 to .07; `off` marks what
 lies outside by more than two standard errors of the simulation. Benjamini and Yekutieli's correction, Holm's, and the
 bound of the judge less people without raters are conservative by construction; skewed data show what a warning is
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -59,7 +58,6 @@ AIMS = {
     "planned": (0.75, 0.9),
 }
 NAN = float("nan")
-PERM = re.compile(r"PERM-\w+")
 Rng = np.random.Generator
 
 
@@ -185,14 +183,16 @@ def mirrored() -> tuple[np.ndarray, np.ndarray]:
 def exchange(
     table: Table, kind: str, name: str, data: str, documents: int, judges: tuple[Any, Any], target: Target
 ) -> None:
-    """Count the test in use, and beside it Student's t with the bootstrap's error and, for new systems, PERM-BOTH."""
+    """Count the test in use, and beside it the others: Student's t with the bootstrap's error, and exchanges."""
     found = compare(*judges, "system", "kendall", target=target)
-    table.count(kind, f"{name}: {PERM.findall(found.why)[0]}", data, documents, found.p < 0.05)
-    p = t_test(found.difference.value, found.difference.error, found.difference.units)
-    table.count("beside" if kind == "rejection" else kind, f"{name}: t", data, documents, p < 0.05)
-    if target == "both":
-        p = compare(*judges, "system", "kendall", target=target, test="PERM-BOTH").p
-        table.count("beside" if kind == "rejection" else kind, f"{name}: PERM-BOTH", data, documents, p < 0.05)
+    used = "PERM-SYSTEMS" if "PERM" in found.why else "t"
+    p = {used: found.p, "t": t_test(found.difference.value, found.difference.error, found.difference.units)}
+    other: significance.Exchange = "PERM-INPUTS" if target == "documents" else "PERM-BOTH"
+    p[other] = compare(*judges, "system", "kendall", target=target, test=other).p
+    for test, value in p.items():
+        table.count(
+            kind if test == used or kind == "power" else "beside", f"{name}: {test}", data, documents, value < 0.05
+        )
 
 
 def systems_new(table: Table, documents: int, rng: Rng) -> None:

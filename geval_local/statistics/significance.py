@@ -1,14 +1,14 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-A difference of means over documents has the sign-flip test, exact up to 13 documents. Over systems the judges' scores
-are exchanged (Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417): on whole documents where systems are fixed
-(PERM-INPUTS), and else of whole systems with all their documents (PERM-SYSTEMS). PERM-BOTH, which exchanges on
-documents too, is there by name, and valid only for two judges that think alike of every system: it makes each system's
-mean a mixture of the two judges', in which their different opinions, the noise of a new system, are gone
-(benchmarks/coverage.py). Pearson's correlation over new systems is not exchanged: a judge that is far off for a few
-systems would be told apart from one that is a little off for all, though both agree as well. It, and all else, has
-Student's t with the bootstrap's error. Every p-value is two-sided; in a table it is also given with Holm's correction
-for the number of tests there, and so is the smallest detectable difference.
+A difference of means over documents has the sign-flip test, exact up to 13 documents. All else has Student's t with the
+bootstrap's error, but for ranks of new systems: there the judges' scores are exchanged, of whole systems with all their
+documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Their
+PERM-INPUTS and PERM-BOTH, which exchange on documents too, are there by name and valid only for two judges that think
+alike of every system: they make each system's mean a mixture of the two judges', in which their different opinions are
+gone, and equal judges are told apart (benchmarks/coverage.py). Pearson's correlation is not exchanged: a judge that is
+far off for a few systems would be told apart from one that is a little off for all. Every p-value is two-sided; in a
+table it is also given with Holm's correction for the number of tests there, and so is the smallest detectable
+difference.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ from geval_local.statistics.resampling import (
 Exchange = Literal["PERM-INPUTS", "PERM-SYSTEMS", "PERM-BOTH"]
 #: What every test exchanges.
 EXCHANGED: dict[Exchange, Target] = {"PERM-INPUTS": "documents", "PERM-SYSTEMS": "systems", "PERM-BOTH": "both"}
-#: With more documents than this to exchange, Student's t with the bootstrap's error takes its place.
-MOST_EXCHANGED = 1_000
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,11 @@ def compare_average(
         sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
     p, why = difference.p(index, seed=seed)
-    if second is not None and level == "system" and (test or target == "documents" or coefficient != "pearson"):
-        named = test or ("PERM-INPUTS" if target == "documents" else "PERM-SYSTEMS")
-        exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed, forced=test is not None)
-        if exchange is not None:
+    if second is not None and level == "system" and (test or (target != "documents" and coefficient != "pearson")):
+        named = test or "PERM-SYSTEMS"
+        exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed)
+        # With fewer units no exchange can reject at .05.
+        if test is not None or exchange.units >= SIGN_FLIP_GROUPS:
             drawn = np.mean([exchanged(one, other, exchange)[:, index] for (one, other), _ in grounds], axis=0)
             p, why = swapped_p(float(difference.value[index]), drawn), _told(named)
     most = 2.0 if coefficient in COEFFICIENTS else 1.0
@@ -211,15 +210,10 @@ def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
     return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
 
 
-def _exchanges(dimensions: Sequence[Sequence[ScoredItem]], units: Target, seed: int, *, forced: bool) -> Draws | None:
-    """Draw what is exchanged; None where there are too few units to reject at .05, or too many documents."""
-    documents = {item.group for items in dimensions for item in items}
-    systems = {item.system for items in dimensions for item in items}
-    counts = {"documents": len(documents), "systems": len(systems), "both": min(len(documents), len(systems))}
-    few = counts[units] < SIGN_FLIP_GROUPS or (units != "systems" and len(documents) > MOST_EXCHANGED)
-    if few and not forced:
-        return None
-    return Draws(sorted(documents), sorted(systems), units, count=PERMUTATIONS, seed=seed, swap=True)
+def _exchanges(dimensions: Sequence[Sequence[ScoredItem]], units: Target, seed: int) -> Draws:
+    documents = sorted({item.group for items in dimensions for item in items})
+    systems = sorted({item.system for items in dimensions for item in items})
+    return Draws(documents, systems, units, count=PERMUTATIONS, seed=seed, swap=True)
 
 
 def _told(test: Exchange) -> str:

@@ -79,6 +79,15 @@ def test_judges_of_different_opinions_on_new_systems_are_told_apart_by_chance_on
     assert low <= sum(one.p < 0.05 for one in found) <= high
 
 
+@pytest.mark.parametrize(
+    ("coefficient", "target"), [("pearson", "both"), ("kendall", "documents"), ("pearson", "documents")]
+)
+def test_no_exchange_is_used_where_it_is_not_valid(coefficient, target):
+    found = compare(*unlike_judges(0), "system", coefficient, target=target)
+    assert "Student's t" in found.why
+    assert (found.p < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
+
+
 def test_few_systems_are_tested_by_t():
     found = compare(*unlike_judges(0, systems=5), "system", "kendall")
     assert "Student's t" in found.why
