@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from geval_local import estimate
 from geval_local.errors import ConfigurationError, DataError
@@ -37,10 +38,11 @@ def test_the_estimate_is_that_of_ppi_python(seed):
         )
     )
     point = float(np.squeeze(theirs.ppi_mean_pointestimate(y, f, rest, lam=found.power)))
-    assert found.combined.value == pytest.approx(point, abs=1e-9)
+    assert found.combined.value == pytest.approx(point, abs=1e-12)
     low, high = (float(np.squeeze(end)) for end in theirs.ppi_mean_ci(y, f, rest, alpha=0.05, lam=found.power))
     # Theirs is normal; ours is Student's and pays for the estimate of the power.
-    assert 1.0 < (found.combined.high - found.combined.low) / (high - low) < 1.03
+    normal = 2 * float(stats.norm.ppf(0.975)) * found.combined.error * math.sqrt(148 / 150)
+    assert normal == pytest.approx(high - low, abs=1e-12)
     # Both powers are the covariance with the ratings over the variance of the scores' difference. Ours takes rated and
     # other rows by themselves, as the error does; theirs pools them.
     tuned = float(np.squeeze(theirs.ppi_mean_pointestimate(y, f, rest)))
