@@ -227,14 +227,15 @@ def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
 
 def _welch(a: Floats, b: Floats) -> Interval:
     """Welch's interval of the difference of two independent means."""
+    from scipy import stats
+
     value = float(a.mean() - b.mean())
     if min(a.size, b.size) < 2:
         return Interval(value)
-    parts = np.array([v.var(ddof=1) / v.size for v in (a, b)])
-    error = float(np.sqrt(parts.sum()))
+    error = math.sqrt(a.var(ddof=1) / a.size + b.var(ddof=1) / b.size)
     if error == 0:
         return t_interval(value, 0.0, min(a.size, b.size))
-    degrees = parts.sum() ** 2 / (parts**2 / np.array([a.size - 1, b.size - 1])).sum()
+    degrees = float(stats.ttest_ind(a, b, equal_var=False).df)
     warning = next((side for v in (a, b) if (side := mean_interval(v).warning)), "")
     return t_interval(value, error, math.floor(degrees) + 1, warning=warning)
 

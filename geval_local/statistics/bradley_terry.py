@@ -31,7 +31,7 @@ class BradleyTerry:
 
 
 def fit_bradley_terry(
-    systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str], confidence: float = 0.95
+    systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str]
 ) -> BradleyTerry:
     """Fit the strengths of systems, with Student's interval from leaving out one document at a time."""
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
@@ -54,10 +54,7 @@ def fit_bradley_terry(
             without[document] = _fit(rest)
     errors = _left_out_error(without) if units > 1 else np.full(systems, np.nan)
     return BradleyTerry(
-        tuple(
-            t_interval(float(value), float(error), units, confidence)
-            for value, error in zip(strengths, errors, strict=True)
-        )
+        tuple(t_interval(float(value), float(error), units) for value, error in zip(strengths, errors, strict=True))
     )
 
 

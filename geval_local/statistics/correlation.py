@@ -71,14 +71,13 @@ def correlate(
     level: Level = "summary",
     *,
     target: Target | None = None,
-    confidence: float = 0.95,
     accuracy: bool | None = None,
 ) -> Correlation:
     """Correlate scores with human ratings."""
     kept, left_out = usable(items)
     target = known_target(level, target)
     found = level_figures(kept, level, target, accuracy=accuracy)
-    intervals = {name: interval_at(found.figures, name, target, confidence) for name in ALL_COEFFICIENTS}
+    intervals = {name: interval_at(found.figures, name, target) for name in ALL_COEFFICIENTS}
     tied = found.ties.human / found.ties.pairs if found.ties.pairs else math.nan
     return Correlation(
         level,
@@ -98,10 +97,10 @@ def correlate(
     )
 
 
-def interval_at(figures: Figures, coefficient: str, target: Target, confidence: float = 0.95) -> Interval:
+def interval_at(figures: Figures, coefficient: str, target: Target) -> Interval:
     """Return the interval of one coefficient."""
     on_z = coefficient == "pearson" and target != "documents"
-    found = figures.interval(ALL_COEFFICIENTS.index(coefficient), confidence, on_z=on_z)
+    found = figures.interval(ALL_COEFFICIENTS.index(coefficient), on_z=on_z)
     return within(found, -1.0 if coefficient in COEFFICIENTS else 0.0, 1.0)
 
 
@@ -123,20 +122,11 @@ def average_interval(
 
     Each document is drawn for all dimensions at once, so that dimensions are not treated as independent.
     """
-    return interval_at(
-        average_figures(dimensions, level, coefficient, target), coefficient, known_target(level, target)
-    )
-
-
-def average_figures(
-    dimensions: Iterable[Iterable[ScoredItem]], level: Level, coefficient: str, target: Target | None
-) -> Figures:
-    """Compute the mean of the figures over dimensions, in the same draws."""
     rated = [usable(items)[0] for items in dimensions]
-    chosen = known_target(level, target)
+    chosen, wanted = known_target(level, target), coefficient == "accuracy"
     draws = draws_for(rated, level, chosen)
-    wanted = coefficient == "accuracy"
-    return mean_of([level_figures(own, level, chosen, accuracy=wanted, draws=draws).figures for own in rated])
+    figures = [level_figures(own, level, chosen, accuracy=wanted, draws=draws).figures for own in rated]
+    return interval_at(mean_of(figures), coefficient, chosen)
 
 
 def known_target(level: Level, target: Target | None) -> Target:

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its confidence interval."""
+    """A figure with its 95 % confidence interval."""
 
     #: The figure on the data; NaN if it is not defined there.
     value: float
@@ -47,9 +47,7 @@ class Interval:
         return self.error * float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
 
 
-def t_interval(
-    value: float, error: float, units: int, confidence: float = 0.95, *, unit: str = "documents", warning: str = ""
-) -> Interval:
+def t_interval(value: float, error: float, units: int, *, unit: str = "documents", warning: str = "") -> Interval:
     """Student's t interval of a figure with `units` - 1 degrees of freedom; none if the error is not defined."""
     from scipy.special import stdtrit
 
@@ -58,7 +56,7 @@ def t_interval(
         return Interval(float(value) if math.isfinite(value) else math.nan)
     if units < FEW_UNITS:
         warning = f"only {units} {unit}"
-    half = float(stdtrit(units - 1, (1 + confidence) / 2)) * float(error)
+    half = float(stdtrit(units - 1, 0.975)) * float(error)
     return Interval(float(value), float(value) - half, float(value) + half, float(error), units, warning)
 
 
@@ -73,14 +71,12 @@ def t_test(value: float, error: float, units: int) -> float:
     return float(2 * stdtr(units - 1, -abs(value) / error))
 
 
-def mean_interval(
-    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, confidence: float = 0.95
-) -> Interval:
+def mean_interval(values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None) -> Interval:
     """Mean of one value per row, with an interval over the groups (documents) that the rows come from."""
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
-    return MeanSums.of(data, groups).interval(confidence)
+    return MeanSums.of(data, groups).interval()
 
 
 @dataclass
@@ -127,7 +123,7 @@ class MeanSums:
             return math.nan
         return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
 
-    def interval(self, confidence: float = 0.95) -> Interval:
+    def interval(self) -> Interval:
         """Compute what `mean_interval` computes of the values."""
         rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
         if not rows:
@@ -152,7 +148,7 @@ class MeanSums:
         error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
         spread = math.sqrt(squares / units)
         warning = _warned(cubes / units / spread**3, units) if spread else ""
-        return t_interval(mean, error, units, confidence, warning=warning)
+        return t_interval(mean, error, units, warning=warning)
 
 
 def _warned(skewness: float, units: int) -> str:

@@ -94,8 +94,8 @@ class Figures:
     #: Their name.
     unit: str = "documents"
 
-    def interval(self, index: int, confidence: float = 0.95, *, on_z: bool = False) -> Interval:
-        """Return the confidence interval of one figure: Student's t, with the spread of the draws as its error.
+    def interval(self, index: int, *, on_z: bool = False) -> Interval:
+        """Return the 95 % interval of one figure: Student's t, with the spread of the draws as its error.
 
         Percentiles of draws are too short for few units, and a draw of ranks is nearer to 0 than the data, which moves
         them aside (benchmarks/coverage.py). `on_z` is for Pearson's correlation over drawn systems.
@@ -104,20 +104,20 @@ class Figures:
         if self.parts:
             own = np.array([part[index] for part in self.parts.values()])
             error = float(own.std(ddof=1) / math.sqrt(own.size)) if own.size > 1 else math.nan
-            return t_interval(value, error, own.size, confidence)
+            return t_interval(value, error, own.size)
         error = self._error(index)
-        plain = t_interval(value, error, self.units, confidence, unit=self.unit)
+        plain = t_interval(value, error, self.units, unit=self.unit)
         if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
             return plain
-        z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units, confidence)
+        z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
         return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
 
-    def p(self, index: int, *, permutations: int = PERMUTATIONS, seed: int = 0) -> tuple[float, str]:
+    def p(self, index: int, *, seed: int = 0) -> tuple[float, str]:
         """Return the two-sided p-value of "the true figure is 0", and the test in words."""
         own = np.array([part[index] for part in self.parts.values()])
         if own.size >= SIGN_FLIP_GROUPS and np.isfinite(own).all():
             told = "Sign-flip permutation test over documents, two-sided; Student's t interval."
-            return sign_flip(own, permutations=permutations, seed=seed), told
+            return sign_flip(own, seed=seed), told
         found = self.interval(index)
         told = "Student's t test, two-sided"
         told += "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
@@ -199,35 +199,25 @@ def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: in
         return 1.0
     if differences.size > _MOST_PERMUTED:
         return float(stats.ttest_1samp(differences, 0.0).pvalue)
-    # Rounded, so that arrangements that are equal are not told apart by the order of a sum.
-    scaled = np.round(differences / np.abs(differences).max(), 12)
-    if 2**scaled.size <= permutations:
-        found = stats.permutation_test(
-            (scaled,),
-            lambda values, axis: np.round(values.mean(axis=axis), 12),
-            permutation_type="samples",
-            n_resamples=permutations,
-            vectorized=True,
-        )
-        return float(found.pvalue)
-    # scipy draws anew for every test; one draw for all pairs of a table makes sixteen systems a matter of seconds.
-    means = np.round(_flipped(scaled, permutations, seed), 12)
-    observed = np.round(scaled.mean(), 12)
-    tails = (int((means >= observed).sum()) + 1, int((means <= observed).sum()) + 1)
-    return min(1.0, 2 * min(tails) / (permutations + 1))
-
-
-def _flipped(values: Floats, permutations: int, seed: int) -> Floats:
-    """Means of the values with their signs drawn anew, shape (permutations,)."""
-    signs = _signs(values.size, permutations, seed)
-    step = max(1, 4_000_000 // values.size)
-    parts = [signs[start : start + step].astype(np.float64) @ values for start in range(0, permutations, step)]
-    return np.concatenate(parts) / values.size
+    scaled = differences / np.abs(differences).max()
+    signs = _signs(scaled.size, permutations, seed)
+    step = max(1, 4_000_000 // scaled.size)
+    parts = [signs[start : start + step].astype(np.float64) @ scaled for start in range(0, len(signs), step)]
+    means, observed = np.concatenate(parts) / scaled.size, scaled.mean()
+    # The data are one more arrangement where not all were enumerated.
+    more = int(2**scaled.size > permutations)
+    # Arrangements that are equal are not told apart by the order of a sum.
+    tails = [int((sign * (means - observed) >= -1e-9).sum()) + more for sign in (1, -1)]
+    return float(min(1.0, 2 * min(tails) / (means.size + more)))
 
 
 @lru_cache(maxsize=2)
 def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
-    draws = np.random.default_rng(seed).integers(0, 2, size=(permutations, size), dtype=np.int8)
+    """All arrangements of signs, or as many as asked for; one draw serves all pairs of a table."""
+    if 2**size <= permutations:
+        draws = (np.arange(2**size)[:, None] >> np.arange(size) & 1).astype(np.int8)
+    else:
+        draws = np.random.default_rng(seed).integers(0, 2, size=(permutations, size), dtype=np.int8)
     return 2 * draws - 1
 
 

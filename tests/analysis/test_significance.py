@@ -13,6 +13,7 @@ from geval_local.statistics.agreement import agree, krippendorff_alpha
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.levels import level_figures
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import sign_flip
 from geval_local.statistics.significance import compare, compare_average, corrected, holm
 
 NAN = float("nan")
@@ -27,6 +28,15 @@ def judges(n, seed, r=(0.6, 0.6), between=0.4, per_group=1):
         [ScoredItem(str(i // per_group), "", row[0], row[side], key=str(i)) for i, row in enumerate(drawn)]
         for side in (1, 2)
     )
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 13])
+def test_tied_arrangements_of_signs_are_counted_as_ties(n):
+    tenths = np.random.default_rng(n).integers(-20, 30, size=n)
+    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
+    sums = signs @ tenths
+    tails = (sums >= tenths.sum()).sum(), (sums <= tenths.sum()).sum()
+    assert sign_flip(tenths / 10) == min(1.0, 2 * min(tails) / 2**n)
 
 
 @pytest.mark.slow
