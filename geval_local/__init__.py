@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from geval_local.analysis.calibration import calibrate
     from geval_local.analysis.comparison import compare
     from geval_local.analysis.contenders import meta_evaluate, read_rated
+    from geval_local.analysis.estimates import estimate
     from geval_local.analysis.juries import jury
     from geval_local.analysis.pairs import rank
     from geval_local.errors import GevalError, Interrupted
@@ -74,6 +75,7 @@ _HOMES = {
     "calibrate": "geval_local.analysis.calibration",
     "compare": "geval_local.analysis.comparison",
     "decide_file": "geval_local.runs.run_file",
+    "estimate": "geval_local.analysis.estimates",
     "evaluator": "geval_local.hosts.evaluator",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
@@ -111,6 +113,7 @@ __all__ = [
     "calibrate",
     "compare",
     "decide_file",
+    "estimate",
     "evaluator",
     "jury",
     "load_questions",

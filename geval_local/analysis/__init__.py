@@ -5,6 +5,7 @@
 - `tables`: results as headers and rows of text
 - `meta_evaluation`, `contenders`: scores against people, against each other, and against the human ceiling
 - `differences`: sides and systems, on the documents that they share; `comparison`: systems or runs beside each other
+- `estimates`: what people would say of all rows, from scores of all and ratings of a few
 - `biases`: whom a judge favours, and what length does; `pairs`: systems by comparisons of two outputs
 - `calibration`: scores brought to the ratings' scale, judged on held-out documents; `juries`: several judges as one
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from geval_local.analysis.calibration import calibrate
     from geval_local.analysis.comparison import compare
     from geval_local.analysis.contenders import meta_evaluate, read_rated
+    from geval_local.analysis.estimates import estimate
     from geval_local.analysis.juries import jury
     from geval_local.analysis.pairs import rank
 
@@ -28,13 +30,14 @@ _HOMES = {
     "bias": "biases",
     "calibrate": "calibration",
     "compare": "comparison",
+    "estimate": "estimates",
     "jury": "juries",
     "meta_evaluate": "contenders",
     "rank": "pairs",
     "read_rated": "contenders",
 }
 
-__all__ = ["bias", "calibrate", "compare", "jury", "meta_evaluate", "rank", "read_rated"]
+__all__ = ["bias", "calibrate", "compare", "estimate", "jury", "meta_evaluate", "rank", "read_rated"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
-from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, missing_field
-from geval_local.analysis.tables import Study, Table, interval
+from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, missing_field, ratings_of
+from geval_local.analysis.tables import Study, Table, interval, number
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
 from geval_local.io.results import numbered
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation, correlate, within
-from geval_local.statistics.interval import Interval
-from geval_local.statistics.jackknife import Replicates
-from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.interval import Interval, t_test
+from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import drawn_by_document
 from geval_local.statistics.significance import corrected
 
 REST = "the others"
@@ -34,26 +34,77 @@ REST = "the others"
 Floats = NDArray[np.float64]
 
 
-def against_people(items: Sequence[ScoredItem], *, standardise: bool = False) -> list[ScoredItem]:
-    """Copy the rated items with the score minus the human rating as their score, for the difference in differences."""
-    both = [item for item in items if math.isfinite(item.predicted) and math.isfinite(item.human)]
-    if not both:
-        raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
-    centres, spreads = (0.0, 0.0), (1.0, 1.0)
-    if standardise:
-        columns = [np.array([item.predicted for item in both]), np.array([item.human for item in both])]
-        if any(np.unique(column).size < 2 for column in columns):
-            raise DataError("scores or ratings are all equal: they cannot be brought to standard deviations")
-        centres = (float(columns[0].mean()), float(columns[1].mean()))
-        spreads = (float(columns[0].std()), float(columns[1].std()))
-    return [
-        replace(
-            item,
-            predicted=(item.predicted - centres[0]) / spreads[0] - (item.human - centres[1]) / spreads[1],
-            probabilities=None,
-        )
-        for item in items
+def judge_less_people(
+    items: Sequence[ScoredItem],
+    sides: Sequence[str],
+    first: str,
+    second: str,
+    *,
+    error: float | None = None,
+    seed: int = 0,
+) -> Gap:
+    """Test the gap that the judge adds to people's own, brought to the judge's scale.
+
+    A judge that compresses the scale shows a part of people's gap, and the slope of its scores on noisy ratings makes
+    it look less still. The slope on what people would say without noise is found within the sides, where a leaning has
+    no part in it: from the ratings' error variance (`error`, of several raters), or else between the slope of scores on
+    ratings and the reverse of that of ratings on scores, which bound it whatever the noise (Frisch, 1934). The gap is
+    then the one nearer to 0 of the two, with the wider interval, and p is the larger. Documents are drawn with
+    replacement, and the slope is found anew in every draw.
+    """
+    rows = [
+        (item, side)
+        for item, side in zip(items, sides, strict=True)
+        if side in (first, second) and math.isfinite(item.predicted) and math.isfinite(item.human)
     ]
+    if len({side for _, side in rows}) < 2:
+        raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
+    columns = np.array([(item.predicted, item.human) for item, _ in rows]).T
+    shift = columns.mean(axis=1, keepdims=True)
+    x, y = columns - shift
+    powers = np.array([np.ones_like(x), x, y, x * x, x * y, y * y])
+    on_side = np.array([[float(one == side) for _, one in rows] for side in (first, second)])
+
+    def excess(sums: Floats) -> Floats:
+        """Compute the gap less people's by the lowest and the highest slope, shape (draws, 2)."""
+        n, sx, sy, xx, xy, yy = np.moveaxis(sums.reshape(-1, 2, 6), -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mx, my = sx / n, sy / n
+            cross = (xy - n * mx * my).sum(axis=1)
+            spread_x, spread_y = (xx - n * mx**2).sum(axis=1), (yy - n * my**2).sum(axis=1)
+            true = spread_y - (0.0 if error is None else error) * n.sum(axis=1)
+            low = np.where(true > 0, cross / true, np.nan)
+            high = low if error is not None else spread_x / cross
+        gaps = mx[:, 0] - mx[:, 1], my[:, 0] - my[:, 1]
+        return np.stack([gaps[0] - slope * gaps[1] for slope in (low, high)], axis=1)
+
+    columns = (on_side[:, None] * powers).reshape(12, -1)
+    figures = drawn_by_document([item.group for item, _ in rows], columns, excess, seed)
+    value = figures.value
+    ends = [figures.interval(index) for index in (0, 1)]
+    p = max((t_test(one.value, one.error, one.units) for one in ends), key=lambda one: math.inf if one != one else one)
+    nearer = min(ends, key=lambda one: abs(one.value))
+    is_between = value[0] * value[1] < 0
+    found = replace(
+        nearer,
+        value=0.0 if is_between else nearer.value,
+        low=min(one.low for one in ends),
+        high=max(one.high for one in ends),
+        error=max(one.error for one in ends),
+    )
+    means = [float(np.mean([item.predicted for item, side in rows if side == one])) for one in (first, second)]
+    return Gap(
+        first,
+        second,
+        (means[0], means[1]),
+        found,
+        1.0 if is_between else p,
+        math.nan,
+        found.detectable(),
+        "t (judge less people)",
+        figures.units,
+        0,
+    )
 
 
 def preferences(items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str) -> dict[str, str]:
@@ -104,68 +155,57 @@ class LengthBias:
     score: Correlation
     #: Human ratings against length on the same items: the value for a fair judge. None without ratings.
     human: Correlation | None
-    #: Coefficient -> partial correlation of score and length with the human rating held fixed, on the same items; empty
-    #: without ratings. Above 0 if the judge rewards length more than people do. Random error in the ratings pulls it
-    #: towards the plain correlation.
-    partial: dict[str, Interval]
+    #: Partial correlation (Pearson) of score and length, with what people would say without noise held fixed, on the
+    #: same items; None without ratings. Above 0 if the judge rewards length more than people do. Without several raters
+    #: it is not corrected for the noise of the ratings, which alone moves it from 0, and has no interval.
+    partial: Interval | None
+    #: Reliability of the ratings; NaN where no several raters are known.
+    reliability: float
     #: Number of items that all figures are computed from.
     n: int
 
 
-def length_bias(items: Sequence[ScoredItem], level: Level = "pooled") -> LengthBias:
-    """Correlate scores, and human ratings if there are any, with the output's length in words."""
+def length_bias(
+    items: Sequence[ScoredItem], level: Level = "pooled", *, error: float | None = None, seed: int = 0
+) -> LengthBias:
+    """Correlate scores, and human ratings if there are any, with the output's length in words.
+
+    `error` is the variance of a rating's error, from several raters.
+    """
     known = [item for item in items if item.length is not None and math.isfinite(item.predicted)]
     rated = [item for item in known if math.isfinite(item.human)]
     chosen = rated or known
-    against = [replace(item, human=float(item.length or 0)) for item in chosen]
-    score = correlate(against, level)
+    score = correlate([replace(item, human=float(item.length or 0)) for item in chosen], level)
     if not rated:
-        return LengthBias(score, None, {}, len(chosen))
+        return LengthBias(score, None, None, math.nan, len(chosen))
     ratings = [replace(item, human=float(item.length or 0), predicted=item.human) for item in rated]
-    return LengthBias(score, correlate(ratings, level), _partial(rated, against, ratings, level, score), len(chosen))
+    documents = [item.group for item in rated]
+    codes, count = np.unique(documents, return_inverse=True, return_counts=True)[1:]
+    values = np.array([(item.predicted, float(item.length or 0), item.human) for item in rated])
+    values -= values.mean(axis=0)
+    freedom = np.ones(len(rated))
+    if level == "summary":  # what documents differ by is not held against the judge
+        values -= (np.stack([np.bincount(codes, column) for column in values.T], axis=1) / count[:, None])[codes]
+        freedom -= (1 / count)[codes]
+    products = [values[:, i] * values[:, j] for i in range(3) for j in range(3)]
 
+    def partial(sums: Floats) -> Floats:
+        sums = sums / sums[:, :1]
+        moments = sums[:, 5:].reshape(-1, 3, 3) - sums[:, 2:5, None] * sums[:, None, 2:5]
+        # Noise adds to the spread of the ratings, and to nothing else.
+        moments[:, 2, 2] -= 0.0 if error is None else error * sums[:, 1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = np.sqrt(np.diagonal(moments, axis1=1, axis2=2))
+            r = moments / (spread[:, :, None] * spread[:, None])
+            found = (r[:, 0, 1] - r[:, 1, 2] * r[:, 0, 2]) / np.sqrt((1 - r[:, 1, 2] ** 2) * (1 - r[:, 0, 2] ** 2))
+        return np.where(np.abs(found) <= 1, found, np.nan)[:, None]
 
-def _partial(
-    rated: Sequence[ScoredItem],
-    against: Sequence[ScoredItem],
-    ratings: Sequence[ScoredItem],
-    level: Level,
-    score: Correlation,
-) -> dict[str, Interval]:
-    """Compute partial correlations from three plain ones; at summary level per document, then their mean."""
-    parts = [level_figures(items, level, score.target) for items in (against, ratings, rated)]
-    count = len(COEFFICIENTS)
-    if level == "summary":
-        names = [name for name in parts[0].per_group if all(name in part.per_group for part in parts)]
-        each = [np.array([part.per_group[name][:count] for name in names]).reshape(-1, count) for part in parts]
-        values = _partialled(*each)
-        kept = np.flatnonzero(np.isfinite(values).all(axis=1))
-        values, names = values[kept], [names[place] for place in kept]
-        if not names:
-            return {}
-        without = (values.sum(axis=0) - values) / max(1, len(names) - 1)
-        figures = Replicates(values.mean(axis=0), {"documents": (tuple(names), without)})
-    else:
-        point = _partialled(*(part.replicates.value[None, :count] for part in parts))[0]
-        axes = parts[0].replicates.without
-        figures = Replicates(
-            point,
-            {
-                axis: (names, _partialled(*(part.replicates.without[axis][1][:, :count] for part in parts)))
-                for axis, (names, _) in axes.items()
-            },
-        )
-    target = "documents" if level == "summary" else score.target
-    return {
-        name: within(figures.interval(index, target, correlation=level != "summary"), -1.0, 1.0)
-        for index, name in enumerate(COEFFICIENTS)
-    }
-
-
-def _partialled(with_length: Floats, of_people: Floats, of_judge: Floats) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = (with_length - of_people * of_judge) / np.sqrt((1 - of_people**2) * (1 - of_judge**2))
-    return np.where(np.isfinite(found) & (np.abs(found) <= 1 + 1e-9), np.clip(found, -1, 1), np.nan)
+    columns = np.array([np.ones(len(rated)), freedom, *values.T, *products])
+    figures = drawn_by_document(documents, columns, partial, seed)
+    found = (figures if error is not None else replace(figures, draws=None)).interval(0)
+    spread = float(products[8].mean())
+    reliability = math.nan if error is None or spread == 0 else max(0.0, 1 - error / spread)
+    return LengthBias(score, correlate(ratings, level), within(found, -1.0, 1.0), reliability, len(chosen))
 
 
 def length_table(bias: LengthBias) -> Table:
@@ -173,14 +213,18 @@ def length_table(bias: LengthBias) -> Table:
     rows = [_against_length("scores", bias.score)]
     if bias.human is not None:
         rows.append(_against_length("human ratings", bias.human))
-    if bias.partial:
-        partial = (interval(bias.partial[coefficient]) for coefficient in COEFFICIENTS)
-        rows.append(("scores, ratings held fixed", *partial, str(bias.n)))
-    notes = (
+    notes = [
         f"{bias.score.level}: correlation with the number of words of the output",
         f"95 % intervals hold for {bias.score.holds_for}",
-    )
-    return Table(("", *COEFFICIENTS, "n"), tuple(rows), notes)
+    ]
+    if bias.partial is not None:
+        rows.append(("scores, ratings held fixed", interval(bias.partial), "-", "-", str(bias.n)))
+        notes.append(
+            f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
+            if math.isfinite(bias.reliability)
+            else "ratings held fixed: noise in the ratings alone moves this from 0; --rater, named twice, corrects it"
+        )
+    return Table(("", *COEFFICIENTS, "n"), tuple(rows), tuple(notes))
 
 
 def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
@@ -202,8 +246,10 @@ class Bias(Study):
     #: Two sides against each other, also by what people prefer; of more than two, each against the others. With ratings
     #: every gap is followed by that of judge less people.
     gaps: dict[str, Gap]
-    #: Unit of those; None without ratings.
-    unit_against_people: str | None
+    #: Variance of the error of a rating, from several raters; None where it is not known.
+    rating_error: float | None
+    #: Whether gaps are held against people's.
+    is_rated: bool
     #: Scores against the length of outputs; None where the results hold no outputs.
     length: LengthBias | None
 
@@ -211,7 +257,7 @@ class Bias(Study):
         """Give means, gaps, and the correlation with length."""
         title = f"{self.metric}: mean score by {self.side}, with 95 % intervals over documents"
         found = [side_table(self.sides).titled(title)]
-        fold = ("gap", "test", "documents", "left out")
+        fold = ("gap", "documents")
         found.append(gap_table(self.gaps).titled("gaps and their tests", fold=fold))
         if self.length is not None:
             found.append(length_table(self.length).titled("correlation with the length of the output"))
@@ -220,9 +266,13 @@ class Bias(Study):
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what a gap is."""
         told = "note: a gap is not yet a bias, since one side may be better; --human FIELD takes that into account"
-        if self.unit_against_people is not None:
-            told = "judge less people: the gap that the judge adds to people's own, in "
-            told += f"{self.unit_against_people}; the only bias among these gaps"
+        if self.is_rated:
+            told = "judge less people: what the judge adds to people's own gap, brought to the judge's scale; "
+            told += (
+                "the noise of the ratings is known from their raters"
+                if self.rating_error is not None
+                else "whatever the noise of the ratings, which --rater would make known: the gap nearest to 0"
+            )
         return [(self.grouping, False), (told, False)]
 
 
@@ -232,6 +282,7 @@ def bias(
     *,
     metric: str | None = None,
     human: str | None = None,
+    raters: Sequence[str] = (),
     group_by: str | None = None,
     between: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
@@ -249,6 +300,8 @@ def bias(
         Which metric, where there are several.
     human : str, optional
         Field of the human rating: gaps are split by preference, and held against people's own.
+    raters : sequence of str
+        Fields of single people's ratings, whose mean takes the place of `human`; they tell how noisy it is.
     group_by : str, optional
         Field of the document, by which sides are paired, or ``row`` for none; by default guessed.
     between : sequence of str
@@ -268,69 +321,74 @@ def bias(
     run = ScoredRun.of(results, fields)
     name = run.one_metric(metric)
     documents, grouping = documents_of(run.rows, group_by)
+    if raters and human is not None:
+        raise ConfigurationError("--human and --rater are two ways to name the ratings", hint="Take one.")
     items = run.items(name, human=human, group_by=documents)
+    error = None
+    if raters:
+        ratings = ratings_of(run.rows, raters, run.path)
+        if len(ratings) < 2:
+            raise ConfigurationError("the noise of ratings needs two raters", hint="Name a field for each of them.")
+        items, error = with_raters(items, np.array(list(ratings.values())))
+    rated = bool(raters) or human is not None
     members = []
-    for number, row in numbered(run.rows):
+    for place, row in numbered(run.rows):
         own = lookup(row, side)
         if own is None:
-            raise missing_field(row, side, f"{run.path}, row {number}", "of the side ")
+            raise missing_field(row, side, f"{run.path}, row {place}", "of the side ")
         members.append(str(own))
-    gaps, unit = _gaps(items, members, between, rated=human is not None, seed=seed)
-    length = length_bias(items, level_for(documents)) if any(item.length is not None for item in items) else None
-    return Bias(str(run.path), name, side, grouping, side_means(items, members), gaps, unit, length)
+    gaps = _gaps(items, members, between, rated=rated, error=error, seed=seed)
+    has_length = any(item.length is not None for item in items)
+    length = length_bias(items, level_for(documents), error=error) if has_length else None
+    return Bias(str(run.path), name, side, grouping, side_means(items, members), gaps, error, rated, length)
+
+
+def with_raters(items: Sequence[ScoredItem], ratings: Floats) -> tuple[list[ScoredItem], float]:
+    """Rate the items by the mean of their raters, shape (raters, items); give the error variance of such a mean too."""
+    there = np.isfinite(ratings)
+    count = there.sum(axis=0)
+    means = np.where(count > 0, np.where(there, ratings, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    squares = np.where(there, (ratings - means) ** 2, 0.0).sum()
+    freedom = int((count[count > 1] - 1).sum())
+    if not freedom:
+        raise DataError("no item has ratings of two people", hint="Check the fields of the raters.")
+    error = float(squares) / freedom * float((1 / count[count > 0]).mean())
+    return [replace(item, human=float(mean)) for item, mean in zip(items, means, strict=True)], error
 
 
 def _gaps(
-    items: Sequence[ScoredItem], members: Sequence[str], chosen: Sequence[str], *, rated: bool, seed: int
-) -> tuple[dict[str, Gap], str | None]:
+    items: Sequence[ScoredItem],
+    members: Sequence[str],
+    chosen: Sequence[str],
+    *,
+    rated: bool,
+    error: float | None,
+    seed: int,
+) -> dict[str, Gap]:
     """Compute gaps: two sides against each other, also by human preference; more than two, each against the others.
 
-    With human ratings, every gap is followed by that of judge minus people; its unit is returned too.
+    With human ratings, every gap is followed by that of judge less people.
     """
     names = list(dict.fromkeys(members))
     if len(names) < 2:
         raise DataError(f"all rows are of one side, {names[0]!r}: there is nothing to compare")
-    excess, unit = None, None
-    if rated:
-        apart = _other_scale(items)
-        excess = against_people(items, standardise=apart)
-        unit = "standard deviations (ratings and scores have different scales)" if apart else "units of the scale"
     found: dict[str, Gap] = {}
     if not chosen and len(names) > 2:
         for name in names:
             two = [name if side == name else REST for side in members]
             found[name] = gap(items, two, name, REST, seed=seed)
-            if excess is not None:
-                found[f"{name}, judge less people"] = gap(excess, two, name, REST, seed=seed)
-        return corrected(found), unit
+            if rated:
+                less = judge_less_people(items, two, name, REST, error=error, seed=seed)
+                found[f"{name}, judge less people"] = less
+        return corrected(found)
     first, second = chosen or names
     found["all documents"] = gap(items, members, first, second, seed=seed)
-    if excess is not None:
-        found["judge less people"] = gap(excess, members, first, second, seed=seed)
+    if rated:
+        found["judge less people"] = judge_less_people(items, members, first, second, error=error, seed=seed)
         preferred = preferences(items, members, first, second)
         by_preference = gaps_by_preference(items, members, first, second, preferred, seed=seed)
         found |= {
             "people see no difference" if side == "equal" else f"people prefer {side}": own
             for side, own in by_preference.items()
         }
-    return corrected(found), unit
-
-
-def _other_scale(items: Sequence[ScoredItem]) -> bool:
-    """Whether people apparently used another scale than the judge."""
-    scores = [item.predicted for item in items if math.isfinite(item.predicted)]
-    ratings = [item.human for item in items if math.isfinite(item.human)]
-    labels = [float(label) for item in items for label in item.probabilities or () if _is_number(label)] or scores
-    # Ratings beyond the labels, or within less than a third of their range, suggest another scale.
-    width = max(labels) - min(labels)
-    return not (
-        min(labels) <= min(ratings) and max(ratings) <= max(labels) and max(ratings) - min(ratings) >= width / 3
-    )
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
+    return corrected(found)

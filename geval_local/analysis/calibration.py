@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
@@ -24,7 +25,6 @@ from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import checksummed
-from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
@@ -283,7 +283,7 @@ def _scores(
 
 def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
     scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
-    pearson, spearman, kendall = level_figures(scored, level, None).replicates.value[:3].tolist()
+    pearson, spearman, kendall = level_figures(scored, level, None, accuracy=False).figures.value[:3].tolist()
     lost = (scores - np.array([item.human for item in items])) ** 2
     return Figures(_error(lost), pearson, spearman, kendall)
 
@@ -302,18 +302,9 @@ def _need(scale: Scale | None) -> Scale:
 
 def save_calibration(calibration: Calibration, path: str | Path) -> None:
     """Write a calibration that `load_calibration` reads back to an equal one."""
-    record = {
-        "format": FORMAT,
-        "version": VERSION,
-        "metric": calibration.metric,
-        "human": calibration.human,
-        "signature": calibration.signature,
-        "scale": None if calibration.scale is None else _scale_record(calibration.scale),
-        "method": calibration.method,
-        "temperature": calibration.temperature,
-        "knots": [list(knot) for knot in calibration.knots],
-        "held_out": _without_nan(asdict(calibration.held_out)),
-    }
+    scale = calibration.scale
+    record = {"format": FORMAT, "version": VERSION, **as_record(asdict(calibration))}
+    record["scale"] = None if scale is None else [list(scale.labels), list(scale.values)]
     save_text(Path(path), json.dumps(checksummed(record), indent=1, allow_nan=False) + "\n")
 
 
@@ -333,25 +324,13 @@ def load_calibration(path: str | Path) -> Calibration:
             hint="Fit it again with `geval-local calibrate`.",
         )
     try:
+        scale = None if record["scale"] is None else Scale(*map(tuple, record["scale"]))
         held_out = _with_nan(record["held_out"])
-        calibration = Calibration(
-            metric=str(record["metric"]),
-            human=str(record["human"]),
-            signature=str(record["signature"]),
-            scale=None if record["scale"] is None else Scale(*(tuple(part) for part in record["scale"])),
-            method=record["method"],
-            temperature=float(record["temperature"]),
-            knots=tuple((float(x), float(y)) for x, y in record["knots"]),
-            held_out=HeldOut(
-                **held_out
-                | {
-                    **{name: Figures(**held_out[name]) for name in ("before", "after", "rescaled")},
-                    **{name: Interval(**held_out[name]) for name in ("gain", "over_rescaled", "over_constant")},
-                }
-            ),
-        )
+        calibration = TypeAdapter(Calibration).validate_python({**record, "scale": scale, "held_out": held_out})
     except (KeyError, TypeError, ValueError, ScaleError) as error:
-        raise ConfigurationError(f"the calibration {path} is damaged: {error!r}") from error
+        raise ConfigurationError(
+            f"the calibration {path} is damaged", hint="Fit it again with `geval-local calibrate`."
+        ) from error
     x, y = ([knot[side] for knot in calibration.knots] for side in (0, 1))
     rising = all(a < b for a, b in pairwise(x)) and y == sorted(y)
     numbers = [calibration.temperature, *x, *y]
@@ -360,18 +339,8 @@ def load_calibration(path: str | Path) -> Calibration:
     return calibration
 
 
-def _scale_record(scale: Scale) -> list[list[Any]]:
-    return [list(scale.labels), list(scale.values)]
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN by null, since JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
 def _with_nan(value: Any) -> Any:
+    """Replace null by NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _with_nan(part) for key, part in value.items()}
     return math.nan if value is None else value
@@ -398,23 +367,6 @@ def calibration_table(calibration: Calibration) -> Table:
         *interval_warnings({"": held.gain}),
     )
     return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
-
-
-def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
-    """Read calibration files, at most one per metric."""
-    found: dict[Path, tuple[str, ScoreCalibrator]] = {}
-    names = [metric.name for metric in metrics]
-    for path in paths:
-        calibration = load_calibration(path)
-        if calibration.metric not in names:
-            raise ConfigurationError(
-                f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
-                hint="Name that metric with --metric, or leave the calibration out.",
-            )
-        if calibration.metric in {metric for metric, _ in found.values()}:
-            raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
-        found[path] = calibration.metric, ScoreCalibrator(_helpful(calibration, path))
-    return found
 
 
 def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:

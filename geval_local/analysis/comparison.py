@@ -11,6 +11,7 @@ import numpy as np
 
 from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
+from geval_local.analysis.planning import Plan, plan_both, plan_documents
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
 from geval_local.errors import ConfigurationError
@@ -19,11 +20,10 @@ from geval_local.grouping import documents_of
 from geval_local.score import Estimator
 from geval_local.signature import Signature, signature_differences, told_differences
 from geval_local.statistics.agreement import Agreement, agree
-from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.interval import Interval, mean_interval
-from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
@@ -76,19 +76,16 @@ def difference_table(differences: Mapping[str, Difference]) -> Table:
         (
             name,
             str(d.agreement.n),
-            number(d.mean_first),
-            number(d.mean_second),
+            f"{number(d.mean_first)} / {number(d.mean_second)}",
             interval(d.mean),
             number(d.agreement.mean_absolute_difference),
-            number(d.agreement.largest_difference),
-            *(number(getattr(d.agreement, coefficient)) for coefficient in COEFFICIENTS),
+            number(d.agreement.spearman),
+            number(d.agreement.kendall),
             number(d.agreement.alpha),
-            f"{d.agreement.only_first} / {d.agreement.only_second}",
         )
         for name, d in differences.items()
     )
-    headers = ("", "n", "A", "B", "A - B", "mean |diff|", "max |diff|", *COEFFICIENTS, "alpha", "A / B alone")
-    return Table(headers, rows)
+    return Table(("", "n", "A / B", "A - B", "mean |diff|", "spearman", "kendall", "alpha"), rows)
 
 
 def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
@@ -236,12 +233,15 @@ class RunComparison(Study):
     against_human: dict[str, Comparison]
     #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
+    #: What finding a difference would need, if it was asked for.
+    plan: Plan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
         record |= {"unmatched": self.unmatched, "metrics": self.metrics, "against_human": self.against_human}
+        record |= {} if self.plan is None else {"plan": self.plan}
         found: dict[str, Any] = as_record(record)
         return found
 
@@ -256,7 +256,7 @@ class RunComparison(Study):
     def tables(self) -> list[Table]:
         """Give differences, the test against people, and the rows that differ most."""
         title = "A and B on the rows that both scored"
-        found = [difference_table(self.metrics).titled(title, fold=("A / B alone",))]
+        found = [difference_table(self.metrics).titled(title)]
         if self.against_human:
             title = "which agrees better with people?"
             found.append(comparison_table(self.against_human).titled(title, fold=FOLDED_TESTS))
@@ -266,7 +266,7 @@ class RunComparison(Study):
             rows = [(key, a, b, _beginning(outputs.get(key))) for key, a, b in own.largest]
             if rows:
                 found.append(largest_table(rows).titled(f"largest disagreements: {name}"))
-        return found
+        return found if self.plan is None else [*found, self.plan.table()]
 
 
 @dataclass(frozen=True)
@@ -285,11 +285,14 @@ class SystemComparison(Study):
     reason: str | None
     #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
+    #: What finding a difference would need, if it was asked for.
+    plan: Plan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         files = [run.path for run in self.together.runs]
-        record = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
+        record: dict[str, Any] = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
+        record |= {} if self.plan is None else {"plan": self.plan}
         found: dict[str, Any] = as_record(record | {"unmatched": self.unmatched, "systems": self.systems})
         return found
 
@@ -309,12 +312,12 @@ class SystemComparison(Study):
     def tables(self) -> list[Table]:
         """Give the ranking and the differences of every metric."""
         found = []
-        fold = ("test", "documents", "left out", "means")
+        fold = ("documents", "means")
         for name, ranking in self.systems.items():
             found.append(ranking_table(ranking).titled(f"{name}: which system is better?"))
             pairs = pair_table(ranking, telling_pairs(ranking))
             found.append(pairs.titled(f"{name}: differences", fold=fold))
-        return found
+        return found if self.plan is None else [*found, self.plan.table()]
 
 
 def compare(
@@ -332,6 +335,7 @@ def compare(
     coefficient: str = "spearman",
     target: Target | None = None,
     largest: int = 10,
+    plan: float | None = None,
     seed: int = 0,
     fields: Mapping[str, str] | None = None,
 ) -> RunComparison | SystemComparison:
@@ -361,6 +365,9 @@ def compare(
         Of the agreement with people, for two runs over the same rows.
     largest : int
         Disagreements to list.
+    plan : float, optional
+        Say how many documents a true difference as large as this needs: of systems' means in units of the scale, of
+        runs in the coefficient.
     seed : int
         Seed of the permutations.
     fields : mapping of str to str, optional
@@ -373,6 +380,8 @@ def compare(
     DataError
         If the results cannot be used.
     """
+    if plan is not None and not plan > 0:
+        raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
     scored = [ScoredRun.of(one, fields, estimator) for one in results]
     names = _shared_metrics(scored, metrics)
     named = (("--system", system), ("--baseline", baseline))
@@ -383,7 +392,9 @@ def compare(
     asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed}
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
-        return _compare_runs(scored[0], scored[1], names, across, largest, asked)
+        if plan is not None and human is None:
+            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add --human FIELD.")
+        return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(
             "--level and --new are about two runs over the same rows: systems are compared by their scores, for new "
@@ -402,7 +413,11 @@ def compare(
         ends = (str(scored[0].path), str(scored[1].path))
         alone = unmatched([item.group for item in one], [item.group for item in other], ends)
     asked |= {"baseline": baseline, "tie": tie}
-    return SystemComparison(together, differ, alone, rankings, reason if len(scored) == 2 else None, asked)
+    planned = None
+    if plan is not None:
+        tests = {f"{n}: {p.first} - {p.second}": p.difference for n, own in rankings.items() for p in own.pairs}
+        planned = plan_documents(tests, plan)
+    return SystemComparison(together, differ, alone, rankings, reason if len(scored) == 2 else None, asked, planned)
 
 
 def _compare_runs(
@@ -412,6 +427,7 @@ def _compare_runs(
     across: Sequence[str],
     largest: int,
     asked: dict[str, Any],
+    plan: float | None,
 ) -> RunComparison:
     """Put two runs over the same rows side by side."""
     differ = _differences(first, second, names, across)
@@ -423,6 +439,7 @@ def _compare_runs(
     level = asked["level"] or level_for(documents)
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
+    parts: dict[str, tuple[Interval, Interval]] = {}
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
         found[name] = differences(one, other, count=largest)
@@ -430,8 +447,16 @@ def _compare_runs(
             tests[name] = compare_agreement(
                 one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
             )
-    alone = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
-    return RunComparison((first, second), differ, grouping, alone, found, corrected(tests), asked)
+        if plan is not None and tests[name].target != "documents":
+            both: tuple[Target, Target] = ("documents", "systems")
+            alone = [compare_agreement(one, other, level, asked["coefficient"], target=t).difference for t in both]
+            parts[name] = (alone[0], alone[1])
+    planned = None
+    if plan is not None:
+        own = {name: test.difference for name, test in tests.items()}
+        planned = plan_both(parts, plan) if parts else plan_documents(own, plan)
+    unpaired = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
+    return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, planned)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

@@ -8,8 +8,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+
+from geval_local.analysis.good_enough import (
+    GoodEnough,
+    alternative_annotators,
+    judge_probabilities,
+    judge_verdicts,
+)
 from geval_local.analysis.meta_evaluation import Contender, MetaEvaluation, evaluate, human_ceiling
 from geval_local.analysis.overlap import BASELINES, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, published_table, read_benchmark
@@ -17,7 +25,7 @@ from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layou
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.results import each_place, estimate_name, estimated_items, figures_of, number_at
+from geval_local.analysis.results import estimate_name, estimated_items, figures_of, ratings_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -26,9 +34,9 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
-from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import Target
 
 logger = logging.getLogger("geval_local")
 
@@ -195,6 +203,8 @@ class RatedMetrics:
     coefficient: str
     #: How many documents were read.
     limit_groups: int | None = None
+    #: Fields of single people's ratings.
+    raters: tuple[str, ...] = ()
 
 
 def read_rated(
@@ -203,16 +213,20 @@ def read_rated(
     benchmark: str | None = None,
     metrics: Sequence[str] = (),
     human: Sequence[str] = (),
+    raters: Sequence[str] = (),
     group_by: str | None = None,
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
     limit_groups: int | None = None,
     steps: bool = True,
 ) -> RatedMetrics:
-    """Read rated rows: a published benchmark file, unmodified, or rows of your own."""
+    """Read rated rows: a published benchmark file, unmodified, or rows of your own.
+
+    With two or more `raters`, fields of single people's ratings, there is a human ceiling.
+    """
     rated: Rated
     if benchmark is not None:
-        if human or group_by or system or fields:
+        if human or raters or group_by or system or fields:
             raise ConfigurationError(
                 "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
             )
@@ -226,12 +240,14 @@ def read_rated(
             file, ratings, group_by=group_by, system=system, limit_groups=limit_groups, fields=fields or {}
         )
         coefficient, dimensions = "spearman", tuple(chosen)
+        if raters and len(chosen) != 1:
+            raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
     for dimension in chosen:
         # Find ratings that are not numbers now, and not after an hour of scoring.
         rated.items(dimension, [{}] * len(rated.rows))
-    return RatedMetrics(rated, chosen, dimensions, coefficient, limit_groups)
+    return RatedMetrics(rated, chosen, dimensions, coefficient, limit_groups, tuple(raters))
 
 
 def meta_evaluate(
@@ -240,7 +256,6 @@ def meta_evaluate(
     *,
     judged: Callable[[Sequence[str]], Sequence[Contender]] | None = None,
     responses: Sequence[str] = (),
-    raters: Sequence[str] = (),
     estimators: Sequence[Estimator] = (),
     overlap: bool = True,
     level: Level | None = None,
@@ -260,8 +275,6 @@ def meta_evaluate(
         Lets judges score the rows; called with the names that are taken, after everything else was read and checked.
     responses : sequence of str
         G-Eval's raw responses, or UniEval's predictions: ``[DIMENSION=]FILE``; for a benchmark.
-    raters : sequence of str
-        Fields of single people's ratings; two or more give the human ceiling.
     estimators : sequence of Estimator
         Other estimates from the distributions of `results`, as rows of their own.
     overlap : bool
@@ -277,8 +290,6 @@ def meta_evaluate(
         If results belong to other rows, or the rows have no such level.
     """
     rated, metrics, dimensions = rows.rated, rows.metrics, list(rows.metrics)
-    if raters and len(metrics) != 1:
-        raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
     if level is not None and level not in rated.levels:
         raise ConfigurationError(
             f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see --group-by, --system."
@@ -302,17 +313,27 @@ def meta_evaluate(
     if overlap:
         reference, notes = baselines(rated, dimensions)
         found += reference
-    levels = rated.levels if level is None else (level, *(one for one in rated.levels if one != level))
+    levels = (rated.levels[0] if level is None else level,)
     compared = coefficient or rows.coefficient
     agreements = evaluate(found, levels, compared, target=target, seed=seed)
-    ceiling = None
-    if raters:
-        ratings = {
-            name: [number_at(row, name, f"{rated.path}, row {place}") for place, row in enumerate(rated.rows, start=1)]
-            for name in (one for path in raters for one in each_place(rated.rows, path))
-        }
-        judges = {
-            one.name: items for one in found if one.kind == "judge" for items in one.items.values() if len(items) > 1
-        }
-        ceiling = human_ceiling(ratings, judges, levels[0], compared, target=target)
-    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling)
+    judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
+    ceiling, ratings, alternative = None, None, {}
+    if rows.raters:
+        people = ratings_of(rated.rows, rows.raters, rated.path)
+        ratings = np.array(list(people.values()))
+        named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
+        ceiling = human_ceiling(people, named, levels[0], compared, target=target)
+        alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
+    good = GoodEnough(
+        _known({key: judge_verdicts(items) for key, items in judges.items()}),
+        _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
+        _known(alternative),
+    )
+    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling, good)
+
+
+_Figures = TypeVar("_Figures")
+
+
+def _known(found: Mapping[str, _Figures | None]) -> dict[str, _Figures]:
+    return {key: one for key, one in found.items() if one is not None}

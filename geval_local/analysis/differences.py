@@ -1,8 +1,10 @@
 """Differences on documents: of two sides, of all systems, with what can and what cannot be told apart.
 
-Every pair of systems is compared on the documents that both answered, by the test of `sides.gap`, with Holm's
-correction over all pairs. Groups of systems that cannot be told apart are those of a compact letter display (Piepho,
-2004): two systems share a group exactly where their difference is not significant.
+Every pair of systems is compared on the documents that both answered, by the test of `gap`, with Holm's correction over
+all pairs. Where systems answered different documents they are ranked by means adjusted for documents, those of the
+additive model of documents and systems (least squares), since easy documents make high means. Groups of systems that
+cannot be told apart are those of a compact letter display (Piepho, 2004): two systems share a group exactly where their
+difference is not significant.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from geval_local.analysis.tables import Table, interval, interval_warnings, mean
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, sign_flip
 from geval_local.statistics.significance import corrected
 
 #: With fewer documents that both sides share, documents are compared unpaired.
@@ -49,6 +51,13 @@ class SideMean:
     #: Scored items, and items without a score.
     n: int
     unscored: int
+    #: The mean as if it had every document; None where all sides have the same, or none can be adjusted.
+    adjusted: Interval | None = None
+
+    @property
+    def shown(self) -> Interval:
+        """The mean by which sides are compared: the adjusted one, if there is one."""
+        return self.adjusted or self.mean
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,22 @@ class Gap:
     documents: int
     #: Documents of one side alone that a paired test cannot use.
     left_out: int
+    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
+    wins: int | None = None
+    ties: int | None = None
+    losses: int | None = None
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the corrected p is significant."""
+        return self.p_holm < SIGNIFICANT
+
+    @property
+    def better(self) -> str | None:
+        """The side that is scored higher beyond chance; None where they cannot be told apart."""
+        if not self.is_told_apart:
+            return None
+        return self.first if self.difference.value > 0 else self.second
 
 
 def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMean]:
@@ -91,6 +116,44 @@ def side_means(items: Sequence[ScoredItem], sides: Sequence[str]) -> list[SideMe
     return result
 
 
+def adjusted_means(items: Sequence[ScoredItem], sides: Sequence[str], *, seed: int = 0) -> dict[str, Interval]:
+    """Mean of every side as if it had all documents; empty where all have the same, or sides share too few.
+
+    The error is that of drawing whole documents with replacement.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    names = list(dict.fromkeys(sides))
+    cells = [
+        document_means([i for i, side in zip(items, sides, strict=True) if side == name and math.isfinite(i.predicted)])
+        for name in names
+    ]
+    names, cells = [n for n, own in zip(names, cells, strict=True) if own], [own for own in cells if own]
+    documents = list(dict.fromkeys(document for own in cells for document in own))
+    there = np.array([[document in own for own in cells] for document in documents], dtype=np.float64)
+    shared = there.T @ there
+    if there.all() or connected_components(shared > 0)[0] > 1:
+        return {}
+    score = np.array([[own.get(document, 0.0) for own in cells] for document in documents])
+    count = there.sum(axis=1)
+    level = score.sum(axis=1) / count
+    # Normal equations without the documents' own effects: sums over documents, so that a draw of documents weighs them.
+    table = there[:, :, None] * (np.eye(len(names)) - there[:, None] / count[:, None, None])
+    right = there * (score - level[:, None])
+
+    def solve(weights: Floats) -> Floats:
+        sums = np.tensordot(weights, table, axes=1) + 1 / len(names) + 1e-9 * np.eye(len(names))
+        found = np.linalg.solve(sums, (weights @ right)[..., None])[..., 0]
+        effect = level - found @ (there / count[:, None]).T
+        return np.asarray(found + (weights * effect).sum(axis=-1, keepdims=True) / weights.sum(axis=-1, keepdims=True))
+
+    value = solve(np.ones((1, len(documents))))[0]
+    drawn = Draws(documents, (), "documents", count=max(200, min(RESAMPLES, 2_000_000 // len(names) ** 2)), seed=seed)
+    error = solve(drawn.documents(documents)).std(axis=0, ddof=1)
+    units = there.sum(axis=0).astype(int)
+    return {name: t_interval(float(value[at]), float(error[at]), int(units[at])) for at, name in enumerate(names)}
+
+
 def gap(
     items: Sequence[ScoredItem],
     sides: Sequence[str],
@@ -98,17 +161,19 @@ def gap(
     second: str,
     *,
     permutations: int = PERMUTATIONS,
+    tie: float = 0.0,
     seed: int = 0,
 ) -> Gap:
     """Test whether one side is scored above another.
 
     Paired by document on all documents that have both sides, if there are at least `SHARED`, so that easy and hard
     documents cancel: signs of the documents' differences are flipped at random. Otherwise by Welch's t of
-    the documents' means.
+    the documents' means. A document is tied if its scores differ by no more than `tie`.
     """
     means = [_of_side(items, sides, side) for side in (first, second)]
     documents = len(means[0].keys() | means[1].keys())
     shared = _paired(means[0], means[1])
+    counts: tuple[int | None, ...] = (None, None, None)
     if shared:
         a, b = (np.array([own[group] for group in shared]) for own in means)
         difference = mean_interval(a - b)
@@ -117,6 +182,8 @@ def gap(
         else:
             p, test = t_test(difference.value, difference.error, difference.units), "t"
         left_out = documents - len(shared)
+        wins, losses = int((a - b > tie + _EQUAL).sum()), int((b - a > tie + _EQUAL).sum())
+        counts = wins, len(shared) - wins - losses, losses
     else:
         a, b = (np.array(list(own.values())) for own in means)
         difference = _welch(a, b)
@@ -132,18 +199,8 @@ def gap(
         test,
         documents - left_out,
         left_out,
+        *counts,
     )
-
-
-def shared_documents(
-    items: Sequence[ScoredItem], sides: Sequence[str], first: str, second: str
-) -> tuple[Floats, Floats] | None:
-    """Mean scores of two sides on the documents by which `gap` pairs them; None where it does not pair them."""
-    one, other = (_of_side(items, sides, side) for side in (first, second))
-    shared = _paired(one, other)
-    if not shared:
-        return None
-    return np.array([one[group] for group in shared]), np.array([other[group] for group in shared])
 
 
 def document_means(items: Sequence[ScoredItem]) -> dict[str, float]:
@@ -170,51 +227,27 @@ def _paired(one: dict[str, float], other: dict[str, float]) -> list[str]:
 
 def _welch(a: Floats, b: Floats) -> Interval:
     """Welch's interval of the difference of two independent means."""
+    from scipy import stats
+
     value = float(a.mean() - b.mean())
     if min(a.size, b.size) < 2:
         return Interval(value)
-    parts = np.array([v.var(ddof=1) / v.size for v in (a, b)])
-    error = float(np.sqrt(parts.sum()))
+    error = math.sqrt(a.var(ddof=1) / a.size + b.var(ddof=1) / b.size)
     if error == 0:
         return t_interval(value, 0.0, min(a.size, b.size))
-    degrees = parts.sum() ** 2 / (parts**2 / np.array([a.size - 1, b.size - 1])).sum()
+    degrees = float(stats.ttest_ind(a, b, equal_var=False).df)
     warning = next((side for v in (a, b) if (side := mean_interval(v).warning)), "")
     return t_interval(value, error, math.floor(degrees) + 1, warning=warning)
-
-
-@dataclass(frozen=True)
-class SystemPair(Gap):
-    """Difference of two systems, the first the one with the higher mean; attributes of `Gap` and the following."""
-
-    #: Documents on which the first is scored higher, alike and lower; None where documents are not paired.
-    wins: int | None
-    ties: int | None
-    losses: int | None
-    #: The difference in standard deviations: of the documents' differences where they are paired (Cohen's d_z), else of
-    #: the scores (Cohen's d, pooled). NaN where nothing varies.
-    effect: float
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether the corrected p is significant."""
-        return self.p_holm < SIGNIFICANT
-
-    @property
-    def better(self) -> str | None:
-        """The system that is scored higher beyond chance; None where they cannot be told apart."""
-        if not self.is_told_apart:
-            return None
-        return self.first if self.difference.value > 0 else self.second
 
 
 @dataclass(frozen=True)
 class Ranking:
     """Systems by their mean score."""
 
-    #: Highest mean first; systems without any score last.
+    #: Highest mean first, adjusted for documents where these differ; systems without a score last.
     systems: tuple[SideMean, ...]
     #: All pairs, in the order of the ranking; with a baseline, each system and the baseline.
-    pairs: tuple[SystemPair, ...]
+    pairs: tuple[Gap, ...]
     #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty with a
     #: baseline, against which alone was tested.
     groups: tuple[tuple[str, ...], ...]
@@ -241,7 +274,9 @@ def rank_systems(
             hint="Name the column that holds it with --system.",
         )
     sides = [item.system for item in items]
-    means = sorted(side_means(items, sides), key=lambda side: (-_finite(side.mean.value), side.side))
+    adjusted = adjusted_means(items, sides, seed=seed)
+    found = [replace(side, adjusted=adjusted.get(side.side)) for side in side_means(items, sides)]
+    means = sorted(found, key=lambda side: (-_finite(side.shown.value), side.side))
     ranked = [side.side for side in means if side.n]
     if len(ranked) < 2:
         told = f"all rows are of one system, {sides[0]!r}" if len(means) < 2 else "fewer than two systems have a score"
@@ -253,13 +288,12 @@ def rank_systems(
     chosen = [(one, other) for one, other in combinations(ranked, 2) if baseline in (None, one, other)]
     permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(chosen))
     by_system = {name: [item for item in items if item.system == name] for name in ranked}
-    tests = corrected(
-        {
-            f"{one}\x1f{other}": _pair(by_system, one, other, permutations=permutations, tie=tie, seed=seed)
-            for one, other in chosen
-        }
-    )
-    pairs = tuple(tests.values())
+    tests = {}
+    for one, other in chosen:
+        own = [*by_system[one], *by_system[other]]
+        sides = [item.system for item in own]
+        tests[f"{one}\x1f{other}"] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
+    pairs = tuple(corrected(tests).values())
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
     return Ranking(
         tuple(means),
@@ -294,34 +328,11 @@ def letters_of(groups: Sequence[Sequence[str]], system: str) -> str:
     return "".join(chr(ord("a") + index) for index in own)
 
 
-def _pair(
-    by_system: dict[str, list[ScoredItem]], one: str, other: str, *, permutations: int, tie: float, seed: int
-) -> SystemPair:
-    items = [*by_system[one], *by_system[other]]
-    sides = [item.system for item in items]
-    found = gap(items, sides, one, other, permutations=permutations, seed=seed)
-    shared = shared_documents(items, sides, one, other)
-    if shared is None:
-        # Cohen's d from what Welch's test was made of: the spread of the documents' means on either side.
-        spreads = [side.mean.error**2 * side.mean.units for side in side_means(items, sides)]
-        spread = math.sqrt(float(np.mean(spreads)))
-        return SystemPair(**vars(found), wins=None, ties=None, losses=None, effect=_share(found, spread))
-    differences = shared[0] - shared[1]
-    wins, losses = int((differences > tie + _EQUAL).sum()), int((differences < -tie - _EQUAL).sum())
-    spread = float(differences.std(ddof=1)) if differences.size > 1 else math.nan
-    ties = differences.size - wins - losses
-    return SystemPair(**vars(found), wins=wins, ties=ties, losses=losses, effect=_share(found, spread))
-
-
-def _share(found: Gap, spread: float) -> float:
-    return found.difference.value / spread if math.isfinite(spread) and spread > _EQUAL else math.nan
-
-
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else -math.inf
 
 
-def _told(ranked: Sequence[str], pairs: Sequence[SystemPair], baseline: str | None) -> str:
+def _told(ranked: Sequence[str], pairs: Sequence[Gap], baseline: str | None) -> str:
     """Say what came out, in a sentence."""
     if len(pairs) == 1:
         return _told_pair(pairs[0])
@@ -340,17 +351,25 @@ def _told(ranked: Sequence[str], pairs: Sequence[SystemPair], baseline: str | No
             if names
         ]
         return f"By this judge, {'; '.join(parts)} (Holm, p < {SIGNIFICANT:g})."
-    apart = sum(pair.is_told_apart for pair in pairs)
     best = ranked[0]
-    same = [p.second if p.first == best else p.first for p in pairs if best in (p.first, p.second) and p.better is None]
-    told = f"{', '.join(same)} cannot be told apart from it" if same else "every other system is told apart from it"
+    own = [(p.second if p.first == best else p.first, p.better) for p in pairs if best in (p.first, p.second)]
+    parts = [
+        f"{how} {', '.join(names)}"
+        for how, names in (
+            ("it is better than", [other for other, better in own if better == best]),
+            ("it is not told apart from", [other for other, better in own if better is None]),
+            ("on the documents that both answered it is worse than", [o for o, better in own if better == o]),
+        )
+        if names
+    ]
+    apart = sum(pair.is_told_apart for pair in pairs)
     return (
-        f"By this judge {best} is first of {len(ranked)} systems, and {told}; {apart} of {len(pairs)} pairs are told "
-        f"apart (Holm, p < {SIGNIFICANT:g})."
+        f"By this judge {best} has the highest mean of {len(ranked)} systems; {'; '.join(parts)}. {apart} of "
+        f"{len(pairs)} pairs are told apart (Holm, p < {SIGNIFICANT:g}, two-sided)."
     )
 
 
-def _told_pair(pair: SystemPair) -> str:
+def _told_pair(pair: Gap) -> str:
     d = pair.difference
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     low, high = (d.low, d.high) if d.value >= 0 else (-d.high, -d.low)
@@ -380,11 +399,12 @@ def _told_p(p: float) -> str:
 def ranking_table(ranking: Ranking) -> Table:
     """One row per system, the best first."""
     rated = any(side.human == side.human for side in ranking.systems)
+    adjusted = any(side.adjusted is not None for side in ranking.systems)
     rows = tuple(
         (
             side.side,
             str(place),
-            interval(side.mean),
+            *([interval(side.shown), number(side.mean.value)] if adjusted else [interval(side.mean)]),
             *([ranking.letters(side.side) or "-"] if ranking.groups else []),
             *([number(side.human)] if rated else []),
             str(side.n),
@@ -392,47 +412,67 @@ def ranking_table(ranking: Ranking) -> Table:
         )
         for place, side in enumerate(ranking.systems, start=1)
     )
-    headers = ("", "rank", "mean score", *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
-    notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
+    means = ("adjusted mean", "own mean") if adjusted else ("mean score",)
+    headers = ("", "rank", *means, *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
+    notes = [ranking.told]
+    if adjusted:
+        notes.append(
+            "warning: systems answered different documents: ranks are by means adjusted for documents (additive "
+            "model), tests are on the documents that two systems share"
+        )
+    notes.append(f"intervals and tests hold for {ranking.holds_for}; every document weighs the same")
+    notes.append("`score` prints the mean of rows, where a document with more rows weighs more")
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
-    notes += mean_warnings({side.side: side.mean for side in ranking.systems})
+    notes += mean_warnings({side.side: side.shown for side in ranking.systems})
     return Table((*headers, "n", "unscored"), rows, tuple(notes))
 
 
-def pair_table(ranking: Ranking, pairs: Sequence[SystemPair] | None = None) -> Table:
+def pair_table(ranking: Ranking, pairs: Sequence[Gap] | None = None) -> Table:
     """One row per pair of systems."""
     shown = ranking.pairs if pairs is None else tuple(pairs)
     rows = tuple(
         (
             f"{pair.first} - {pair.second}",
-            f"{number(pair.means[0])} / {number(pair.means[1])}",
-            interval(pair.difference),
-            p_value(pair.p),
-            p_value(pair.p_holm),
+            *_tested(pair)[1:5],
             "-" if pair.wins is None else f"{pair.wins} / {pair.ties} / {pair.losses}",
-            number(pair.effect),
-            number(pair.detectable),
-            pair.test,
-            str(pair.documents),
-            str(pair.left_out),
+            *_tested(pair)[5:],
         )
         for pair in shown
     )
-    headers = (
-        *("", "means", "difference", "p", "p (Holm)", "win / tie / loss", "effect", "detectable", "test"),
-        *("documents", "left out"),
-    )
-    notes = [f"p (Holm): for all {len(ranking.pairs)} pairs; effect: the difference in standard deviations"]
+    headers = ("", "means", "difference", "p", "p (Holm)", "win / tie / loss", "detectable", "documents")
+    notes = notes_of_tests({f"{pair.first} - {pair.second}": pair for pair in shown}, f"all {len(ranking.pairs)} pairs")
     if len(shown) < len(ranking.pairs):
         notes.insert(0, f"{len(shown)} of {len(ranking.pairs)} pairs: the best and its others, and neighbours")
-    if any(pair.left_out for pair in shown):
-        notes.append("left out: documents that one of the two did not answer")
-    notes += mean_warnings({f"{pair.first} - {pair.second}": pair.difference for pair in shown})
     return Table(headers, rows, tuple(notes))
 
 
-def telling_pairs(ranking: Ranking) -> list[SystemPair]:
+def _tested(own: Gap) -> tuple[str, ...]:
+    left_out = f" ({own.left_out} left out)" if own.left_out else ""
+    return (
+        f"{own.first} - {own.second}",
+        f"{number(own.means[0])} / {number(own.means[1])}",
+        interval(own.difference),
+        p_value(own.p),
+        p_value(own.p_holm),
+        number(own.detectable),
+        f"{own.documents}{left_out}",
+    )
+
+
+def notes_of_tests(gaps: Mapping[str, Gap], what: str) -> list[str]:
+    """Say what the columns of tests are."""
+    tests = ", ".join(dict.fromkeys(own.test for own in gaps.values()))
+    notes = [
+        f"p: two-sided, {tests}; p (Holm): for {what}; detectable: the difference found with 80 % probability "
+        "after Holm's correction"
+    ]
+    if any(own.left_out for own in gaps.values()):
+        notes.append("left out: documents that one of the two did not answer")
+    return notes + mean_warnings({name: own.difference for name, own in gaps.items()})
+
+
+def telling_pairs(ranking: Ranking) -> list[Gap]:
     """Choose the pairs that say most: all of them, or the best with each other and neighbours in the ranking."""
     if len(ranking.pairs) <= MOST_PAIRS or ranking.baseline is not None:
         return list(ranking.pairs)
@@ -450,20 +490,6 @@ def side_table(means: Sequence[SideMean]) -> Table:
 
 def gap_table(gaps: Mapping[str, Gap]) -> Table:
     """Build a table with one row per gap, such as one per human preference."""
-    rows = tuple(
-        (
-            name,
-            f"{g.first} - {g.second}",
-            f"{number(g.means[0])} / {number(g.means[1])}",
-            interval(g.difference),
-            p_value(g.p),
-            p_value(g.p_holm),
-            number(g.detectable),
-            g.test,
-            str(g.documents),
-            str(g.left_out),
-        )
-        for name, g in gaps.items()
-    )
-    headers = (*("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "test", "documents", "left out"),)
-    return Table(headers, rows, tuple(interval_warnings({name: g.difference for name, g in gaps.items()})))
+    rows = tuple((name, *_tested(own)) for name, own in gaps.items())
+    headers = ("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "documents")
+    return Table(headers, rows, tuple(notes_of_tests(gaps, "all gaps of this table")))

@@ -36,10 +36,9 @@ from geval_local.signature import judge_name, signature_differences, signature_p
 from geval_local.statistics.coefficients import coefficients
 from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.distributions import expectations, probability_matrix
-from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, pair
-from geval_local.statistics.resampling import group_folds
+from geval_local.statistics.resampling import Target, group_folds
 from geval_local.statistics.significance import Comparison, compare, corrected
 
 Weighting = Literal["equal", "human"]
@@ -238,7 +237,7 @@ class JuryStudy(Study):
             disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
         ]
         if self.agreement:
-            fold = ("level", "n", "points", "items left out")
+            fold = ("n", "points")
             found.append(correlation_table(self.agreement).titled("against people", fold=fold))
             tests = {
                 f"jury less {who}{' (best judge)' if who == self.best else ''}": test

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from geval_local.analysis.good_enough import GoodEnough
 from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
 from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
@@ -42,10 +43,13 @@ from geval_local.statistics.correlation import (
     known_target,
 )
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
-from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.levels import Level, draws_for, level_figures
 from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.resampling import Figures, Target, mean_of, minus
 from geval_local.statistics.significance import Comparison, compare, compare_average, corrected
+
+#: What scores that know nothing are called.
+CHANCE = "chance"
 
 Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 
@@ -84,8 +88,9 @@ class JudgeBeside:
     agreement: Interval
     #: That minus people's: below 0 if another person would agree better than the judge.
     difference: Interval
-    #: Two-sided p-value of "no difference".
+    #: Two-sided p-value of "no difference", and the same corrected for the number of judges.
     p: float
+    p_holm: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -122,11 +127,16 @@ def human_ceiling(
         raise DataError("ratings and scores are not of the same items")
     index = ALL_COEFFICIENTS.index(coefficient)
     several = np.isfinite(table).sum(axis=0) >= 2
-    people: list[Replicates] = []
-    beside: dict[str, list[Replicates]] = {name: [] for name in judges}
+    people: list[Figures] = []
+    beside: dict[str, list[Figures]] = {name: [] for name in judges}
     # All are measured on the items that all judges scored, so that none has easier ones.
     scored = np.all([[math.isfinite(item.predicted) for item in items] for items in judges.values()], axis=0)
-    chosen = known_target((), level, target)
+    chosen = known_target(level, target)
+    draws = draws_for(list(judges.values()), level, chosen)
+
+    def figures(items: Sequence[ScoredItem]) -> Figures:
+        return level_figures(items, level, chosen, accuracy=coefficient == "accuracy", draws=draws).figures
+
     for place in range(len(table)):
         own, others = table[place], np.delete(table, place, axis=0)
         use = np.flatnonzero(several & scored & np.isfinite(own) & np.isfinite(others).any(axis=0)).tolist()
@@ -135,12 +145,12 @@ def human_ceiling(
         means = np.nanmean(others[:, use], axis=0)
         for name, items in judges.items():
             rated = [replace(items[i], human=float(mean)) for i, mean in zip(use, means, strict=True)]
-            beside[name].append(_figures(rated, level, chosen, coefficient))
+            beside[name].append(figures(rated))
         anyone = next(iter(judges.values()))
         by_person = [
             replace(anyone[i], human=float(mean), predicted=float(own[i])) for i, mean in zip(use, means, strict=True)
         ]
-        people.append(_figures(by_person, level, chosen, coefficient))
+        people.append(figures(by_person))
     if not people:
         raise DataError("no item has ratings of two people and a score", hint="Check the fields of the raters.")
     ceiling = mean_of(people)
@@ -148,22 +158,16 @@ def human_ceiling(
     for name, parts in beside.items():
         average = mean_of(parts)
         less = minus(average, ceiling)
-        found[name] = JudgeBeside(
-            interval_at(average, coefficient, level, chosen), less.interval(index, chosen), less.p(index, chosen)
-        )
+        found[name] = JudgeBeside(interval_at(average, coefficient, chosen), less.interval(index), less.p(index)[0])
     return Ceiling(
         level,
         coefficient,
         len(table),
         int(several.sum()),
         krippendorff_alpha(table),
-        interval_at(ceiling, coefficient, level, chosen),
-        found,
+        interval_at(ceiling, coefficient, chosen),
+        corrected(found),
     )
-
-
-def _figures(items: Sequence[ScoredItem], level: Level, target: Target, coefficient: str) -> Replicates:
-    return level_figures(items, level, target, accuracy=coefficient == "accuracy").replicates
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,8 @@ class Agreements:
     #: ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that both
     #: keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     comparisons: Mapping[str, Comparison]
+    #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
+    baselines: Mapping[str, Comparison]
     #: ``dimension: first / second`` -> their agreement with each other.
     agreements: Mapping[str, Agreement]
     #: Correlations that could not be computed, with reasons.
@@ -217,7 +223,7 @@ def evaluate(
                 notes.append(f"{contender.name}, {dimension}: {_why_none(items)}")
                 continue
             for level in levels[:1] if contender.kind == "baseline" else levels:
-                wanted = coefficient == "accuracy" and level == levels[0]
+                wanted = True if coefficient == "accuracy" else None
                 result = correlate(items, level, target=target, accuracy=wanted)
                 correlations[level].setdefault(contender.name, {})[dimension] = result
     comparisons: dict[str, Comparison] = {}
@@ -231,9 +237,29 @@ def evaluate(
                 agreements[name] = agree(one, other)
         except DataError as error:
             notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
+    baselines: dict[str, Comparison] = {}
+    for judge in (one for one in contenders if one.kind in ("judge", "responses")):
+        for dimension, items in judge.items.items():
+            simple = {one.name: one.items.get(dimension) for one in contenders if one.kind == "baseline"} | {
+                CHANCE: None
+            }
+            for other_name, others in simple.items():
+                if others is None and other_name != CHANCE:
+                    continue
+                try:
+                    test = compare(items, others, levels[0], coefficient, target=target, seed=seed)
+                    baselines[f"{dimension}: {judge.name} / {other_name}"] = test
+                except DataError:
+                    continue  # Nothing in common: what is missing has a note of its own.
     averages, tests = _averages(contenders, levels[0], coefficient, target)
     return Agreements(
-        tuple(contenders), correlations, averages, corrected(comparisons | tests), agreements, tuple(notes)
+        tuple(contenders),
+        correlations,
+        averages,
+        corrected(comparisons | tests),
+        corrected(baselines),
+        agreements,
+        tuple(notes),
     )
 
 
@@ -287,17 +313,18 @@ def _why_none(items: Sequence[ScoredItem]) -> str:
 
 def ceiling_table(ceiling: Ceiling) -> Table:
     """Build a table of people with each other, and each judge in place of one of them."""
-    rows = [("people, leave one out", interval(ceiling.people), "-", "-")]
+    rows = [("people, leave one out", interval(ceiling.people), "-", "-", "-")]
     rows += [
-        (name, interval(one.agreement), interval(one.difference), p_value(one.p))
+        (name, interval(one.agreement), interval(one.difference), p_value(one.p), p_value(one.p_holm))
         for name, one in ceiling.judges.items()
     ]
     notes = (
         f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
         f"{number(ceiling.alpha)} (interval data)",
         "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
+        'p: two-sided, "no difference from people"; p (Holm): for all judges of this table',
     )
-    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p")
+    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p", "p (Holm)")
     return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
 
 
@@ -333,7 +360,7 @@ def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
 
 
 #: Columns that are often the same in all rows.
-FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one alone")
+FOLDED = ("n", "points")
 
 
 @dataclass(frozen=True)
@@ -356,6 +383,8 @@ class MetaEvaluation(Study):
     notes: Sequence[str]
     #: Agreement between people, if several rated.
     ceiling: Ceiling | None = None
+    #: What is known of judges besides correlations.
+    good_enough: GoodEnough = field(default_factory=GoodEnough)
 
     @property
     def benchmark(self) -> Benchmark | None:
@@ -378,7 +407,9 @@ class MetaEvaluation(Study):
             "correlations": found.correlations,
             "averages": found.averages,
             "comparisons": found.comparisons,
+            "baselines": found.baselines,
             "ceiling": self.ceiling,
+            "good_enough": self.good_enough,
             "agreements": found.agreements,
             "responses": {
                 name: {"rows": len(p.values), **{count: getattr(p, count) for count in counts}}
@@ -393,38 +424,46 @@ class MetaEvaluation(Study):
 
     def tables(self) -> list[Table]:
         """Give the paper's table, then the figures that it rests on."""
-        figures, levels, shown = self.found, self.levels, []
+        figures, level, shown = self.found, self.levels[0], []
         coefficients: Sequence[str] = COEFFICIENTS
-        if self.benchmark is not None:
+        if self.benchmark is not None and self.benchmark.level == level:
             coefficients = self.benchmark.columns
             paper = published_table(self.benchmark.name)
             table = benchmark_table(figures.correlations[self.benchmark.level], paper, self.benchmark.published)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             shown.append(table.titled(title))
-        for level in levels:
-            rows = _by_dimension(figures.correlations[level])
-            if rows:
-                table = correlation_table(rows, coefficients if level == levels[0] else COEFFICIENTS)
-                shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
+        rows = _by_dimension(figures.correlations[level])
+        if rows:
+            table = correlation_table(rows, coefficients)
+            shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
         if figures.averages:
-            table = average_table(figures.averages, f"average {levels[0]} {self.coefficient}")
+            table = average_table(figures.averages, f"average {level} {self.coefficient}")
             shown.append(table.titled("average over the dimensions"))
+        shown += self.good_enough.tables()
         if self.ceiling is not None:
             shown.append(ceiling_table(self.ceiling).titled("the human ceiling"))
         if self.parsed:
             shown.append(response_table(self.parsed).titled("raw responses"))
+        if figures.baselines:
+            title = f"is the judge better than what is cheaper? ({self.coefficient})"
+            shown.append(comparison_table(figures.baselines).titled(title, fold=FOLDED_TESTS, sections=True))
         if figures.comparisons:
             title = f"is the difference real? ({self.coefficient})"
-            fold = (*FOLDED, *FOLDED_TESTS)
-            shown.append(comparison_table(figures.comparisons).titled(title, fold=fold, sections=True))
+            shown.append(comparison_table(figures.comparisons).titled(title, fold=FOLDED_TESTS, sections=True))
         if figures.agreements:
             table = agreement_table(figures.agreements)
             shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
         return shown
 
     def remarks(self) -> list[tuple[str, bool]]:
-        """Say how rows were grouped, and what is missing."""
-        return [(self.rated.grouping, False), *((f"note: {text}", True) for text in (*self.notes, *self.found.notes))]
+        """Say how rows were grouped, what other levels there are, and what is missing."""
+        others = [level for level in self.rated.levels if level != self.levels[0]]
+        more = [(f"also at {' and '.join(others)} level: --level", False)] if others else []
+        return [
+            (self.rated.grouping, False),
+            *more,
+            *((f"note: {text}", True) for text in (*self.notes, *self.found.notes)),
+        ]
 
 
 def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 
-from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items
+from geval_local.analysis.ratings.benchmarks import BenchmarkData
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.statistics.records import ScoredItem, word_count
+from geval_local.statistics.records import word_count
 
 BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
 # The references of Topical-Chat are the true next turns, which the file contains as one of its systems.
@@ -56,17 +56,6 @@ def references(data: BenchmarkData) -> list[str | None]:
         ]
     field = data.benchmark.fields.get("reference", "source")
     return [str(row[field]) for row in data.rows]
-
-
-def baseline_items(
-    data: BenchmarkData, dimension: str, name: str, scores: Sequence[float] | None = None
-) -> list[ScoredItem]:
-    """Score a benchmark with a baseline, in the same records as a judge."""
-    if scores is None:
-        field = data.benchmark.fields["output"]
-        scores = baseline_scores(name, [str(row[field]) for row in data.rows], references(data))
-    reasons = [None if math.isfinite(score) else "no reference" for score in scores]
-    return benchmark_items(data, dimension, scores, errors=reasons)
 
 
 def _library(name: str, package: str) -> ModuleType:

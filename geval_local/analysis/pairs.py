@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
-from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
+from geval_local.analysis.results import (
+    ResultsGiven,
+    ScoredRun,
+    figures_of,
+    missing_field,
+    number_at,
+    rated_items,
+    read_rows,
+)
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -31,18 +39,17 @@ from geval_local.analysis.tables import (
     p_value,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
 from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
-from geval_local.statistics.coefficients import Coefficient, tie_threshold
+from geval_local.statistics.coefficients import FOLDS, Coefficient, tie_threshold
 from geval_local.statistics.correlation import Correlation, correlate, within
 from geval_local.statistics.distributions import probability_matrix
 from geval_local.statistics.interval import Interval, mean_interval, t_test
-from geval_local.statistics.jackknife import Target
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, Target, group_folds, sign_flip
 from geval_local.statistics.significance import Comparison, corrected
 from geval_local.statistics.significance import compare as compare_agreement
 
@@ -354,9 +361,9 @@ class PairAgreement:
     #: one half counts half.
     decided: Interval
     #: Share of all comparisons in which it prefers the same output or ties as people do; a preference within
-    #: `threshold` of one half is a tie (Deutsch, Foster and Freitag, 2023).
+    #: calibrated distance of one half is a tie (Deutsch, Foster and Freitag, 2023), calibrated on other documents.
     with_ties: Interval
-    #: The one that makes `with_ties` highest on these data, 0 to 0.5.
+    #: The distance that makes `with_ties` highest on all of these data, 0 to 0.5.
     threshold: float
     #: Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people, of
     #: one of them.
@@ -530,12 +537,14 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
     gap[np.abs(gap) < 1e-12] = 0.0
     right = np.where(gap == 0, 0.5, np.sign(gap) == np.sign(human)).astype(np.float64)
     decided = np.flatnonzero(human != 0)
-    # Every comparison is a group of two items, one at its gap and one at nothing.
-    zeros = np.zeros_like(gap)
-    groups = np.repeat(np.arange(len(kept)), 2)
-    threshold = tie_threshold(np.stack([human, zeros], 1).ravel(), np.stack([gap, zeros], 1).ravel(), groups)
-    assert threshold is not None  # groups of two are never too large
-    verdict = np.where(np.abs(gap) <= threshold, 0.0, np.sign(gap))
+    threshold = _tie_within(human, gap, np.arange(len(kept)))
+    # Ties of a comparison are calibrated on other documents: on its own the share would be too high.
+    within_own = np.full(len(kept), threshold)
+    if len(set(documents)) > 1:
+        folds = group_folds(documents, FOLDS, 0)
+        for fold in np.unique(folds):
+            within_own[folds == fold] = _tie_within(human, gap, np.flatnonzero(folds != fold))
+    verdict = np.where(np.abs(gap) <= within_own, 0.0, np.sign(gap))
     expected = [float(np.mean([_probability(one.p, value) for value in one.people or (one.human,)])) for one in kept]
     return PairAgreement(
         n=len(kept),
@@ -546,6 +555,14 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
         threshold=threshold,
         expected=_mean(expected, documents),
     )
+
+
+def _tie_within(human: Floats, gap: Floats, chosen: NDArray[np.int64]) -> float:
+    """Calibrate the distance of ties; every comparison is a group of two items, one at its gap and one at nothing."""
+    sides = [np.stack([own[chosen], np.zeros(chosen.size)], 1).ravel() for own in (human, gap)]
+    found = tie_threshold(sides[0], sides[1], np.repeat(np.arange(chosen.size), 2))
+    assert found is not None  # groups of two are never too large
+    return found
 
 
 def _probability(p: tuple[float, float, float], human: float) -> float:
@@ -593,7 +610,7 @@ def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
         for one in pairs
     )
     headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
-    notes = [f"p: of no preference, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
+    notes = [f"p: of no preference, two-sided, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
     notes += mean_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
     return Table(headers, rows, tuple(notes))
 
@@ -609,12 +626,11 @@ def consistency_table(figures: Mapping[str, Consistency]) -> Table:
             f"{number(one.masses[0])} / {number(one.masses[1])}",
             f"{one.cyclic}/{one.triads}",
             f"{one.document_cyclic}/{one.document_triads}",
-            f"{one.n}",
-            f"{one.unscored}",
+            f"{one.n} / {one.unscored}",
         )
         for name, one in figures.items()
     )
-    headers = ("", "first shown gains", "flips", "p(tie)", "mass AB / BA", "circles", "in documents", "n", "unscored")
+    headers = ("", "first shown gains", "flips", "p(tie)", "mass AB / BA", "circles", "in documents", "n / unscored")
     notes = (
         "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
         "flips: comparisons of which each order names another winner; circles: A over B over C over A",
@@ -642,6 +658,10 @@ def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
     notes = (
         "decided pairs: of those that people decided, the same output preferred; with ties: ties within a calibrated "
         "distance of one half (Deutsch et al., 2023)",
+        *(
+            f"{name}: always a tie would give {number(one.human_ties / one.n)} with ties"
+            for name, one in figures.items()
+        ),
         "expected: mean probability of people's verdict; intervals hold for new documents from the same systems",
     )
     return Table(headers, rows, notes)
@@ -723,19 +743,15 @@ def _ratings(rows: Sequence[Mapping[str, Any]], asked: Asked, path: Path) -> Rat
     documents = document_field(rows, asked.group_by)
     if documents is None:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
+    items = rated_items(rows, [{}] * len(rows), path, human=asked.human, group_by=documents, system=asked.system)
     found: Ratings = {}
-    for place, row in numbered(rows):
-        where = f"{path}, row {place}"
-        names = (asked.system,) if asked.system is not None else SYSTEM_FIELDS
-        writer = next((value for name in names if (value := lookup(row, name)) is not None), None)
-        if writer is None:
-            raise missing_field(row, names[0], where, "of the system ")
-        key = (str(lookup(row, documents)), str(writer))
+    for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
+        if not item.system:
+            raise missing_field(row, SYSTEM_FIELDS[0], f"{path}, row {place}", "of the system ")
+        key = (item.group, item.system)
         if key in found:
-            raise DataError(f"{where}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
-        found[key] = number_at(row, asked.human, where)
-    if all(map(math.isnan, found.values())):
-        raise DataError(f"{path}: no row has a human rating in {asked.human!r}")
+            raise DataError(f"{path}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
+        found[key] = item.human
     return found
 
 

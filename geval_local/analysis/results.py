@@ -86,6 +86,12 @@ def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
     return [f"{before}.{key}{after}" for key in keys] or [path]
 
 
+def ratings_of(rows: Sequence[Mapping[str, Any]], raters: Sequence[str], path: str | Path) -> dict[str, list[float]]:
+    """Read the ratings of single people: field -> one per row, NaN where there is none."""
+    fields = [one for given in raters for one in each_place(rows, given)]
+    return {name: [number_at(row, name, f"{path}, row {at}") for at, row in numbered(rows)] for name in fields}
+
+
 def _number(value: Any) -> float:
     """Read one number; NaN for an empty value."""
     try:
@@ -133,19 +139,6 @@ def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(number) for number in range(1, len(rows) + 1)]
 
 
-def read_results(
-    path: str | Path,
-    metric: str,
-    *,
-    human: str | None = None,
-    group_by: str | None = None,
-    system: str | None = None,
-) -> list[ScoredItem]:
-    """Read the scores of one metric from a result file of ``geval-local score``."""
-    rows = read_rows(path)
-    return rated_items(rows, figures_of(rows, metric, path), path, human=human, group_by=group_by, system=system)
-
-
 def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
     """Return the figures of one metric from scored rows."""
     found: list[Mapping[str, Any]] = []
@@ -171,7 +164,7 @@ def rated_items(
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
 ) -> list[ScoredItem]:
-    """Join figures, one per row, to the rows' human ratings; other arguments as for `read_results`.
+    """Join figures, one per row, to the rows' human ratings, documents and systems, by the names of their fields.
 
     `fields` maps ``output`` to its column if the name differs.
     """

@@ -15,7 +15,7 @@ from geval_local.statistics.interval import Interval
 from geval_local.statistics.significance import Comparison
 
 #: Columns of tests that are often the same in all rows.
-FOLDED_TESTS = ("on", "items / documents", "kept by each")
+FOLDED_TESTS = ("items / documents", "kept by each")
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def correlation_table(
     results: Mapping[str, Correlation],
     coefficients: Sequence[str] = COEFFICIENTS,
 ) -> Table:
-    """Build a table with one row per name: coefficients, counts, ties, and reasons for missing groups and items.
+    """Build a table with one row per name: coefficients and counts; ties and what is missing stand in the notes.
 
-    The accuracy is shown if every row has one, the AUC if any has; the notes name the intervals' populations.
+    The accuracy is shown if every row has one, with what chance gives, the AUC if any has.
     """
     wanted = [*coefficients]
     if results and all(math.isfinite(result.accuracy.value) for result in results.values()):
@@ -132,29 +132,53 @@ def correlation_table(
     if any(math.isfinite(result.auc.value) for result in results.values()):
         wanted.append("auc")
     wanted = list(dict.fromkeys(wanted))
-    rows = []
-    for name, result in results.items():
-        ties = result.ties
-        rows.append(
-            (
-                name,
-                result.level,
-                *(interval(getattr(result, coefficient)) for coefficient in wanted),
-                str(result.n),
-                f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
-                f"{_share(ties.human, ties.pairs)} / {_share(ties.predicted, ties.pairs)}",
-                _reasons(result.skipped),
-                _reasons(result.left_out),
-            )
+    rows = [
+        (
+            name,
+            *(interval(getattr(result, coefficient)) for coefficient in wanted),
+            str(result.n),
+            f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
         )
-    headers = ("", "level", *wanted, "n", "points", "ties human / score", "groups skipped", "items left out")
-    notes = [f"95 % intervals hold for {result.holds_for}" for result in results.values()]
+        for name, result in results.items()
+    ]
+    notes = [f"{result.level} level: 95 % intervals hold for {result.holds_for}" for result in results.values()]
     if "accuracy" in wanted:
-        notes.append("accuracy: pairs ordered, or tied, as people do, with calibrated ties (Deutsch et al., 2023)")
+        notes.append(
+            "accuracy: pairs ordered, or tied, as by people, ties calibrated on other documents (Deutsch et al. 2023)"
+        )
+        chance = {name.rpartition(": ")[0]: result.chance for name, result in results.items()}
+        for section, value in chance.items():
+            cells = (number(value) if name == "accuracy" else "-" for name in wanted)
+            rows.append((f"{section}: chance" if section else "chance", *cells, "-", "-"))
+    notes.append(_tied(results))
+    notes += _missing("documents skipped", {name: result.skipped for name, result in results.items()})
+    notes += _missing("items left out", {name: result.left_out for name, result in results.items()})
     if len({result.points for result in results.values() if result.level == "summary"}) > 1:
         notes.append("rows with different points are about different documents: only a test on common ones compares")
     notes += interval_warnings({name: getattr(result, wanted[0]) for name, result in results.items()})
-    return Table(headers, tuple(rows), tuple(dict.fromkeys(notes)))
+    return Table(("", *wanted, "n", "points"), tuple(rows), tuple(dict.fromkeys(notes)))
+
+
+def _tied(results: Mapping[str, Correlation]) -> str:
+    """Say how many pairs are tied, from the least to the most."""
+    told = []
+    for who, side in (("people", "human"), ("scores", "predicted")):
+        shares = [100 * getattr(r.ties, side) / r.ties.pairs for r in results.values() if r.ties.pairs]
+        low, high = (f"{bound(shares):.1f}" for bound in (min, max)) if shares else ("-", "-")
+        told.append(f"{who} {low} %" if low == high else f"{who} {low} to {high} %")
+    return f"tied pairs: {', '.join(told)}"
+
+
+def _missing(what: str, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Say once what is missing in which rows, and why."""
+    found: dict[str, list[str]] = {}
+    for name, own in counts.items():
+        if own:
+            found.setdefault(", ".join(f"{count} {reason}" for reason, count in own.items()), []).append(name)
+    return [
+        f"{what}: {reasons}: {'all rows' if len(names) == len(counts) else ', '.join(filter(None, names))}"
+        for reasons, names in found.items()
+    ]
 
 
 def average_table(averages: Mapping[str, Interval], what: str) -> Table:
@@ -168,9 +192,7 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
     rows = tuple(
         (
             name,
-            f"{r.level} {r.coefficient}",
-            number(r.first),
-            number(r.second),
+            f"{number(r.first)} / {number(r.second)}",
             interval(r.difference),
             p_value(r.p),
             p_value(r.p_holm),
@@ -180,14 +202,12 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
         )
         for name, r in results.items()
     )
-    headers = (
-        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable"),
-        *("items / documents", "kept by each"),
-    )
+    headers = ("", "first / second", "difference", "p", "p (Holm)", "detectable", "items / documents", "kept by each")
     notes = [
-        *(result.why for result in results.values()),
+        *(f"{result.level} {result.coefficient}: {result.why}" for result in results.values()),
         *(f"intervals and tests hold for {result.holds_for}" for result in results.values()),
-        "detectable: smallest true difference found with 80 % probability; p (Holm): for all tests of this table",
+        "detectable: smallest true difference found with 80 % probability after Holm's correction; p (Holm): for all "
+        "tests of this table",
         *interval_warnings({name: result.difference for name, result in results.items()}),
     ]
     return Table(headers, rows, tuple(dict.fromkeys(notes)))
@@ -195,35 +215,10 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
 
 def agreement_table(results: Mapping[str, Agreement]) -> Table:
     """Build a table with one row per pair of judges or runs."""
-    figures = ("pearson", "spearman", "kendall", "mean_difference", "mean_absolute_difference", "largest_difference")
-    rows = tuple(
-        (
-            name,
-            str(r.n),
-            *(number(getattr(r, figure)) for figure in figures),
-            number(r.alpha),
-            f"{r.only_first} / {r.only_second}",
-        )
-        for name, r in results.items()
-    )
-    headers = (
-        "",
-        "n",
-        "pearson",
-        "spearman",
-        "kendall",
-        "mean diff",
-        "mean |diff|",
-        "max |diff|",
-        "alpha",
-        "one alone",
-    )
-    return Table(headers, rows)
-
-
-def _share(count: int, total: int) -> str:
-    return f"{100 * count / total:.1f} %" if total else "-"
-
-
-def _reasons(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "0"
+    figures = ("spearman", "kendall", "mean_difference", "mean_absolute_difference", "largest_difference", "alpha")
+    rows = tuple((name, str(r.n), *(number(getattr(r, figure)) for figure in figures)) for name, r in results.items())
+    alone = [
+        f"{name}: {r.only_first} / {r.only_second}" for name, r in results.items() if r.only_first or r.only_second
+    ]
+    notes = (f"scored by one alone: {'; '.join(alone)}",) if alone else ()
+    return Table(("", "n", "spearman", "kendall", "mean diff", "mean |diff|", "max |diff|", "alpha"), rows, notes)

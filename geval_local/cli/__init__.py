@@ -1,7 +1,7 @@
 """The command line: one module per verb group, results on stdout, everything else on stderr.
 
 - `app`, `ending`: the verbs put together, and how a command ends, also when nobody takes its output
-- `commands`: one module per verb; `output`: what they print; `meta_eval`: what ``meta-eval`` puts side by side
+- `commands`: one module per verb; `output`: what they print
 - `option_groups`, `options`: options made of `geval_local.options`; what verbs share beside, and what the shell offers
 - `scoring`: the work around ``score``, ``resume`` and ``decide``, stopped by signals; `progress`; `standard_input`
 

@@ -14,6 +14,7 @@ from geval_local.cli.commands.cache import cache
 from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
+from geval_local.cli.commands.estimate import estimate
 from geval_local.cli.commands.export import export, merge
 from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
@@ -49,6 +50,7 @@ app.command()(report)
 app.command()(export)
 app.command("meta-eval")(meta_eval)
 app.command()(compare)
+app.command()(estimate)
 app.command()(pairs)
 app.command()(preferences)
 app.command()(bias)

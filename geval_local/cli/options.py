@@ -121,6 +121,19 @@ GroupBy = Annotated[
         show_default=False,
     ),
 ]
+OneMetric = Annotated[
+    str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
+]
+Human = Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")]
+Raters = Annotated[
+    list[str] | None,
+    typer.Option("--rater", metavar="FIELD", help="Field of one person's rating; to be named twice or more."),
+]
+System = Annotated[
+    str | None,
+    typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, if there is one."),
+]
+Baseline = Annotated[str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")]
 LevelName = Literal["summary", "pooled", "system"]
 CoefficientName = Literal["pearson", "spearman", "kendall", "accuracy", "auc"]
 NewName = Literal["documents", "systems", "both"]

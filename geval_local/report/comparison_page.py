@@ -24,9 +24,9 @@ from geval_local.report.payload import TextColumns, metric_payload, named_column
 from geval_local.report.run_page import write_report
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.statistics.agreement import agree
-from geval_local.statistics.jackknife import Target
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.resampling import Target
 from geval_local.statistics.significance import compare, corrected
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]

@@ -155,18 +155,11 @@ def _people(
                 field,
                 index,
                 tuple(item.human for item in items),
-                folded(_without_level(correlation_table(levels)), FOLDED) if levels else None,
+                folded(correlation_table(levels), FOLDED) if levels else None,
                 tuple(group_correlations(items)) if grouped else (),
             )
         )
     return found
-
-
-def _without_level(table: Table) -> Table:
-    """Drop the column that repeats the row's name."""
-    drop = table.headers.index("level")
-    headers, *rows = ((*cells[:drop], *cells[drop + 1 :]) for cells in (table.headers, *table.rows))
-    return Table(headers, tuple(rows), table.notes)
 
 
 def _data(

@@ -145,8 +145,10 @@ def system_section(
 def _chart(ranking: Ranking) -> IntervalChart | None:
     return interval_chart(
         "Mean score of each system, with 95 % intervals",
-        {side.side: side.mean for side in ranking.systems},
-        "mean score" + ("; systems that share a letter cannot be told apart" if ranking.groups else ""),
+        {side.side: side.shown for side in ranking.systems},
+        "mean score"
+        + (", adjusted for documents" if any(side.adjusted for side in ranking.systems) else "")
+        + ("; systems that share a letter cannot be told apart" if ranking.groups else ""),
         remarks={side.side: ranking.letters(side.side) for side in ranking.systems},
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import DataError
-from geval_local.statistics.interval import Interval, jackknife_error, t_interval
+from geval_local.statistics.interval import Interval, t_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,7 +31,7 @@ class BradleyTerry:
 
 
 def fit_bradley_terry(
-    systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str], confidence: float = 0.95
+    systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str]
 ) -> BradleyTerry:
     """Fit the strengths of systems, with Student's interval from leaving out one document at a time."""
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
@@ -52,12 +52,9 @@ def fit_bradley_terry(
         rest = np.where(rest < 1e-12, 0.0, rest)  # what subtracting leaves of nothing
         if not _unconnected(rest):
             without[document] = _fit(rest)
-    errors = jackknife_error(without) if units > 1 else np.full(systems, np.nan)
+    errors = _left_out_error(without) if units > 1 else np.full(systems, np.nan)
     return BradleyTerry(
-        tuple(
-            t_interval(float(value), float(error), units, confidence)
-            for value, error in zip(strengths, errors, strict=True)
-        )
+        tuple(t_interval(float(value), float(error), units) for value, error in zip(strengths, errors, strict=True))
     )
 
 
@@ -85,3 +82,14 @@ def _fit(wins: Floats) -> Floats:
 
     found = np.asarray(choix.ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
     return np.asarray(found - found.mean())
+
+
+def _left_out_error(values: Floats) -> Floats:
+    """Compute standard errors by the jackknife from strengths without each document, shape (documents, systems)."""
+    defined = np.isfinite(values)
+    count = defined.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = np.where(defined, values, 0.0).sum(axis=0) / count
+        squares = np.where(defined, (values - centre) ** 2, 0.0).sum(axis=0)
+        error = np.sqrt(squares * (count - 1) / count)
+    return np.asarray(np.where((count >= 2) & (count >= 0.9 * len(values)), error, np.nan))

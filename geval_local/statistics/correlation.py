@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from geval_local.errors import DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.interval import FEW_UNITS, Interval
-from geval_local.statistics.jackknife import Replicates, Target, mean_of
 from geval_local.statistics.levels import (
     DEFAULT_TARGETS,
     Level,
     LevelFigures,
     Ties,
+    draws_for,
     level_figures,
     skipped_by_reason,
 )
 from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.resampling import RESAMPLES, Figures, Target, mean_of
 
 #: Below this many systems intervals about new ones are too wide, and tests reject too rarely (benchmarks/coverage.py).
 FEW_SYSTEMS = 30
@@ -35,9 +36,11 @@ class Correlation:
     pearson: Interval
     spearman: Interval
     kendall: Interval
-    #: Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not computed
-    #: (many items).
+    #: Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with ties calibrated on other documents
+    #: (none at system level); NaN if not computed (many items).
     accuracy: Interval
+    #: The accuracy of scores that know nothing, at its best: always a tie, or never one.
+    chance: float
     #: Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
     auc: Interval
     #: Population that the intervals generalise to.
@@ -57,8 +60,10 @@ class Correlation:
     left_out: dict[str, int]
     #: Pairs with equal values.
     ties: Ties
-    #: Largest difference that counts as a tie in the accuracy.
+    #: Largest difference that counts as a tie in the accuracy, calibrated on all documents.
     epsilon: float | None
+    #: Draws of the bootstrap behind the intervals; 0 where they are Student's of one figure per document.
+    resamples: int
 
 
 def correlate(
@@ -66,41 +71,36 @@ def correlate(
     level: Level = "summary",
     *,
     target: Target | None = None,
-    confidence: float = 0.95,
-    accuracy: bool = False,
+    accuracy: bool | None = None,
 ) -> Correlation:
     """Correlate scores with human ratings."""
     kept, left_out = usable(items)
-    target = known_target(kept, level, target)
-    figures = level_figures(kept, level, target, accuracy=accuracy)
-    found = {name: interval_at(figures.replicates, name, level, target, confidence) for name in ALL_COEFFICIENTS}
+    target = known_target(level, target)
+    found = level_figures(kept, level, target, accuracy=accuracy)
+    intervals = {name: interval_at(found.figures, name, target) for name in ALL_COEFFICIENTS}
+    tied = found.ties.human / found.ties.pairs if found.ties.pairs else math.nan
     return Correlation(
         level,
-        pearson=found["pearson"],
-        spearman=found["spearman"],
-        kendall=found["kendall"],
-        accuracy=found["accuracy"],
-        auc=found["auc"],
+        **intervals,
+        chance=max(tied, (1 - tied) / 2),
         target=target,
-        holds_for=generalises_to(target, figures),
+        holds_for=generalises_to(target, found),
         n=len(kept),
-        points=figures.points,
-        groups=figures.documents,
-        systems=figures.systems,
-        skipped=skipped_by_reason(figures.skipped),
+        points=found.points,
+        groups=found.documents,
+        systems=found.systems,
+        skipped=skipped_by_reason(found.skipped),
         left_out=left_out,
-        ties=figures.ties,
-        epsilon=figures.epsilon,
+        ties=found.ties,
+        epsilon=found.epsilon,
+        resamples=0 if found.figures.draws is None else RESAMPLES,
     )
 
 
-def interval_at(
-    replicates: Replicates, coefficient: str, level: Level, target: Target, confidence: float = 0.95
-) -> Interval:
-    """Return the interval of one coefficient at a level."""
-    # At summary level with fixed systems the figure is a mean over documents; elsewhere it is one correlation.
-    correlation = coefficient in COEFFICIENTS and not (level == "summary" and target == "documents")
-    found = replicates.interval(ALL_COEFFICIENTS.index(coefficient), target, confidence, correlation=correlation)
+def interval_at(figures: Figures, coefficient: str, target: Target) -> Interval:
+    """Return the interval of one coefficient."""
+    on_z = coefficient == "pearson" and target != "documents"
+    found = figures.interval(ALL_COEFFICIENTS.index(coefficient), on_z=on_z)
     return within(found, -1.0 if coefficient in COEFFICIENTS else 0.0, 1.0)
 
 
@@ -117,21 +117,19 @@ def average_interval(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    confidence: float = 0.95,
 ) -> Interval:
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
-    Each document is left out of all dimensions at once, so that dimensions are not treated as independent.
+    Each document is drawn for all dimensions at once, so that dimensions are not treated as independent.
     """
     rated = [usable(items)[0] for items in dimensions]
-    chosen = known_target([item for items in rated for item in items], level, target)
-    wanted = coefficient == "accuracy"
-    parts = [level_figures(items, level, chosen, accuracy=wanted) for items in rated]
-    figures = mean_of([part.replicates for part in parts])
-    return interval_at(figures, coefficient, level, chosen, confidence)
+    chosen, wanted = known_target(level, target), coefficient == "accuracy"
+    draws = draws_for(rated, level, chosen)
+    figures = [level_figures(own, level, chosen, accuracy=wanted, draws=draws).figures for own in rated]
+    return interval_at(mean_of(figures), coefficient, chosen)
 
 
-def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
+def known_target(level: Level, target: Target | None) -> Target:
     """Return the target in use: the given one, or the level's default."""
     if target not in (None, "documents", "systems", "both"):
         raise DataError(f"unknown target {target!r}", hint="Choose documents, systems or both.")
@@ -141,7 +139,7 @@ def known_target(items: Iterable[ScoredItem], level: Level, target: Target | Non
 def generalises_to(target: Target, figures: LevelFigures) -> str:
     """Describe the population that an interval or a test holds for, and its limitations."""
     documents = f"{figures.documents} documents"
-    systems = f"{figures.systems} systems" if figures.systems else "systems"
+    systems = f"{figures.systems} systems" if figures.systems > 1 else "system" if figures.systems else "systems"
     told = {
         "documents": f"new documents from the same {systems}, not for new systems",
         "systems": f"new systems on the same {documents}, not for new documents",

@@ -1,9 +1,7 @@
-"""Interval: a figure with its uncertainty by the jackknife (leaving out one independent unit at a time).
+"""Interval: a figure with its uncertainty, by Student's t with one degree of freedom fewer than independent units.
 
-All figures of the package use one method: the standard error of the delete-one jackknife over documents (or systems),
-and Student's t with one degree of freedom fewer than units. For the mean of one value per document this is the
-textbook t interval; it keeps its coverage with ten documents, where the percentile bootstrap is too short, and needs no
-random draws.
+For means the standard error is that of leaving out one document at a time, which for one value per document is the
+textbook's: it keeps its coverage with ten documents and needs no random draws.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its confidence interval."""
+    """A figure with its 95 % confidence interval."""
 
     #: The figure on the data; NaN if it is not defined there.
     value: float
@@ -49,21 +47,7 @@ class Interval:
         return self.error * float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
 
 
-def jackknife_error(replicates: ArrayLike) -> Floats:
-    """Compute the standard error from the values with one unit left out, shape (units,) or (units, figures)."""
-    values = np.asarray(replicates, dtype=np.float64)
-    defined = np.isfinite(values)
-    count = defined.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centre = np.where(defined, values, 0.0).sum(axis=0) / count
-        squares = np.where(defined, (values - centre) ** 2, 0.0).sum(axis=0)
-        error = np.sqrt(squares * (count - 1) / count)
-    return np.asarray(np.where((count >= 2) & (count >= 0.9 * len(values)), error, np.nan))
-
-
-def t_interval(
-    value: float, error: float, units: int, confidence: float = 0.95, *, unit: str = "documents", warning: str = ""
-) -> Interval:
+def t_interval(value: float, error: float, units: int, *, unit: str = "documents", warning: str = "") -> Interval:
     """Student's t interval of a figure with `units` - 1 degrees of freedom; none if the error is not defined."""
     from scipy.special import stdtrit
 
@@ -72,7 +56,7 @@ def t_interval(
         return Interval(float(value) if math.isfinite(value) else math.nan)
     if units < FEW_UNITS:
         warning = f"only {units} {unit}"
-    half = float(stdtrit(units - 1, (1 + confidence) / 2)) * float(error)
+    half = float(stdtrit(units - 1, 0.975)) * float(error)
     return Interval(float(value), float(value) - half, float(value) + half, float(error), units, warning)
 
 
@@ -87,25 +71,12 @@ def t_test(value: float, error: float, units: int) -> float:
     return float(2 * stdtr(units - 1, -abs(value) / error))
 
 
-def mean_interval(
-    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, confidence: float = 0.95
-) -> Interval:
+def mean_interval(values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None) -> Interval:
     """Mean of one value per row, with an interval over the groups (documents) that the rows come from."""
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
-    sums, counts = data, np.ones(data.size)
-    if groups is not None:
-        codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
-        sums = np.bincount(codes, weights=data).astype(np.float64)
-        counts = np.bincount(codes).astype(np.float64)
-    mean = float(data.mean())
-    if sums.size < 2:
-        return Interval(mean)
-    without = (data.sum() - sums) / (data.size - counts)
-    return t_interval(
-        mean, float(jackknife_error(without)), sums.size, confidence, warning=_skewness(sums - counts * mean)
-    )
+    return MeanSums.of(data, groups).interval()
 
 
 @dataclass
@@ -152,7 +123,7 @@ class MeanSums:
             return math.nan
         return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
 
-    def interval(self, confidence: float = 0.95) -> Interval:
+    def interval(self) -> Interval:
         """Compute what `mean_interval` computes of the values."""
         rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
         if not rows:
@@ -177,14 +148,7 @@ class MeanSums:
         error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
         spread = math.sqrt(squares / units)
         warning = _warned(cubes / units / spread**3, units) if spread else ""
-        return t_interval(mean, error, units, confidence, warning=warning)
-
-
-def _skewness(residuals: Floats) -> str:
-    spread = float(np.sqrt((residuals**2).mean()))
-    if spread == 0:
-        return ""
-    return _warned(float((residuals**3).mean()) / spread**3, residuals.size)
+        return t_interval(mean, error, units, warning=warning)
 
 
 def _warned(skewness: float, units: int) -> str:

@@ -1,4 +1,4 @@
-"""Agreement at three levels, on all of the data and with each document or system left out.
+"""Agreement at three levels, on all of the data and on draws of documents and systems.
 
 ``summary``: within each document, then the mean over documents. ``pooled``: all items at once. ``system``: over the
 means of the systems.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,15 +17,18 @@ from numpy.typing import NDArray
 
 from geval_local.errors import DataError
 from geval_local.statistics.coefficients import (
-    coefficient_rows,
+    CHUNK,
+    FOLDS,
     coefficients,
-    leave_groups_out,
-    leave_one_out,
+    correlation,
+    from_forms,
+    is_right,
     tie_threshold,
     tied_pairs,
+    weighted,
 )
-from geval_local.statistics.jackknife import Axis, Replicates, Target
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import RESAMPLES, Draws, Figures, Target, group_folds
 
 Level = Literal["summary", "pooled", "system"]
 
@@ -36,10 +39,12 @@ DEFAULT_TARGETS: dict[Level, Target] = {"summary": "documents", "pooled": "docum
 
 #: More documents than this are pooled in blocks: the same blocks wherever a document occurs.
 BLOCKS = 200
-# Pairwise accuracy costs a pair table per left-out unit; above this many compared items it is computed only on request.
+# Pairwise accuracy costs a table of pairs; above this many compared items it is computed only on request.
 _CHEAP = 200
-# Above this many items the pairs of single items are not counted; errors are then too large rather than too small.
+# Above this many items pairs are not counted: blocks of documents are correlated one by one instead.
 _MOST_ITEMS = 20_000
+# Most cells of a document and a system whose pairs are kept.
+_MOST_CELLS = 5_000
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,7 +65,7 @@ class Ties:
 class LevelFigures:
     """Coefficients at a level, with the data they were computed from."""
 
-    replicates: Replicates
+    figures: Figures
     per_group: Mapping[str, Floats]
     skipped: Mapping[str, str]
     points: int
@@ -75,25 +80,57 @@ def level_figures(
     level: Level,
     target: Target | None = "documents",
     *,
-    accuracy: bool = False,
+    accuracy: bool | None = None,
+    draws: Draws | None = None,
 ) -> LevelFigures:
-    """Compute the coefficients of rated and scored items, on all of them and with each unit left out."""
+    """Compute the coefficients of rated and scored items, on all of them and in every draw.
+
+    Draws are made here unless they are shared with other judges or dimensions. The accuracy is computed if it is asked
+    for or, if nothing is said, of few items.
+    """
     if not items:
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
         )
-    table = _Table(items)
+    table = Table(items)
     if (level == "system" or target in ("systems", "both")) and not table.systems:
         wanted = "a correlation over systems" if level == "system" else "a statement about new systems"
         raise DataError(
             f"{wanted} needs to know who wrote each output",
             hint="Name the field that holds the system, or choose the summary or pooled level on new documents.",
         )
-    figures = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
-    return figures(table, target, accuracy)
+    if draws is None and target is not None:
+        draws = draws_for([items], level, target)
+    find = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
+    return find(table, target, accuracy, draws)
 
 
-class _Table:
+def draws_for(
+    judges: Sequence[Sequence[ScoredItem]],
+    level: Level,
+    target: Target,
+    *,
+    count: int = RESAMPLES,
+) -> Draws | None:
+    """Draw for several judges or dimensions at once; None where the level needs no draws."""
+    if level == "summary" and target == "documents":
+        return None
+    documents = {unit for items in judges for unit in _units([item.group for item in items], level)}
+    return Draws(sorted(documents), sorted({item.system for items in judges for item in items}), target, count=count)
+
+
+def _units(documents: Sequence[str], level: Level) -> list[str]:
+    """Name the unit that every document belongs to: itself, or its block where many are pooled."""
+    if level != "pooled" or len(set(documents)) <= BLOCKS:
+        return list(documents)
+    return [_block(name) for name in documents]
+
+
+def _block(document: str) -> str:
+    return f"block {zlib.crc32(document.encode()) % BLOCKS}"
+
+
+class Table:
     """The items as columns; documents and systems numbered in order of appearance."""
 
     def __init__(self, items: Sequence[ScoredItem]) -> None:
@@ -104,77 +141,78 @@ class _Table:
         self.systems, self.system = _numbered(writers) if all(writers) else ((), np.zeros(len(items), dtype=np.int64))
         self.binary = np.unique(self.human).size == 2
 
-    def rows(self, sets: Sequence[Ints], epsilon: float | None) -> Floats:
-        """Coefficients of sets of items, shape (sets, 5)."""
-        result = np.full((len(sets), 5), np.nan)
-        by_size: dict[int, list[int]] = defaultdict(list)
-        for index, members in enumerate(sets):
-            by_size[members.size].append(index)
-        for size, chosen in by_size.items():
-            if size > 1:
-                members = np.stack([sets[index] for index in chosen])
-                result[chosen] = coefficient_rows(self.human[members], self.predicted[members], epsilon)
-        return self.marked(result)
-
     def marked(self, figures: Floats) -> Floats:
         """Set the AUC to NaN if ratings are not binary."""
         if not self.binary:
             figures[..., 4] = np.nan
         return figures
 
+    def folds(self) -> Ints | None:
+        """Assign every document to a fold; None for a single document."""
+        if len(self.documents) < 2:
+            return None
+        return group_folds(self.documents, FOLDS, 0)
 
-def _summary(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
+    def by_cell(self, values: Floats) -> Floats:
+        """Sum up values, shape (documents, systems)."""
+        sums = np.zeros((len(self.documents), len(self.systems)))
+        np.add.at(sums, (self.document, self.system), values)
+        return sums
+
+
+def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     members = _members(table.document)
-    epsilon = None
-    if accuracy or max(own.size for own in members) <= _CHEAP:
+    thresholds, epsilon = np.full(len(members), np.nan), None
+    folds = table.folds()
+    if folds is not None and _wants(accuracy, max(own.size for own in members)):
         epsilon = tie_threshold(table.human, table.predicted, table.document)
-    figures = table.rows(members, epsilon)
+        if epsilon is not None:
+            # Calibrated on the other documents: on its own it would be too high by .03 to .07.
+            for fold in np.unique(folds):
+                rest = np.flatnonzero(folds[table.document] != fold)
+                own = tie_threshold(table.human[rest], table.predicted[rest], table.document[rest])
+                thresholds[folds == fold] = np.nan if own is None else own
+    found = np.full((len(members), 5), np.nan)
+    drawn = None if draws is None else np.full((draws.count, len(members), 5), np.nan)
+    for places, columns in _by_size(members):
+        human, predicted = table.human[columns], table.predicted[columns]
+        tied_within = None if epsilon is None else thresholds[places]
+        found[places] = weighted(human, predicted, np.ones((1, 1, columns.shape[1])), tied_within)[:, 0]
+        if drawn is None or draws is None:
+            continue
+        step = max(1, CHUNK // (draws.count * columns.shape[1]))
+        for start in range(0, len(places), step):
+            part = slice(start, start + step)
+            rows = columns[part]
+            weights = draws.systems(table.systems)[:, table.system[rows]].transpose(1, 0, 2)
+            ties = None if tied_within is None else tied_within[part]
+            drawn[:, places[part]] = weighted(human[part], predicted[part], weights, ties).transpose(1, 0, 2)
     skipped: dict[str, str] = {}
     pairs = ties_human = ties_predicted = 0
-    for index, own in enumerate(members):
-        human, predicted = table.human[own], table.predicted[own]
-        pairs += own.size * (own.size - 1) // 2
+    for index, rows in enumerate(members):
+        human, predicted = table.human[rows], table.predicted[rows]
+        pairs += rows.size * (rows.size - 1) // 2
         ties_human += tied_pairs(human)
         ties_predicted += tied_pairs(predicted)
         reason = _constant(human, predicted)
         if reason is not None:
             skipped[table.documents[index]] = reason
     kept = np.array([name not in skipped for name in table.documents])
-    names, values = tuple(np.array(table.documents, dtype=object)[kept]), figures[kept]
-    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
-    value = np.full(5, np.nan)
-    if names:
-        value = values.mean(axis=0)
-    if len(names) > 1:
-        without["documents"] = (names, (values.sum(axis=0) - values) / (len(names) - 1))
-    if target in ("systems", "both") and names:
-        places = np.flatnonzero(kept)
-        sets = [
-            members[place][table.system[members[place]] != system]
-            for place in places
-            for system in range(len(table.systems))
-        ]
-        held = table.rows(sets, epsilon).reshape(len(places), len(table.systems), 5)
-        with np.errstate(invalid="ignore"):
-            defined = np.isfinite(held).sum(axis=0)
-            means = np.where(defined > 0, np.nansum(held, axis=0) / np.maximum(defined, 1), np.nan)
-        without["systems"] = (table.systems, means)
-        change = np.nan_to_num(held - values[:, None]) / len(names)
-        # Leaving out an absent item changes nothing and is not a replicate.
-        there = np.zeros((len(table.documents), len(table.systems)), dtype=bool)
-        there[table.document, table.system] = True
-        cells = [
-            f"{name}\x1f{system}"
-            for place, name in zip(places, names, strict=True)
-            for system, present in zip(table.systems, there[place], strict=True)
-            if present
-        ]
-        without["items"] = (tuple(cells), value + change[there[places]])
+    table.marked(found)
+    per_group = {name: found[index] for index, name in enumerate(table.documents) if kept[index]}
+    value = found[kept].mean(axis=0) if kept.any() else np.full(5, np.nan)
+    figures = Figures(value, per_group if target == "documents" and draws is None else {})
+    if drawn is not None and draws is not None:
+        weight = np.where(np.isfinite(drawn[..., 2]), draws.documents(table.documents), 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = (np.nan_to_num(drawn) * weight[..., None]).sum(1) / weight.sum(1)[:, None]
+        means[:, 3] = means[:, 3] if epsilon is not None else np.nan
+        figures = Figures(value, {}, table.marked(means), draws.units, _unit(draws.target))
     return LevelFigures(
-        Replicates(value, without),
-        dict(zip(names, values, strict=True)),
+        figures,
+        per_group,
         skipped,
-        len(names),
+        len(per_group),
         len(table.documents),
         len(table.systems),
         Ties(pairs, ties_human, ties_predicted),
@@ -182,71 +220,151 @@ def _summary(table: _Table, target: Target | None, accuracy: bool) -> LevelFigur
     )
 
 
-def _pooled(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
+def _pooled(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
     count = table.human.size
-    epsilon = None
-    if accuracy or count <= _CHEAP:
+    thresholds, epsilon = None, None
+    folds = table.folds()
+    if folds is not None and _wants(accuracy, count):
         epsilon = tie_threshold(table.human, table.predicted, np.zeros(count, dtype=np.int64))
-    value = table.marked(coefficients(table.human, table.predicted, epsilon))
-    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
-    if target is not None:
-        names, codes = table.documents, table.document
-        if len(names) > BLOCKS:
-            names, numbers = _numbered([f"block {zlib.crc32(name.encode()) % BLOCKS}" for name in names])
-            codes = numbers[codes]
-        held = leave_groups_out(table.human, table.predicted, codes, epsilon)
-        without["documents"] = (names, table.marked(held))
-    if target in ("systems", "both"):
-        own = table.systems
-        held = leave_groups_out(table.human, table.predicted, table.system, epsilon)
-        without["systems"] = (own, table.marked(held))
-        if 3 <= count <= _MOST_ITEMS and np.isfinite(value[0]):
-            cells = tuple(
-                f"{table.documents[d]}\x1f{table.systems[s]}\x1f{place}"
-                for place, (d, s) in enumerate(zip(table.document, table.system, strict=True))
-            )
-            without["items"] = (cells, table.marked(leave_one_out(table.human, table.predicted, epsilon)))
+        if epsilon is not None:
+            thresholds = np.zeros((FOLDS, FOLDS))
+            fold = folds[table.document]
+            for one in range(FOLDS):
+                for other in range(one, FOLDS):
+                    rest = np.flatnonzero((fold != one) & (fold != other))
+                    own = tie_threshold(table.human[rest], table.predicted[rest], np.zeros(rest.size, np.int64))
+                    thresholds[one, other] = thresholds[other, one] = epsilon if rest.size < 2 or own is None else own
+            thresholds = thresholds[fold[:, None], fold[None]]
+    value = coefficients(table.human, table.predicted)
+    if thresholds is not None:
+        order, gap = (values[:, None] - values for values in (table.human, table.predicted))
+        value[3] = (is_right(np.sign(order), gap, thresholds).sum() - count) / (count * (count - 1))
+    figures = Figures(table.marked(value))
+    if draws is not None and count > _MOST_ITEMS:
+        figures = Figures(value, _blocks(table) if target == "documents" else {})
+    elif draws is not None:
+        drawn = _pooled_draws(table, draws, thresholds)
+        figures = Figures(value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(count * (count - 1) // 2, tied_pairs(table.human), tied_pairs(table.predicted))
-    return LevelFigures(
-        Replicates(value, without), {}, {}, count, len(table.documents), len(table.systems), ties, epsilon
-    )
+    return LevelFigures(figures, {}, {}, count, len(table.documents), len(table.systems), ties, epsilon)
 
 
-def _system(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
-    shape = (len(table.documents), len(table.systems))
-    sums = [np.zeros(shape) for _ in range(3)]
-    for into, values in zip(sums, (table.human, table.predicted, np.ones(table.human.size)), strict=True):
-        np.add.at(into, (table.document, table.system), values)
-    human, predicted, count = sums
-    totals = [part.sum(axis=0) for part in sums]
-    h, p = _means(totals[0], totals[2]), _means(totals[1], totals[2])
-    epsilon = tie_threshold(h, p, np.zeros(h.size, dtype=np.int64))
-    value = table.marked(coefficient_rows(h[None], p[None], epsilon)[0])
-    rest = totals[2] - count
-    rest_h, rest_p = _means(totals[0] - human, rest), _means(totals[1] - predicted, rest)
-    without: dict[Axis, tuple[tuple[str, ...], Floats]] = {}
-    by_document = coefficient_rows(rest_h, rest_p, epsilon) if len(table.documents) > 1 else np.zeros((0, 5))
-    without["documents"] = (table.documents, table.marked(by_document))
-    if target in ("systems", "both"):
-        sets = [np.delete(np.arange(h.size), unit) for unit in range(h.size)]
-        chosen = np.stack(sets)
-        without["systems"] = (table.systems, table.marked(coefficient_rows(h[chosen], p[chosen], epsilon)))
-        places = np.argwhere(count > 0)
-        if len(places) <= _MOST_ITEMS:
-            one_h, one_p = np.repeat(h[None], len(places), axis=0), np.repeat(p[None], len(places), axis=0)
-            documents, systems = places.T
-            row = np.arange(len(places))
-            one_h[row, systems], one_p[row, systems] = rest_h[documents, systems], rest_p[documents, systems]
-            cells = tuple(f"{table.documents[d]}\x1f{table.systems[s]}" for d, s in places)
-            without["items"] = (cells, table.marked(coefficient_rows(one_h, one_p, epsilon)))
+def _blocks(table: Table) -> dict[str, Floats]:
+    """Correlate blocks of documents one by one; what they differ by is the error of a pool of so many items."""
+    names, codes = _numbered([_block(table.documents[place]) for place in table.document])
+    found = np.array([coefficients(table.human[own], table.predicted[own]) for own in _members(codes)])
+    table.marked(found)
+    shifted = table.marked(coefficients(table.human, table.predicted)) + found - np.nanmean(found, axis=0)
+    return dict(zip(names, shifted, strict=True))
+
+
+def _pooled_draws(table: Table, draws: Draws, thresholds: Floats | None) -> Floats | None:
+    """Compute pooled coefficients in every draw from sums and pairs of cells, which are drawn as a whole."""
+    documents = [table.documents[place] for place in table.document]
+    names, unit = _numbered(documents if draws.has(documents[0]) else [_block(name) for name in documents])
+    drawn = {"documents": (unit, 0 * unit), "systems": (0 * unit, table.system), "both": (unit, table.system)}
+    places, cell = np.unique(np.stack(drawn[draws.target]), axis=1, return_inverse=True)
+    if places.shape[1] > _MOST_CELLS:
+        return None
+    cell = cell.reshape(-1)
+    weights = draws.documents(names)[:, places[0]] * draws.systems(table.systems or ("",))[:, places[1]]
+    order = np.argsort(cell, kind="stable")
+    human, predicted, cell = table.human[order], table.predicted[order], cell[order]
+    starts = np.searchsorted(cell, np.arange(weights.shape[1]))
+    tables = np.zeros((3 + (thresholds is not None), weights.shape[1], weights.shape[1]))
+    step = max(1, CHUNK // cell.size)
+    for start in range(0, cell.size, step):
+        rows = slice(start, start + step)
+        gap = predicted[rows, None] - predicted
+        sh, sp = np.sign(human[rows, None] - human), np.sign(gap)
+        pairs = [sh * sp, np.abs(sh), np.abs(sp)]
+        if thresholds is not None:
+            right = is_right(sh, gap, thresholds[order[rows, None], order])
+            right[np.arange(len(right)), np.arange(cell.size)[rows]] = 0.0
+            pairs.append(right)
+        for into, own in zip(tables, pairs, strict=True):
+            np.add.at(into, cell[rows], np.add.reduceat(own, starts, axis=1))
+    forms = [((weights @ own) * weights).sum(axis=1) for own in tables]
+    pearson, spearman = np.full((2, len(weights)), np.nan)
+    total, squares = np.zeros((2, len(weights)))
+    for start in range(0, len(weights), max(1, CHUNK // cell.size)):
+        rows = slice(start, start + max(1, CHUNK // cell.size))
+        by_item = weights[rows][:, cell]
+        total[rows], squares[rows] = by_item.sum(axis=1), (by_item**2).sum(axis=1)
+        pearson[rows] = correlation(human - human.mean(), predicted - predicted.mean(), by_item)
+        spearman[rows] = correlation(_ranks(human, by_item), _ranks(predicted, by_item), by_item)
+    return table.marked(from_forms(pearson, spearman, forms, total**2 - squares))
+
+
+def _ranks(values: Floats, weights: Floats) -> Floats:
+    """Rank values where each is there as often as its weight, shape (draws, n); ties share their mean rank."""
+    order = np.argsort(values, kind="stable")
+    first = np.searchsorted(values[order], values[order], "left")
+    upto = np.searchsorted(values[order], values[order], "right")
+    below = np.pad(np.cumsum(weights[:, order], axis=1), ((0, 0), (1, 0)))
+    ranks = np.empty_like(weights)
+    ranks[:, order] = (below[:, first] + below[:, upto]) / 2
+    return ranks
+
+
+def _system(table: Table, target: Target | None, accuracy: bool | None, draws: Draws | None) -> LevelFigures:
+    human, predicted, count = map(table.by_cell, (table.human, table.predicted, np.ones(table.human.size)))
+    h, p = (_means(own.sum(axis=0), count.sum(axis=0)) for own in (human, predicted))
     points = len(table.systems)
+    figures = Figures(table.marked(_of_means(h, p[None], np.ones(points)))[0])
+    if draws is not None:
+        weight, times = draws.documents(table.documents), draws.systems(table.systems)
+        answered = weight @ count
+        # A system none of whose documents was drawn is not there.
+        times = np.where(answered > 0, times, 0.0)
+        drawn_h, drawn_p = (np.nan_to_num(_means(weight @ own, answered)) for own in (human, predicted))
+        drawn = table.marked(_of_means(drawn_h, drawn_p, times))
+        figures = Figures(figures.value, {}, drawn, draws.units, _unit(draws.target))
     ties = Ties(points * (points - 1) // 2, tied_pairs(h), tied_pairs(p))
-    return LevelFigures(Replicates(value, without), {}, {}, points, len(table.documents), points, ties, epsilon)
+    return LevelFigures(figures, {}, {}, points, len(table.documents), points, ties, 0.0)
+
+
+def exchanged(first: Sequence[ScoredItem], second: Sequence[ScoredItem], draws: Draws) -> Floats:
+    """Compute coefficients over systems, of two judges less one another, with their scores exchanged in every draw.
+
+    A cell of a document and a system is exchanged where its document is or its system is, and not where both are. The
+    judges are brought to one scale first, since a system's mean may then hold scores of both (Deutsch et al.).
+    """
+    one = Table(first)
+    scores = np.array([[item.predicted for item in items] for items in (first, second)])
+    scores -= scores.mean(axis=1, keepdims=True)
+    spread = scores.std(axis=1, keepdims=True)
+    scores /= np.where(spread > 0, spread, 1.0)
+    human, mine, theirs, count = map(one.by_cell, (one.human, *scores, np.ones(one.human.size)))
+    change = theirs - mine
+    by_document = draws.documents(one.documents) @ change
+    moved = by_document + draws.systems(one.systems) * (change.sum(axis=0) - 2 * by_document)
+    total = count.sum(axis=0)
+    h, sides = _means(human.sum(axis=0), total), (mine.sum(axis=0) + moved, theirs.sum(axis=0) - moved)
+    found = [_of_means(h, _means(own, total), np.ones(total.size)) for own in sides]
+    return one.marked(found[0] - found[1])
+
+
+def _of_means(human: Floats, predicted: Floats, times: Floats) -> Floats:
+    """Compute coefficients of systems' means, shape (draws, systems), where a system is there so many times."""
+    human, times = (np.broadcast_to(own, predicted.shape) for own in (human, times))
+    step = max(1, CHUNK // predicted.shape[1] ** 2)
+    parts = [slice(start, start + step) for start in range(0, len(predicted), step)]
+    found = [weighted(human[p], predicted[p], times[p, None], np.zeros(len(predicted[p])))[:, 0] for p in parts]
+    return np.concatenate(found)
+
+
+def _wants(accuracy: bool | None, items: int) -> bool:
+    return items <= _CHEAP if accuracy is None else accuracy
 
 
 def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:
     """Count the documents without a coefficient by reason."""
     return dict(Counter(skipped.values()))
+
+
+def _unit(target: Target) -> str:
+    return {"documents": "documents", "systems": "systems", "both": "systems or documents"}[target]
 
 
 def _means(total: Floats, count: Floats) -> Floats:
@@ -264,6 +382,18 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
 def _members(codes: Ints) -> list[Ints]:
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.searchsorted(codes[order], np.arange(1, int(codes.max()) + 1)))
+
+
+def _by_size(members: Sequence[Ints]) -> Iterator[tuple[Ints, Ints]]:
+    """Gather documents with as many items: their places, and their items, shape (documents, n)."""
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for place, own in enumerate(members):
+        sizes[own.size].append(place)
+    for size, places in sizes.items():
+        step = max(1, CHUNK // size**2)
+        for start in range(0, len(places), step):
+            chosen = np.array(places[start : start + step])
+            yield chosen, np.stack([members[place] for place in chosen])
 
 
 def _constant(human: Floats, predicted: Floats) -> str | None:

@@ -79,3 +79,12 @@ def pair(
                 hint="Pair runs over the same file, with the same human field and grouping.",
             )
     return left, right
+
+
+def labels_of(items: Iterable[ScoredItem]) -> list[float]:
+    """List the values of the labels in ascending order; empty where there are none, or they are words."""
+    labels = {label for item in items for label in item.probabilities or ()}
+    try:
+        return sorted(float(label) for label in labels)
+    except ValueError:
+        return []

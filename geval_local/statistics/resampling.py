@@ -1,18 +1,30 @@
-"""Permutations and folds over groups. Items of one group are never separated, and nothing is rescored."""
+"""Draws of documents and systems: the bootstrap of every interval that is not Student's, permutations, and folds.
+
+Whole documents, whole systems, or both are drawn with replacement, as the target population says (Deutsch, Dror and
+Roth, 2021, TACL; two-way draws: Owen and Eckles, 2012). All judges and dimensions of an analysis share the draws, so
+that differences and means are taken draw by draw. A mean of one figure per document has Student's interval and the
+sign-flip test, which are exact and need no draws. What is swapped between two judges is drawn here too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
+from geval_local.statistics.interval import Interval, t_interval, t_test
 
+Target = Literal["documents", "systems", "both"]
 #: Enough for rejections after Holm's correction of a hundred tests; all arrangements if there are fewer.
 PERMUTATIONS = 9_999
+#: Draws of every bootstrap.
+RESAMPLES = 1_000
 #: From six groups on a sign-flip test can reject at .05; with fewer it never can.
 SIGN_FLIP_GROUPS = 6
 # With more groups the permutation distribution is Student's t to every digit shown, at a fraction of the time.
@@ -21,8 +33,158 @@ _MOST_PERMUTED = 2_000
 Floats = NDArray[np.float64]
 
 
+class Draws:
+    """How often every document and every system is drawn, the same for all judges and dimensions."""
+
+    def __init__(
+        self,
+        documents: Sequence[str],
+        systems: Sequence[str],
+        target: Target,
+        *,
+        count: int = RESAMPLES,
+        seed: int = 0,
+        swap: bool = False,
+    ) -> None:
+        self.target, self.count, self.swap = target, count, swap
+        rng = np.random.default_rng(seed)
+        self._documents = self._drawn(rng, documents if target != "systems" else ())
+        self._systems = self._drawn(rng, systems if target != "documents" else ())
+        sizes = [len(own) for own in (self._documents, self._systems) if own]
+        self.units = min(sizes) if len(sizes) == 1 + (target == "both") else 0
+
+    def _drawn(self, rng: np.random.Generator, names: Sequence[str]) -> dict[str, Floats]:
+        names = sorted(names)
+        if self.swap:
+            found = rng.integers(0, 2, size=(len(names), self.count)).astype(np.float64)
+        elif names:
+            found = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=self.count).T.astype(float)
+        return {name: found[place] for place, name in enumerate(names)}
+
+    def has(self, document: str) -> bool:
+        """Whether a document is drawn by itself, and not in a block with others."""
+        return document in self._documents
+
+    def documents(self, names: Sequence[str]) -> Floats:
+        """Give how often documents are drawn, or whether they are swapped, shape (draws, documents)."""
+        return self._given(self._documents, names)
+
+    def systems(self, names: Sequence[str]) -> Floats:
+        """Give the same of systems."""
+        return self._given(self._systems, names)
+
+    def _given(self, drawn: Mapping[str, Floats], names: Sequence[str]) -> Floats:
+        if not drawn:
+            return np.full((self.count, len(names)), 0.0 if self.swap else 1.0)
+        return np.stack([drawn[name] for name in names], axis=1)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures on the data, with what their errors are found from."""
+
+    #: Shape (figures,).
+    value: Floats
+    #: Document -> its own figures, where the value is their mean.
+    parts: Mapping[str, Floats] = field(default_factory=dict)
+    #: The figures in every draw, shape (draws, figures); None where parts say it, or nothing was drawn.
+    draws: Floats | None = None
+    #: Independent units that were drawn: documents, systems, or the fewer of the two.
+    units: int = 0
+    #: Their name.
+    unit: str = "documents"
+
+    def interval(self, index: int, *, on_z: bool = False) -> Interval:
+        """Return the 95 % interval of one figure: Student's t, with the spread of the draws as its error.
+
+        Percentiles of draws are too short for few units, and a draw of ranks is nearer to 0 than the data, which moves
+        them aside (benchmarks/coverage.py). `on_z` is for Pearson's correlation over drawn systems.
+        """
+        value = float(self.value[index])
+        if self.parts:
+            own = np.array([part[index] for part in self.parts.values()])
+            error = float(own.std(ddof=1) / math.sqrt(own.size)) if own.size > 1 else math.nan
+            return t_interval(value, error, own.size)
+        error = self._error(index)
+        plain = t_interval(value, error, self.units, unit=self.unit)
+        if not on_z or not math.isfinite(plain.low) or abs(value) > 1 - 1e-9:
+            return plain
+        z = t_interval(math.atanh(value), self._error(index, on_z=True), self.units)
+        return Interval(value, math.tanh(z.low), math.tanh(z.high), error, self.units, plain.warning)
+
+    def p(self, index: int, *, seed: int = 0) -> tuple[float, str]:
+        """Return the two-sided p-value of "the true figure is 0", and the test in words."""
+        own = np.array([part[index] for part in self.parts.values()])
+        if own.size >= SIGN_FLIP_GROUPS and np.isfinite(own).all():
+            told = "Sign-flip permutation test over documents, two-sided; Student's t interval."
+            return sign_flip(own, seed=seed), told
+        found = self.interval(index)
+        told = "Student's t test, two-sided"
+        told += "." if self.parts else f"; standard error from {RESAMPLES:,} draws of {self.unit} (bootstrap)."
+        return t_test(found.value, found.error, found.units), told
+
+    def _error(self, index: int, *, on_z: bool = False) -> float:
+        if self.draws is None:
+            return math.nan
+        drawn = self.draws[:, index]
+        drawn = drawn[np.isfinite(drawn)]
+        if drawn.size < 0.9 * len(self.draws) or drawn.size < 2:
+            return math.nan
+        return float((np.arctanh(np.clip(drawn, -0.999, 0.999)) if on_z else drawn).std(ddof=1))
+
+
+def minus(first: Figures, second: Figures) -> Figures:
+    """Difference of the figures of one analysis, document by document and draw by draw."""
+    return _combined([first, second], [1.0, -1.0])
+
+
+def mean_of(parts: Sequence[Figures]) -> Figures:
+    """Mean of the figures over several data sets on the same documents, such as the dimensions of a benchmark."""
+    return _combined(parts, [1 / len(parts)] * len(parts))
+
+
+def _combined(given: Sequence[Figures], weights: Sequence[float]) -> Figures:
+    value = np.sum([weight * one.value for one, weight in zip(given, weights, strict=True)], axis=0)
+    if any(one.parts for one in given):
+        # What each document adds to the value; a document that one of the data sets lacks adds nothing there.
+        names = list(dict.fromkeys(name for one in given for name in one.parts))
+        added = np.zeros((len(names), value.size))
+        place = {name: index for index, name in enumerate(names)}
+        for one, weight in zip(given, weights, strict=True):
+            for name, own in one.parts.items():
+                added[place[name]] += weight * (own - one.value) * len(names) / len(one.parts)
+        return Figures(value, dict(zip(names, value + added, strict=True)))
+    drawn = [one.draws for one in given if one.draws is not None]
+    draws = None
+    if len(drawn) == len(given):
+        draws = np.asarray(sum(weight * one for weight, one in zip(weights, drawn, strict=True)))
+    return Figures(value, {}, draws, min(one.units for one in given), given[0].unit)
+
+
+def drawn_by_document(
+    documents: Sequence[str], columns: Floats, figures: Callable[[Floats], Floats], seed: int = 0
+) -> Figures:
+    """Compute figures from sums of columns, shape (columns, items), over all items and over draws of documents.
+
+    `figures` turns sums, shape (sets, columns), into figures, shape (sets, figures).
+    """
+    names, codes = np.unique(documents, return_inverse=True)
+    sums = np.stack([np.bincount(codes, column) for column in columns], axis=1)
+    draws = Draws(names.tolist(), (), "documents", seed=seed).documents(names.tolist())
+    return Figures(figures(sums.sum(axis=0, keepdims=True))[0], {}, figures(draws @ sums), names.size)
+
+
+def swapped_p(observed: float, drawn: Floats) -> float:
+    """Two-sided p-value of a difference of two judges, from that in every draw of swaps; the data are one more draw."""
+    drawn = drawn[np.isfinite(drawn)]
+    if not drawn.size or not math.isfinite(observed):
+        return math.nan
+    # Arrangements that are equal are not told apart by the order of a sum.
+    return float((np.count_nonzero(np.abs(drawn) >= abs(observed) - 1e-9) + 1) / (drawn.size + 1))
+
+
 def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Permutation test of paired differences: the sign of every group's difference is drawn at random.
+    """Two-sided permutation test of paired differences: the sign of every group's difference is drawn at random.
 
     Exact if all arrangements can be enumerated (13 groups or fewer by default), else from seeded draws and the
     observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
@@ -37,35 +199,25 @@ def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: in
         return 1.0
     if differences.size > _MOST_PERMUTED:
         return float(stats.ttest_1samp(differences, 0.0).pvalue)
-    # Rounded, so that arrangements that are equal are not told apart by the order of a sum.
-    scaled = np.round(differences / np.abs(differences).max(), 12)
-    if 2**scaled.size <= permutations:
-        found = stats.permutation_test(
-            (scaled,),
-            lambda values, axis: np.round(values.mean(axis=axis), 12),
-            permutation_type="samples",
-            n_resamples=permutations,
-            vectorized=True,
-        )
-        return float(found.pvalue)
-    # scipy draws anew for every test; one draw for all pairs of a table makes sixteen systems a matter of seconds.
-    means = np.round(_flipped(scaled, permutations, seed), 12)
-    observed = np.round(scaled.mean(), 12)
-    tails = (int((means >= observed).sum()) + 1, int((means <= observed).sum()) + 1)
-    return min(1.0, 2 * min(tails) / (permutations + 1))
-
-
-def _flipped(values: Floats, permutations: int, seed: int) -> Floats:
-    """Means of the values with their signs drawn anew, shape (permutations,)."""
-    signs = _signs(values.size, permutations, seed)
-    step = max(1, 4_000_000 // values.size)
-    parts = [signs[start : start + step].astype(np.float64) @ values for start in range(0, permutations, step)]
-    return np.concatenate(parts) / values.size
+    scaled = differences / np.abs(differences).max()
+    signs = _signs(scaled.size, permutations, seed)
+    step = max(1, 4_000_000 // scaled.size)
+    parts = [signs[start : start + step].astype(np.float64) @ scaled for start in range(0, len(signs), step)]
+    means, observed = np.concatenate(parts) / scaled.size, scaled.mean()
+    # The data are one more arrangement where not all were enumerated.
+    more = int(2**scaled.size > permutations)
+    # Arrangements that are equal are not told apart by the order of a sum.
+    tails = [int((sign * (means - observed) >= -1e-9).sum()) + more for sign in (1, -1)]
+    return float(min(1.0, 2 * min(tails) / (means.size + more)))
 
 
 @lru_cache(maxsize=2)
 def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
-    draws = np.random.default_rng(seed).integers(0, 2, size=(permutations, size), dtype=np.int8)
+    """All arrangements of signs, or as many as asked for; one draw serves all pairs of a table."""
+    if 2**size <= permutations:
+        draws = (np.arange(2**size)[:, None] >> np.arange(size) & 1).astype(np.int8)
+    else:
+        draws = np.random.default_rng(seed).integers(0, 2, size=(permutations, size), dtype=np.int8)
     return 2 * draws - 1
 
 

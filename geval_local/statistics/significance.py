@@ -1,11 +1,14 @@
 """Tests of whether one judge is better than another on the same items and documents.
 
-Choice of the test:
-
-- Summary level, new documents: the sign-flip permutation test of the documents' differences (exact up to 13 documents).
-- Anything else: Student's t of the difference, with the standard error of leaving out documents, systems or both.
-
-Every p-value in a table is also given with Holm's correction for the number of tests in that table.
+A difference of means over documents has the sign-flip test, exact up to 13 documents. All else has Student's t with the
+bootstrap's error, but for ranks of new systems: there the judges' scores are exchanged, of whole systems with all their
+documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Their
+PERM-INPUTS and PERM-BOTH, which exchange on documents too, are there by name and valid only for two judges that think
+alike of every system: they make each system's mean a mixture of the two judges', in which their different opinions are
+gone, and equal judges are told apart (benchmarks/coverage.py). Pearson's correlation is not exchanged: a judge that is
+far off for a few systems would be told apart from one that is a little off for all. Every p-value is two-sided; in a
+table it is also given with Holm's correction for the number of tests there, and so is the smallest detectable
+difference.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -21,10 +24,23 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
-from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.levels import Level, Ties, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
-from geval_local.statistics.resampling import SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.resampling import (
+    PERMUTATIONS,
+    RESAMPLES,
+    SIGN_FLIP_GROUPS,
+    Draws,
+    Figures,
+    Target,
+    mean_of,
+    minus,
+    swapped_p,
+)
+
+Exchange = Literal["PERM-INPUTS", "PERM-SYSTEMS", "PERM-BOTH"]
+#: What every test exchanges.
+EXCHANGED: dict[Exchange, Target] = {"PERM-INPUTS": "documents", "PERM-SYSTEMS": "systems", "PERM-BOTH": "both"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,8 @@ class Comparison:
     p: float
     #: The same, corrected for the number of tests in its table; NaN for a single test.
     p_holm: float
-    #: Smallest true difference that would have been found with 80 % probability (at .05, before correction).
+    #: Smallest true difference that would have been found with 80 % probability, at .05 or what Holm's correction
+    #: leaves of it for the first of the tests in its table.
     detectable: float
     #: Population that the interval and the test generalise to.
     target: Target
@@ -72,12 +89,19 @@ _Tested = TypeVar("_Tested")
 
 
 def corrected(tests: Mapping[str, _Tested]) -> dict[str, _Tested]:
-    """Copy the tests of one table with Holm's correction in ``p_holm``, from their ``p``."""
-    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # Comparison and Gap both have them
-    return {
-        name: replace(test, p_holm=value)  # type: ignore[type-var]
-        for (name, test), value in zip(tests.items(), p, strict=True)
-    }
+    """Copy the tests of one table with Holm's correction: ``p_holm`` from ``p``, and ``detectable``."""
+    p = holm([test.p for test in tests.values()])  # type: ignore[attr-defined]  # all kinds of tests have them
+    level = 0.05 / max(1, sum(math.isfinite(value) for value in p))
+    found = {}
+    for (name, test), value in zip(tests.items(), p, strict=True):
+        size = getattr(test, "difference", None)
+        detectable = (
+            {}
+            if size is None or not hasattr(test, "detectable")
+            else {"detectable": size.detectable(significance=level)}
+        )
+        found[name] = replace(test, p_holm=value, **detectable)  # type: ignore[type-var]
+    return found
 
 
 def common_ground(
@@ -90,100 +114,68 @@ def common_ground(
     aligned = [pair(shared, usable(other)[0])[1] for other in judges]
     if level != "summary":
         return aligned, [len({item.group for item in shared})] * len(judges)
-    kept = [set(level_figures(items, level).per_group) for items in aligned]
+    kept = [set(level_figures(items, level, accuracy=False).per_group) for items in aligned]
     common = set.intersection(*kept)
     return [[item for item in items if item.group in common] for items in aligned], [len(own) for own in kept]
 
 
 def compare(
     first: Sequence[ScoredItem],
-    second: Sequence[ScoredItem],
+    second: Sequence[ScoredItem] | None,
     level: Level = "summary",
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
+    test: Exchange | None = None,
     seed: int = 0,
-    confidence: float = 0.95,
 ) -> Comparison:
     """Test the difference of two judges' agreement with people, on the items and documents that both keep.
 
-    Parameters
-    ----------
-    first, second : sequence of ScoredItem
-        Paired by key; items that either of them left unscored, or people left unrated, are not compared.
-    level : {"summary", "pooled", "system"}
-        See `geval_local.statistics.correlation.Correlation`.
-    coefficient : {"pearson", "spearman", "kendall", "accuracy", "auc"}
-        Coefficient to compare; ties of the accuracy are calibrated for each judge.
-    target, confidence
-        As in `geval_local.statistics.correlation.correlate`.
-    seed : int
-        Seed of the permutations.
-
-    Raises
-    ------
-    DataError
-        If the two lists do not hold the same items, or no item or document is rated and kept by both.
+    Items are paired by key. Without a second judge, the first is held against chance. `test` takes the place of the
+    test that is valid for the target; over systems only.
     """
-    index = _index(coefficient)
-    (left, right), kept = common_ground([first, second], level)
-    if not left:
-        raise DataError(
-            f"no document is kept by both: of {kept[0]} and {kept[1]} documents with varying scores none is common",
-            hint="Compare at the pooled level.",
-        )
-    target = known_target(left, level, target)
-    figures = [level_figures(items, level, target, accuracy=coefficient == "accuracy") for items in (left, right)]
-    difference = minus(figures[0].replicates, figures[1].replicates)
-    paired = None
-    if level == "summary" and target == "documents":
-        one, other = (own.per_group for own in figures)
-        paired = np.array([values[index] - other[name][index] for name, values in one.items()])
-    p, why = _test(difference, index, target, paired, seed)
-    most = 2.0 if coefficient in COEFFICIENTS else 1.0
-    interval = within(difference.interval(index, target, confidence), -most, most)
-    return Comparison(
-        level,
-        coefficient,
-        float(figures[0].replicates.value[index]),
-        float(figures[1].replicates.value[index]),
-        interval,
-        p,
-        math.nan,
-        interval.detectable(),
-        target,
-        generalises_to(target, figures[0]),
-        len(left),
-        figures[0].documents,
-        (kept[0], kept[1]),
-        why,
-    )
+    both = [first], None if second is None else [second]
+    return compare_average(*both, level, coefficient, target=target, test=test, seed=seed)
 
 
 def compare_average(
     first: Sequence[Sequence[ScoredItem]],
-    second: Sequence[Sequence[ScoredItem]],
+    second: Sequence[Sequence[ScoredItem]] | None,
     level: Level = "summary",
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    confidence: float = 0.95,
+    test: Exchange | None = None,
+    seed: int = 0,
 ) -> Comparison:
-    """Test the difference of two judges' average over the dimensions of a benchmark."""
+    """Test the difference of two judges' average over the dimensions of a benchmark, as `compare` does for one."""
     index = _index(coefficient)
-    grounds = [common_ground([a, b], level) for a, b in zip(first, second, strict=True)]
-    if not all(items[0] for items, _ in grounds):
-        raise DataError("a dimension has no document that both judges keep")
-    target = known_target([item for items, _ in grounds for item in items[0]], level, target)
-    figures = [
-        [level_figures(own, level, target, accuracy=coefficient == "accuracy") for own in items] for items, _ in grounds
-    ]
-    sides = [mean_of([own[side].replicates for own in figures]) for side in (0, 1)]
+    grounds = [common_ground([a, b], level) for a, b in zip(first, first if second is None else second, strict=True)]
+    for (left, _), kept in grounds:
+        if not left:
+            raise DataError(
+                f"no document is kept by both: of {kept[0]} and {kept[1]} documents with varying scores none is common",
+                hint="Compare at the pooled level.",
+            )
+    target = known_target(level, target)
+    draws = draws_for([items[0] for items, _ in grounds], level, target)
+    wanted = coefficient == "accuracy"
+    found = [[level_figures(own, level, target, accuracy=wanted, draws=draws) for own in items] for items, _ in grounds]
+    sides = [mean_of([own[side].figures for own in found]) for side in (0, 1)]
+    if second is None:
+        sides[1] = _chance([own[0].ties for own in found], sides[0])
     difference = minus(*sides)
-    p, why = _test(difference, index, target, None, 0)
+    p, why = difference.p(index, seed=seed)
+    if second is not None and level == "system" and (test or (target != "documents" and coefficient != "pearson")):
+        named = test or "PERM-SYSTEMS"
+        exchange = _exchanges([items[0] for items, _ in grounds], EXCHANGED[named], seed)
+        # With fewer units no exchange can reject at .05.
+        if test is not None or exchange.units >= SIGN_FLIP_GROUPS:
+            drawn = np.mean([exchanged(one, other, exchange)[:, index] for (one, other), _ in grounds], axis=0)
+            p, why = swapped_p(float(difference.value[index]), drawn), _told(named)
     most = 2.0 if coefficient in COEFFICIENTS else 1.0
-    interval = within(difference.interval(index, target, confidence), -most, most)
-    widest = max((own[0] for own in figures), key=lambda own: own.documents)
+    interval = within(difference.interval(index), -most, most)
+    widest = max((own[0] for own in found), key=lambda own: own.documents)
     return Comparison(
         level,
         coefficient,
@@ -210,10 +202,21 @@ def _index(coefficient: str) -> int:
     return ALL_COEFFICIENTS.index(coefficient)
 
 
-def _test(
-    difference: Replicates, index: int, target: Target, paired: np.ndarray | None, seed: int
-) -> tuple[float, str]:
-    if paired is not None and paired.size >= SIGN_FLIP_GROUPS and np.isfinite(paired).all():
-        return sign_flip(paired, seed=seed), "Sign-flip permutation test over documents; Student's t interval."
-    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[target]
-    return difference.p(index, target), f"Student's t test; standard error from leaving out {units} (jackknife)."
+def _chance(ties: Sequence[Ties], like: Figures) -> Figures:
+    """Give the figures of scores that know nothing: 0, one half, and the accuracy of ties always or never."""
+    tied = np.array([own.human / own.pairs if own.pairs else math.nan for own in ties])
+    value = np.array([0.0, 0.0, 0.0, np.maximum(tied, (1 - tied) / 2).mean(), 0.5])
+    draws = None if like.draws is None else np.broadcast_to(value, like.draws.shape)
+    return Figures(value, dict.fromkeys(like.parts, value), draws, like.units, like.unit)
+
+
+def _exchanges(dimensions: Sequence[Sequence[ScoredItem]], units: Target, seed: int) -> Draws:
+    documents = sorted({item.group for items in dimensions for item in items})
+    systems = sorted({item.system for items in dimensions for item in items})
+    return Draws(documents, systems, units, count=PERMUTATIONS, seed=seed, swap=True)
+
+
+def _told(test: Exchange) -> str:
+    units = {"documents": "documents", "systems": "systems", "both": "documents and systems"}[EXCHANGED[test]]
+    told = f"{PERMUTATIONS:,} exchanges of the two judges on {units} ({test}), two-sided"
+    return f"{told}; interval from {RESAMPLES:,} draws."

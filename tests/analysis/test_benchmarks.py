@@ -11,7 +11,14 @@ from geval_local.analysis.ratings.benchmarks import (
     published_table,
     read_benchmark,
 )
-from geval_local.analysis.ratings.responses import geval_items, parse_response, read_responses, run_items, unieval_items
+from geval_local.analysis.ratings.responses import (
+    figure_items,
+    geval_items,
+    parse_response,
+    read_responses,
+    unieval_items,
+)
+from geval_local.analysis.results import figures_of
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.metric_file import preset_names
 from geval_local.scale import Scale
@@ -167,12 +174,12 @@ def test_a_run_over_a_benchmark_file_is_read_with_its_ratings(tmp_path):
     data = rows(geval={"dialogue/coherence": {"score": 2.5, "probabilities": {"1": 0.0, "2": 0.5, "3": 0.5}}})
     data[1]["geval"] = {"dialogue/coherence": {"score": None, "error": "too long"}}
     found = read_benchmark(write(tmp_path / "run.json", data), "topical-chat")
-    items = run_items(found, "coherence", "dialogue/coherence")
+    items = figure_items(found, "coherence", figures_of(found.rows, "dialogue/coherence", found.path))
     assert items[0].probabilities == {"1": 0.0, "2": 0.5, "3": 0.5}
     assert math.isnan(items[1].predicted)
     assert items[1].error == "too long"
     with pytest.raises(DataError, match="row 1: no score of the metric 'other'"):
-        run_items(found, "coherence", "other")
+        figures_of(found.rows, "other", found.path)
 
 
 @pytest.mark.parametrize("name", list(BENCHMARKS))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.analysis.biases import against_people, gaps_by_preference, length_bias, preferences
+from geval_local.analysis.biases import gaps_by_preference, judge_less_people, length_bias, preferences, with_raters
 from geval_local.analysis.differences import gap, side_means
 from geval_local.errors import DataError
 from geval_local.scale import Scale
@@ -151,33 +151,41 @@ def test_every_document_weighs_the_same_in_means_and_gap():
     assert (found.difference.value, found.p) == (0.0, 1.0)
 
 
-def test_a_better_side_is_no_bias_of_a_judge_who_agrees_with_people():
+def better_side(rng, slope=1.0, noise=0.4, leaning=0.0):
+    """30 documents whose first side is better by .8; three raters; a judge that may compress the scale, or lean."""
+    quality = np.stack([0.8 + rng.normal(size=30), rng.normal(size=30)], axis=1)
+    raters = quality.ravel() + noise * rng.normal(size=(3, 60))
+    scores = slope * quality + np.array([leaning, 0.0]) + 0.4 * rng.normal(size=quality.shape)
+    items = [ScoredItem(f"d{at // 2}", "", math.nan, float(v), key=str(at)) for at, v in enumerate(scores.ravel())]
+    return *with_raters(items, raters), ["llm", "human"] * 30
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.5])
+def test_a_judge_that_compresses_the_scale_favours_nobody(slope):
     rng = np.random.default_rng(3)
-    told = {"gap": 0, "judge less people": 0}
+    told = {"gap": 0, "known": 0, "bounds": 0}
     for _ in range(40):
-        items, sides = [], []
-        for document in range(30):
-            for side in ("llm", "human"):
-                quality = rng.normal() + (0.8 if side == "llm" else 0.0)
-                rated, judged = quality + 0.4 * rng.normal(size=2)
-                items.append(ScoredItem(f"d{document}", "", rated, judged))
-                sides.append(side)
+        items, error, sides = better_side(rng, slope, noise=0.9)
         told["gap"] += gap(items, sides, "llm", "human").p < 0.05
-        told["judge less people"] += gap(against_people(items), sides, "llm", "human").p < 0.05
+        told["known"] += judge_less_people(items, sides, "llm", "human", error=error).p < 0.05
+        told["bounds"] += judge_less_people(items, sides, "llm", "human").p < 0.05
     assert told["gap"] > 20
-    assert told["judge less people"] <= 6
+    assert max(told["known"], told["bounds"]) <= 6
 
 
-def test_ratings_on_another_scale_are_brought_to_standard_deviations():
-    items, sides = duel(30)
-    items = [replace(item, human=10 * item.predicted + 40) for item in items]
-    excess = against_people(items, standardise=True)
-    assert max(abs(item.predicted) for item in excess) < 1e-9
-    assert gap(excess, sides, "llm", "human").p == 1.0
-    with pytest.raises(DataError, match="all equal"):
-        against_people([replace(item, human=3.0) for item in items], standardise=True)
+def test_a_judge_that_leans_is_found_out_on_any_scale():
+    items, error, sides = better_side(np.random.default_rng(4), slope=0.5, leaning=0.8)
+    for known in (error, None):
+        found = judge_less_people(items, sides, "llm", "human", error=known)
+        assert found.p < 0.01
+        assert found.difference.low < 0.8 < found.difference.high
+    tenfold = [replace(item, human=10 * item.human + 40) for item in items]
+    again = judge_less_people(tenfold, sides, "llm", "human", error=100 * error)
+    assert again.difference.value == pytest.approx(
+        judge_less_people(items, sides, "llm", "human", error=error).difference.value
+    )
     with pytest.raises(DataError, match="no item has both"):
-        against_people([replace(item, human=math.nan) for item in items])
+        judge_less_people([replace(item, human=math.nan) for item in items], sides, "llm", "human")
 
 
 def test_many_documents_are_tested_by_the_limit_of_the_permutation():
@@ -187,26 +195,34 @@ def test_many_documents_are_tested_by_the_limit_of_the_permutation():
     assert sign_flip(differences[:2000]) == pytest.approx(stats.ttest_1samp(differences[:2000], 0).pvalue, abs=0.01)
 
 
-def test_length_beyond_its_worth_to_people_shows_in_the_partial_correlation():
+@pytest.mark.parametrize("level", ["pooled", "summary"])
+def test_noise_of_ratings_makes_no_bias_for_length(level):
     rng = np.random.default_rng(5)
-    fair, leaning = [], []
-    for index in range(300):
-        quality = rng.normal()
-        length = int(50 + 15 * quality + 10 * rng.normal())
-        item = ScoredItem(f"d{index // 5}", "", quality, quality + 0.5 * rng.normal(), length=length)
-        fair.append(item)
-        leaning.append(replace(item, predicted=item.predicted + 0.03 * length))
-    for level in ("pooled", "summary"):
-        one, other = length_bias(fair, level), length_bias(leaning, level)
-        assert one.score.pearson.value > 0.5
-        assert one.partial["pearson"].low < 0 < one.partial["pearson"].high
-        assert other.partial["pearson"].low > 0.1
-    columns = np.array([[i.predicted, i.length, i.human] for i in leaning]).T
+    quality = rng.normal(size=300)
+    length = 50 + 15 * quality + 10 * rng.normal(size=300)
+    plain = [
+        ScoredItem(f"d{at // 5}", "", math.nan, q + 0.5 * rng.normal(), length=int(words), key=str(at))
+        for at, (q, words) in enumerate(zip(quality, length, strict=True))
+    ]
+    items, error = with_raters(plain, quality + rng.normal(size=(3, 300)))
+    fair = length_bias(items, level, error=error)
+    assert fair.partial.low < 0 < fair.partial.high
+    naive = length_bias(items, level)
+    assert naive.partial.value > fair.partial.value + 0.1
+    assert math.isnan(naive.partial.low)
+    leaning = [replace(item, predicted=item.predicted + 0.03 * item.length) for item in items]
+    assert length_bias(leaning, level, error=error).partial.low > 0.1
+    assert 0.6 < fair.reliability < 0.9
+
+
+def test_the_partial_correlation_is_the_textbooks():
+    items, _ = duel(40)
+    columns = np.array([[i.predicted, i.length, i.human] for i in items]).T
     inverse = np.linalg.inv(np.corrcoef(columns))
     expected = -inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])
-    assert length_bias(leaning, "pooled").partial["pearson"].value == pytest.approx(expected)
-    some = [replace(item, human=math.nan) if index % 2 else item for index, item in enumerate(leaning)]
-    assert length_bias(some, "pooled").n == length_bias(some, "pooled").score.n == 150
+    assert length_bias(items, "pooled").partial.value == pytest.approx(expected)
+    some = [replace(item, human=math.nan) if index % 2 else item for index, item in enumerate(items)]
+    assert length_bias(some, "pooled").n == length_bias(some, "pooled").score.n == 40
 
 
 SCALE = Scale.parse("1-3")

@@ -7,14 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from geval_local.errors import DataError
-from geval_local.statistics.coefficients import (
-    coefficient_rows,
-    coefficients,
-    leave_groups_out,
-    tie_threshold,
-)
+from geval_local.statistics.coefficients import coefficients, tie_threshold, weighted
 from geval_local.statistics.correlation import average_interval, correlate
-from geval_local.statistics.levels import BLOCKS, level_figures
+from geval_local.statistics.levels import BLOCKS
 from geval_local.statistics.records import ScoredItem
 
 
@@ -93,49 +88,43 @@ def test_ties_are_counted_within_what_is_compared():
     assert (summary.pairs, summary.human, summary.predicted) == (2, 1, 1)
 
 
-@pytest.mark.parametrize("level", ["summary", "pooled", "system"])
-@pytest.mark.parametrize("axis", ["documents", "systems"])
-def test_leaving_out_equals_correlating_the_rest(level, axis):
-    items = make(7, 5, seed=3)
-    names, fast = level_figures(items, level, "both", accuracy=True).replicates.without[axis]
-    attribute = {"documents": "group", "systems": "system"}[axis]
-    assert len(names) == {"documents": 7, "systems": 5}[axis]
-    for name, row in zip(names, fast, strict=True):
-        rest = [item for item in items if getattr(item, attribute) != name]
-        direct = level_figures(rest, level, None).replicates.value
-        np.testing.assert_allclose(row[:3], direct[:3], atol=1e-12)
-
-
-@pytest.mark.parametrize("level", ["summary", "pooled", "system"])
-def test_leaving_out_single_items(level):
-    items = make(6, 5, seed=4)
-    names, fast = level_figures(items, level, "both").replicates.without["items"]
-    assert len(names) == 30
-    for place, row in enumerate(fast):
-        direct = level_figures([*items[:place], *items[place + 1 :]], level, None).replicates.value
-        # Pooled Pearson and Spearman are left out to first order: a variance needs no more.
-        tolerance = 2e-2 if level == "pooled" else 1e-12
-        np.testing.assert_allclose(row[:3], direct[:3], atol=tolerance)
-
-
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3)), min_size=6, max_size=20))
-def test_groups_are_left_out_exactly_whatever_the_ties(rows):
-    human, predicted = (np.array([row[i] for row in rows], dtype=float) for i in (0, 1))
-    groups = np.unique([row[2] for row in rows], return_inverse=True)[1].reshape(-1)
-    found = leave_groups_out(human, predicted, groups, 0.5)
-    for group, row in enumerate(found):
-        rest = groups != group
-        np.testing.assert_allclose(row, coefficients(human[rest], predicted[rest], 0.5), atol=1e-12, equal_nan=True)
+def test_weights_are_how_often_an_item_is_there_whatever_the_ties(rows):
+    human, predicted, times = np.array(rows, dtype=float).T
+    found = weighted(human[None], predicted[None], times[None, None])[0, 0]
+    repeated = [np.repeat(values, times.astype(int)) for values in (human, predicted)]
+    if np.unique(repeated[0]).size > 1 and np.unique(repeated[1]).size > 1:
+        # tau-b, AUC and the rest do not count an item with its copies.
+        np.testing.assert_allclose(found[:3], coefficients(*repeated)[:3], atol=1e-12)
+    else:
+        assert np.isnan(found).all()
 
 
 def test_short_rows_are_compared_as_scipy_does():
     rng = np.random.default_rng(5)
     human, predicted = rng.integers(1, 5, (40, 9)).astype(float), rng.integers(1, 7, (40, 9)).astype(float)
     predicted[3] = 2.0
-    fast = coefficient_rows(human, predicted, 1.0)
+    fast = weighted(human, predicted, np.ones((1, 1, 9)))[:, 0]
     for h, p, row in zip(human, predicted, fast, strict=True):
-        np.testing.assert_allclose(row, coefficients(h, p, 1.0), atol=1e-12, equal_nan=True)
+        np.testing.assert_allclose(row, coefficients(h, p), atol=1e-12, equal_nan=True)
+
+
+def test_the_error_of_ranks_of_means_shrinks_with_the_documents():
+    rng = np.random.default_rng(3)
+    quality, leaning = rng.normal(size=16), 0.5 * rng.normal(size=16)
+
+    def error(documents):
+        human = quality + rng.normal(size=(documents, 16))
+        scores = quality + leaning + rng.normal(size=(documents, 16))
+        items = [
+            ScoredItem(f"d{d}", f"s{s}", human[d, s], scores[d, s], key=f"{d}/{s}")
+            for d in range(documents)
+            for s in range(16)
+        ]
+        return correlate(items, "system", target="documents").kendall.error
+
+    assert error(200) < 0.6 * error(10)
 
 
 def test_a_mean_over_documents_has_the_textbook_interval():
@@ -148,7 +137,7 @@ def test_a_mean_over_documents_has_the_textbook_interval():
 
 
 @pytest.mark.slow
-def test_intervals_need_no_seed_and_cover_the_truth():
+def test_intervals_are_the_same_each_time_and_cover_the_truth():
     assert correlate(make(20, 4), "pooled") == correlate(make(20, 4), "pooled")
     rng = np.random.default_rng(0)
     covered = 0
@@ -211,10 +200,10 @@ def test_items_of_one_document_make_wide_intervals():
     once = [ScoredItem(str(i), "", h, p) for i, (h, p) in enumerate(pairs)]
     tenfold = [item for item in once for _ in range(10)]
     a, b = (correlate(items, "pooled").spearman for items in (once, tenfold))
-    assert (b.low, b.high) == pytest.approx((a.low, a.high), abs=0.02)
+    assert (b.low, b.high) == pytest.approx((a.low, a.high), abs=0.05)
 
 
-def test_many_documents_are_left_out_in_blocks_to_the_same_width():
+def test_many_documents_are_drawn_in_blocks_to_the_same_width():
     rng = np.random.default_rng(6)
     pairs = rng.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], size=1200)
     found = correlate([ScoredItem(str(i), "", h, p) for i, (h, p) in enumerate(pairs)], "pooled").pearson
@@ -228,11 +217,10 @@ def test_constant_scores_are_left_out():
     assert (left_out.points, left_out.skipped) == (7, {"constant predictions": 1})
 
 
-def test_accuracy_counts_ties_by_the_best_threshold():
+def test_the_threshold_of_ties_is_the_best_one():
     human = np.array([1.0, 1.0, 2.0, 3.0])
     predicted = np.array([0.10, 0.15, 0.50, 0.40])
-    groups = np.zeros(4, dtype=np.int64)
-    epsilon = tie_threshold(human, predicted, groups)
+    epsilon = tie_threshold(human, predicted, np.zeros(4, dtype=np.int64))
 
     def accuracy(threshold):
         right = 0
@@ -244,7 +232,19 @@ def test_accuracy_counts_ties_by_the_best_threshold():
 
     every = [accuracy(threshold) for threshold in np.arange(0, 0.6, 0.005)]
     assert accuracy(epsilon) == max(every) == 5 / 6
-    assert coefficients(human, predicted, epsilon)[3] == pytest.approx(5 / 6)
+    found = weighted(human[None], predicted[None], np.ones((1, 1, 4)), np.array([epsilon]))[0, 0, 3]
+    assert found == pytest.approx(5 / 6)
+
+
+def test_scores_that_know_nothing_are_no_more_accurate_than_chance():
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        items = [replace(item, predicted=rng.normal()) for item in make(12, 8, seed=seed, levels=4)]
+        found.append(correlate(items, "summary", accuracy=True))
+    # Calibrated on its own data the accuracy would be above.
+    assert np.mean([one.accuracy.value - one.chance for one in found]) < 0.0
+    assert found[0].chance > 0.3
 
 
 def test_auc_is_that_of_the_rank_test_and_only_for_two_values():

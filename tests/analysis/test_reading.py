@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from geval_local.analysis.results import each_place, number_at, read_results, read_rows
+from geval_local.analysis.results import ScoredRun, each_place, number_at, read_rows
 from geval_local.errors import DataError
 from geval_local.fields import field_value, lookup
 from geval_local.io.samples import Sample
@@ -30,7 +30,7 @@ def write(path, rows):
 
 def test_scores_are_read_back_as_they_were_written(tmp_path):
     rows = result_rows()
-    scored, lost = read_results(write(tmp_path / "r.jsonl", rows), "m", human="rating.mean", group_by="doc")
+    scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m", human="rating.mean", group_by="doc")
     assert scored == ScoredItem(
         "a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None
     )
@@ -41,7 +41,7 @@ def test_scores_are_read_back_as_they_were_written(tmp_path):
 
 
 def test_without_a_field_to_group_by_every_item_is_its_own_group(tmp_path):
-    items = read_results(write(tmp_path / "r.jsonl", result_rows()), "m")
+    items = ScoredRun.of(write(tmp_path / "r.jsonl", result_rows())).items("m")
     assert [item.group for item in items] == ["1", "2"]
 
 
@@ -49,9 +49,9 @@ def test_ids_become_keys_only_if_every_row_has_its_own(tmp_path):
     rows = result_rows()
     for row, name in zip(rows, ("p", "q"), strict=True):
         row["id"] = name
-    assert [item.key for item in read_results(write(tmp_path / "r.jsonl", rows), "m")] == ["p", "q"]
+    assert [item.key for item in ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m")] == ["p", "q"]
     rows[1]["id"] = "p"
-    assert [item.key for item in read_results(write(tmp_path / "r.jsonl", rows), "m")] == ["1", "2"]
+    assert [item.key for item in ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m")] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_missing_is_named_by_row(tmp_path, change, arguments, message):
     rows = result_rows()
     change(rows[1])
     with pytest.raises(DataError, match=message):
-        read_results(write(tmp_path / "r.jsonl", rows), "m", **arguments)
+        ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m", **arguments)
 
 
 def test_rows_come_from_lines_and_from_lists(tmp_path):
@@ -131,7 +131,7 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
     with ResultWriter.open(tmp_path / name, ["sum/m.1"], columns=["all"]) as writer:
         for row, score in zip(columns, scores, strict=True):
             writer.write(Sample(row), {"sum/m.1": score})
-    first, second = read_results(tmp_path / name, "sum/m.1", human="scores.tone", group_by="doc")
+    first, second = ScoredRun.of(tmp_path / name).items("sum/m.1", human="scores.tone", group_by="doc")
     assert (first.key, first.group, first.human, first.length) == ("p", "a", 2.5, 2)
     assert first.predicted == distribution.score
     assert first.probabilities == distribution.probabilities

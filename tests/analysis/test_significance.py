@@ -13,6 +13,7 @@ from geval_local.statistics.agreement import agree, krippendorff_alpha
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.levels import level_figures
 from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import sign_flip
 from geval_local.statistics.significance import compare, compare_average, corrected, holm
 
 NAN = float("nan")
@@ -27,6 +28,15 @@ def judges(n, seed, r=(0.6, 0.6), between=0.4, per_group=1):
         [ScoredItem(str(i // per_group), "", row[0], row[side], key=str(i)) for i, row in enumerate(drawn)]
         for side in (1, 2)
     )
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 13])
+def test_tied_arrangements_of_signs_are_counted_as_ties(n):
+    tenths = np.random.default_rng(n).integers(-20, 30, size=n)
+    signs = 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1) - 1
+    sums = signs @ tenths
+    tails = (sums >= tenths.sum()).sum(), (sums <= tenths.sum()).sum()
+    assert sign_flip(tenths / 10) == min(1.0, 2 * min(tails) / 2**n)
 
 
 @pytest.mark.slow
@@ -52,6 +62,45 @@ def test_documents_are_flipped_as_scipy_does():
     assert "Sign-flip" in result.why
     textbook = stats.ttest_1samp(each, 0).confidence_interval(0.95)
     assert (result.difference.low, result.difference.high) == pytest.approx((textbook.low, textbook.high))
+
+
+def unlike_judges(seed, documents=20, systems=12):
+    """Two judges that agree with people alike, each with an opinion of its own of every new system."""
+    rng = np.random.default_rng(seed)
+    quality, opinions = rng.normal(size=systems), 0.7 * rng.normal(size=(2, 1, systems))
+    human = quality + 0.5 * rng.normal(size=(documents, systems))
+    scores = quality + opinions + 0.5 * rng.normal(size=(2, documents, systems))
+    return tuple(
+        [
+            ScoredItem(f"d{d}", f"s{s}", human[d, s], own[d, s], key=f"{d}/{s}")
+            for d in range(documents)
+            for s in range(systems)
+        ]
+        for own in scores
+    )
+
+
+@pytest.mark.parametrize(("test", "low", "high"), [(None, 0, 5), ("PERM-BOTH", 7, 30)])
+def test_judges_of_different_opinions_on_new_systems_are_told_apart_by_chance_only(monkeypatch, test, low, high):
+    # Exchanges on documents make a system's mean a mixture of both opinions: what differs by chance looks true.
+    monkeypatch.setattr("geval_local.statistics.significance.PERMUTATIONS", 199)
+    found = [compare(*unlike_judges(seed), "system", "kendall", test=test) for seed in range(30)]
+    assert {"PERM-SYSTEMS" in one.why for one in found} == {test is None}
+    assert low <= sum(one.p < 0.05 for one in found) <= high
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "target"), [("pearson", "both"), ("kendall", "documents"), ("pearson", "documents")]
+)
+def test_no_exchange_is_used_where_it_is_not_valid(coefficient, target):
+    found = compare(*unlike_judges(0), "system", coefficient, target=target)
+    assert "Student's t" in found.why
+    assert (found.p < 0.05) == (found.difference.low > 0 or found.difference.high < 0)
+
+
+def test_few_systems_are_tested_by_t():
+    found = compare(*unlike_judges(0, systems=5), "system", "kendall")
+    assert "Student's t" in found.why
 
 
 def test_few_documents_are_tested_by_t_and_warned_about():

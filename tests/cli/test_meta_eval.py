@@ -133,7 +133,7 @@ def test_kept_scores_of_other_rows_or_of_unknown_origin_are_refused(here):
 
 
 def test_ablations_are_other_estimates_of_the_same_judge(here):
-    record = own(here, "-j", judge_directory(), "--ablations", "-o", "kept", "--no-baselines")
+    record = own(here, "-j", judge_directory(), "--ablations", "-o", "kept", "--no-baselines", "--level", "pooled")
     name = Path(judge_directory()).name
     others = {estimate_name(name, one) for one in ABLATIONS}
     assert {f"{name} - probs", f"{name} n = 20", f"{name} median"} == others

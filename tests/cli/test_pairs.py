@@ -136,7 +136,7 @@ def test_the_page_of_a_run_of_pairs_holds_the_figures_of_the_command(place):
     held = own["consistency"]
     row = f" {told(held['position_shift'])} {told(held['flip_rate'])} {held['tie']:.3f} "
     row += f"{held['masses'][0]:.3f} / {held['masses'][1]:.3f} {held['cyclic']}/{held['triads']} "
-    assert row + f"{held['document_cyclic']}/{held['document_triads']} {held['n']} {held['unscored']} " in page.text
+    assert row + f"{held['document_cyclic']}/{held['document_triads']} {held['n']} / {held['unscored']} " in page.text
     matrix = page.text[
         page.text.index(" preferred over ") : page.text.index(" Mean preference for the system of the row")
     ]

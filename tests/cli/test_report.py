@@ -72,7 +72,7 @@ def test_the_ablation_on_the_page_is_that_of_meta_eval(here):
         assert (test is None) == (f"clarity: score / score {name} " not in page)
         if test is not None:
             d = test["difference"]
-            cells = f"clarity: score / score {name} {test['first']:.3f} {test['second']:.3f} "
+            cells = f"clarity: score / score {name} {test['first']:.3f} / {test['second']:.3f} "
             cells += f"{d['value']:.3f} [{d['low']:.3f}, {d['high']:.3f}]"
             assert cells in page
     assert f"clarity: {judge} / {judge} n = 3" in record["comparisons"]

@@ -10,7 +10,7 @@ import pytest
 from cli_run import read_rows, run
 from rated_runs import other_judge, prepare, score
 
-from geval_local.analysis.results import read_results
+from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table
 from geval_local.cli.output.tables import show_table
 from geval_local.errors import DataError
@@ -58,8 +58,8 @@ def test_report_and_calibrate_take_one_too(here):
 
 
 def test_in_python_too(here):
-    assert [item.predicted for item in read_results("one", "clarity")] == [
-        item.predicted for item in read_results("one/scores.jsonl", "clarity")
+    assert [item.predicted for item in ScoredRun.of("one").items("clarity")] == [
+        item.predicted for item in ScoredRun.of("one/scores.jsonl").items("clarity")
     ]
 
 

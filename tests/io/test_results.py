@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.results import read_results
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import DataError
 from geval_local.io.result_manifest import Manifest, ScoredMetric, write_manifest
 from geval_local.io.results import load_results, read_result_rows, with_figures
@@ -28,7 +28,7 @@ def test_rows_after_a_blank_line_have_the_same_numbers_for_scoring_report_and_an
     assert [record.number for record in load_results(path).records] == [2, 5]
     assert [row.number for row in read_result_rows(path)] == [2, 5]
     with pytest.raises(DataError, match=r"rows\.jsonl, row 5: rating is not a number"):
-        read_results(path, "m", human="rating")
+        ScoredRun.of(path).items("m", human="rating")
 
 
 def scored(value: float) -> Score:
@@ -48,7 +48,7 @@ def test_csv_results_are_recognised_alike_by_report_and_analysis(tmp_path: Path,
     results = load_results(path)
     assert results.metrics == ("m",)
     assert results.records[0].scores["m"].value == 2.0
-    assert [item.predicted for item in read_results(path, "m")] == [2.0]
+    assert [item.predicted for item in ScoredRun.of(path).items("m")] == [2.0]
 
 
 def test_a_column_that_only_looks_like_a_score_stays_a_column():

@@ -57,7 +57,7 @@ def test_agreement_is_that_of_the_analysis(tmp_path):
     runs = [load_results(given) for given in (made, other)]
     expected = agree(*(scored_items(run, run.row_keys(), "coherence", None, None) for run in runs))
     page = written(tmp_path, made, other)
-    assert f"coherence 29 {expected.pearson:.3f} {expected.spearman:.3f} {expected.kendall:.3f}" in page.text
+    assert f"coherence 29 {expected.spearman:.3f} {expected.kendall:.3f}" in page.text
     assert f"{expected.mean_difference:.3f}" in page.text
 
 
@@ -95,7 +95,7 @@ def test_without_ids_items_are_paired_by_place_and_other_texts_are_reported(tmp_
 def test_people_judge_both_runs_on_the_same_items(tmp_path):
     made = rows(40, metrics=("coherence",))
     page = written(tmp_path, made, rescored(made, seed=1), human="scores.coherence", group_by="doc_id")
-    assert "coherence summary spearman" in page.text
+    assert "summary spearman: " in page.text
     assert "40 / 8" in page.text
 
 

@@ -16,7 +16,7 @@ from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
-from geval_local.analysis.results import read_results
+from geval_local.analysis.results import ScoredRun
 from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
 from geval_local.io.parts import part_names
@@ -145,7 +145,7 @@ def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("a", "b"):
         carry_out(tmp_path / name, [file])
-    items = read_results(tmp_path / "a", METRICS[0].name, human="rating", group_by="doc_id")
+    items = ScoredRun.of(tmp_path / "a").items(METRICS[0].name, human="rating", group_by="doc_id")
     assert len(items) == ROWS
     home = tmp_path / "home"
     for arguments, expected in (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items, read_benchmark
-from geval_local.analysis.results import figures_of, number_at
+from geval_local.analysis.results import number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
 from geval_local.scale import Scale
@@ -130,11 +130,6 @@ def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[
         probabilities=[found.get("probabilities") or None for found in figures],
         errors=[found.get("error") for found in figures],
     )
-
-
-def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredItem]:
-    """Read the scores of a run over a benchmark file, whose rows it contains beside ``geval``."""
-    return figure_items(data, dimension, figures_of(data.rows, metric, data.path))
 
 
 def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_scores") -> list[ScoredItem]:

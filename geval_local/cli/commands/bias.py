@@ -15,12 +15,11 @@ def bias(
     side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the file has several.")
-    ] = None,
+    metric: options.OneMetric = None,
     human: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
     ] = None,
+    rater: options.Raters = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     between: Annotated[
@@ -32,7 +31,7 @@ def bias(
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
-    With --human also the gap minus people's gap: a gap alone is not yet a bias, since one side may be better.
+    With --human or --rater also the gap less people's own: a gap alone is not yet a bias, since one side may be better.
     """
     from geval_local.analysis.biases import bias as find
     from geval_local.cli.output.tables import show_study
@@ -43,6 +42,7 @@ def bias(
         side,
         metric=metric,
         human=human,
+        raters=rater or (),
         group_by=group_by,
         between=between or (),
         fields=read_mapping(field or []),

@@ -17,9 +17,7 @@ def calibrate(
     ],
     human: Annotated[str, typer.Option(metavar="FIELD", help="Field of the human rating; a dotted path will do.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the run has several.")
-    ] = None,
+    metric: options.OneMetric = None,
     group_by: options.GroupBy = None,
     method: Annotated[
         Literal["both", "temperature", "isotonic"],

@@ -27,9 +27,7 @@ def compare(
         str | None,
         typer.Option(metavar="FIELD", help="Field that names the system. Absent: system_id or system, or one a file."),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Compare every system with this one only.")
-    ] = None,
+    baseline: options.Baseline = None,
     tie: Annotated[
         float, typer.Option(metavar="X", min=0, help="Documents whose scores differ by no more are counted as ties.")
     ] = 0.0,
@@ -47,13 +45,16 @@ def compare(
             help="Estimate the scores anew from the stored distributions: exact, mode or median.",
         ),
     ] = None,
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    human: options.Human = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
+    plan: Annotated[
+        float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     page: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also write the comparison as one .html page.")
@@ -93,6 +94,7 @@ def compare(
         coefficient=coefficient,
         target=new,
         largest=count,
+        plan=plan,
         seed=seed,
     )
     if page is not None:

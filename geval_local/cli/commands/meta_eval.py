@@ -9,7 +9,6 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.option_groups import takes_options
-from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions
 
 
@@ -44,12 +43,9 @@ def meta_eval(
         typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
     ] = None,
     field: options.Fields = None,
-    rater: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD", help="Field of one person's rating; two or more give the human ceiling."),
-    ] = None,
+    rater: options.Raters = None,
     group_by: options.GroupBy = None,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    system: options.System = None,
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
     ] = False,
@@ -78,23 +74,18 @@ def meta_eval(
     Without --judge, --results or --from-responses the default judge scores FILE.
     """
     from geval_local.analysis.contenders import meta_evaluate, read_rated
-    from geval_local.cli.meta_eval.kept_runs import KeptRuns, check_directory, judge_all
     from geval_local.cli.output.tables import show_study
+    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.evaluation.kept_scores import RatedJudges
     from geval_local.fields import read_mapping
-    from geval_local.models.registry import entry_of
 
     estimators = options.read_estimators(estimator, others=ablations)
-    if benchmark is not None and rater:
-        raise ConfigurationError(
-            "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
-        )
-    if benchmark is None and from_responses:
-        raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
     rows = read_rated(
         file,
         benchmark=benchmark,
         metrics=metric or (),
         human=human or (),
+        raters=rater or (),
         group_by=group_by,
         system=system,
         fields=read_mapping(field or []),
@@ -102,19 +93,13 @@ def meta_eval(
         steps=not no_steps,
     )
     is_named = any(one.name is not None for one in chosen_judges)
-    judges = chosen_judges if is_named or not (results or from_responses) else []
-    for one in judges:
-        entry_of(one)
-    check_directory(output)
-    part = "" if limit_groups is None else f"first{limit_groups}"
-    mapping = getattr(rows.rated, "fields", {})
-    runs = KeptRuns(file, rows.rated.rows, output, part, mapping)
+    chosen = chosen_judges if is_named or not (results or from_responses) else []
+    judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
     study = meta_evaluate(
         rows,
         results or (),
-        judged=lambda taken: judge_all(rows, runs, judges, estimators=estimators, steps_too=ablations, taken=taken),
+        judged=lambda taken: judges.score(taken, estimators, steps_too=ablations),
         responses=from_responses or (),
-        raters=rater or (),
         estimators=estimators,
         overlap=not no_baselines,
         level=level,

@@ -40,7 +40,7 @@ def pairs(
         typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    system: options.System = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
@@ -107,16 +107,14 @@ def preferences(
         list[Path],
         typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
     ],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
-    ] = None,
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    metric: options.OneMetric = None,
+    human: options.Human = None,
     ratings: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Rows that hold the ratings; results of `score` hold them themselves."),
     ] = None,
     group_by: options.GroupBy = None,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    system: options.System = None,
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
     every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,

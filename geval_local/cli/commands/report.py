@@ -31,12 +31,7 @@ def report(
         ),
     ] = None,
     group_by: options.GroupBy = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD", help="Field that names the system. Absent: system_id or system, if there is one."
-        ),
-    ] = None,
+    system: options.System = None,
     estimator: options.Estimators = None,
     reasons: Annotated[
         list[Path] | None,

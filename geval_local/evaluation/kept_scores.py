@@ -1,20 +1,19 @@
-"""Scores of rated rows, kept in a directory under their signature to avoid scoring twice."""
+"""Judges' scores of rated rows, kept in a directory under their signature to avoid scoring twice."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_local.analysis.contenders import RatedMetrics, ablations
 from geval_local.analysis.meta_evaluation import Contender
-from geval_local.analysis.ratings.rated import Rated
 from geval_local.analysis.results import read_rows
-from geval_local.cli.output.console import note
-from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
@@ -40,35 +39,35 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
     from geval_local.score import Score
 
+logger = logging.getLogger("geval_local")
 NO_STEPS = "no-steps"
 
 Figures = Mapping[str, Any]
 
 
-def check_directory(directory: Path | None) -> None:
-    """Create the directory, before any other work."""
-    if directory is None:
-        return
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot use the directory {directory}: {error.strerror}") from error
+class Progress(Protocol):
+    """Told how far the work is."""
 
+    def advance(self, count: int) -> None:
+        """Add to the number of scores done."""
 
-def kept_name(source: Path, *parts: str, suffix: str) -> str:
-    """Return the name of a score file: the scored file's name and distinguishing parts; empty parts are skipped."""
-    named = [source.name.removesuffix(".gz").rsplit(".", 1)[0], *parts]
-    return "--".join(re.sub(r"[^\w.+-]+", "-", part).strip("-") for part in named if part) + suffix
+    def show_steps(self, metric: Metric, tokens: int) -> None:
+        """Take in the writing of steps, see `geval_local.judge.steps.OnSteps`."""
 
 
 @dataclass(frozen=True)
-class KeptRuns:
+class KeptScores:
     """Scoring of rows with judges, with kept result files."""
 
+    #: The rated file, its rows, and where result files are kept; None keeps none.
     source: Path
     rows: Sequence[Mapping[str, Any]]
     directory: Path | None
+    #: Shows progress of a phase with a label, a total and a unit.
+    progress: Callable[..., AbstractContextManager[Progress]]
+    #: What is scored of the file, in its name.
     part: str = ""
+    #: Field of a metric -> its column.
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,7 +77,7 @@ class KeptRuns:
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
         """Score the rows, or read kept scores with the same signature."""
-        with show_progress() as progress:
+        with self.progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
         path = self._path(judge.name, variant)
@@ -90,7 +89,8 @@ class KeptRuns:
         known = set() if manifest is None else set(manifest.metrics)
         missing = [metric for metric in complete if metric.name not in known]
         if known & set(signatures):
-            note(f"{judge_name(judge.name)}{variant and ', ' + variant}: taken from {path}, under the same signature")
+            who = f"{judge_name(judge.name)}{variant and ', ' + variant}"
+            logger.info("%s: taken from %s, under the same signature", who, path)
         scores = self._score(judge, missing, variant) if missing else {}
         if path is not None and missing:
             self._write(path, judge.name, missing, signatures, scores, kept, manifest)
@@ -109,7 +109,8 @@ class KeptRuns:
         read = ",".join(f"{name}={column}" for name, column in sorted(self.fields.items()))
         if read:
             read = f"{read}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-        return self.directory / kept_name(self.source, judge_name(judge), variant, self.part, read, suffix=".jsonl")
+        named = [self.source.name.removesuffix(".gz").rsplit(".", 1)[0], judge_name(judge), variant, self.part, read]
+        return self.directory / ("--".join(re.sub(r"[^\w.+-]+", "-", p).strip("-") for p in named if p) + ".jsonl")
 
     def _checked(self, path: Path, signatures: Mapping[str, str]) -> Manifest:
         manifest = read_manifest(path)
@@ -133,7 +134,7 @@ class KeptRuns:
     def _score(self, judge: Judge, metrics: Sequence[Metric], variant: str) -> dict[str, list[Score]]:
         samples = self.samples
         label = f"{judge_name(judge.name)}{variant and ', ' + variant}: scoring {self.source.name}"
-        with show_progress(label, len(samples) * len(metrics), unit="scores") as progress:
+        with self.progress(label, len(samples) * len(metrics), unit="scores") as progress:
             return {
                 metric.name: list(judge.iter_scores(metric, samples, advance=progress.advance)) for metric in metrics
             }
@@ -168,57 +169,67 @@ class KeptRuns:
         write_manifest(path, description)
 
 
-def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Let a judge score the rows."""
-    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
-    figures = runs.figures(judge, list(metrics.values()), variant)
-    return Contender(
-        name,
-        "judge",
-        {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in metrics.items()},
-    )
+@dataclass(frozen=True)
+class RatedJudges:
+    """Judges that are to score rated rows; creating it checks what can be checked before any other work."""
 
+    #: The rows, the file they are from, the judges, and where result files are kept; None keeps none.
+    rows: RatedMetrics
+    file: Path
+    choices: Sequence[JudgeOptions]
+    directory: Path | None
+    #: Loads a judge, and shows progress of a phase with a label, a total and a unit.
+    load: Callable[[JudgeOptions], Judge]
+    progress: Callable[..., AbstractContextManager[Progress]]
 
-def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
-    """Score again without evaluation steps, the paper's "- CoT" row."""
-    bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
-    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
-    items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
-    return Contender(f"{name} - steps", "ablation", items, name)
+    def __post_init__(self) -> None:
+        for one in self.choices:
+            entry_of(one)
+        if self.directory is not None:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"cannot use the directory {self.directory}: {error.strerror}") from error
 
+    def score(
+        self, taken: Sequence[str], estimators: Sequence[Estimator] = (), *, steps_too: bool = False
+    ) -> list[Contender]:
+        """Let the judges score, each released before the next one is loaded; `taken` are names of others.
 
-def judge_all(
-    rows: RatedMetrics,
-    runs: KeptRuns,
-    choices: Sequence[JudgeOptions],
-    *,
-    estimators: Sequence[Estimator],
-    steps_too: bool,
-    taken: Sequence[str],
-) -> list[Contender]:
-    """Let judges score rated rows, each released before the next one is loaded; `taken` are names of others."""
-    rated, metrics = rows.rated, rows.metrics
-    if len(choices) > 1:
-        from geval_local.models.load import check_judge
+        `steps_too` also scores without evaluation steps, the paper's "- CoT" row.
+        """
+        rated, metrics, choices = self.rows.rated, self.rows.metrics, self.choices
+        part = "" if self.rows.limit_groups is None else f"first{self.rows.limit_groups}"
+        fields = getattr(rated, "fields", {})
+        kept = KeptScores(self.file, rated.rows, self.directory, self.progress, part, fields)
+        if len(choices) > 1:
+            from geval_local.models.load import check_judge
 
-        for choice in choices:
-            check_judge(entry_of(choice), choice)
-    if choices:
-        check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(runs.source), runs.fields)
-    names = list(taken)
-    found: list[Contender] = []
-    for choice, label in zip(choices, labels_of(choices), strict=True):
-        # One judge with two sets of options has two files.
-        own = replace(runs, part="--".join(filter(None, [runs.part, label.removeprefix(label_of(choice))])))
-        judge = load_shown(choice)
-        name = judge_name(judge.name)
-        name = name if name not in names else label
-        if name in names:
-            raise ConfigurationError(f"two judges are called {name}; name each of them once")
-        names.append(name)
-        full = from_judge(rated, own, judge, metrics, name)
-        found += [full, *ablations(full, metrics, estimators)]
-        if steps_too and not all(metric.steps == () for metric in metrics.values()):
-            found.append(without_steps(rated, own, judge, metrics, name))
-        del judge
-    return found
+            for choice in choices:
+                check_judge(entry_of(choice), choice)
+        if choices:
+            check_rows(kept.samples[:ROWS_CHECKED], metrics.values(), str(self.file), fields)
+        names = list(taken)
+        found: list[Contender] = []
+
+        def scored(judge: Judge, own: KeptScores, asked: Mapping[str, Metric], *, bare: bool) -> dict[str, Any]:
+            figures = own.figures(judge, list(asked.values()), NO_STEPS if bare else "")
+            return {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in asked.items()}
+
+        for choice, label in zip(choices, labels_of(choices), strict=True):
+            # One judge with two sets of options has two files.
+            own = replace(kept, part="--".join(filter(None, [part, label.removeprefix(label_of(choice))])))
+            judge = self.load(choice)
+            name = judge_name(judge.name)
+            name = name if name not in names else label
+            if name in names:
+                raise ConfigurationError(f"two judges are called {name}; name each of them once")
+            names.append(name)
+            is_bare = all(metric.steps == () for metric in metrics.values())
+            full = Contender(name, "judge", scored(judge, own, metrics, bare=is_bare))
+            found += [full, *ablations(full, metrics, estimators)]
+            if steps_too and not is_bare:
+                bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
+                found.append(Contender(f"{name} - steps", "ablation", scored(judge, own, bare, bare=True), name))
+            del judge
+        return found

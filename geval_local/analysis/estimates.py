@@ -1,0 +1,193 @@
+"""What people would say of all rows, from the judge's scores of all and people's ratings of a few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from geval_local.analysis.results import ResultsGiven, ScoredRun
+from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.grouping import documents_of
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.prediction_powered import Estimate, estimate_difference, estimate_mean
+from geval_local.statistics.records import ScoredItem, labels_of
+from geval_local.statistics.significance import holm
+
+ALL = "all rows"
+
+
+@dataclass(frozen=True)
+class Estimates(Study):
+    """Means as people would rate, with the judge's help."""
+
+    #: The results, the metric, and what is estimated, in words.
+    file: str
+    metric: str
+    what: str
+    #: How rows are grouped into documents, in words.
+    grouping: str
+    #: System -> its estimate; or all rows.
+    estimates: dict[str, Estimate]
+    #: ``first - second`` -> their difference, and its two-sided p with and without Holm's correction.
+    differences: dict[str, tuple[Interval, float, float]]
+
+    def tables(self) -> list[Table]:
+        """Give the estimates and their differences."""
+        rows = tuple(
+            (
+                name,
+                number(one.judge.value),
+                f"{interval(one.people)}, n {one.rated} of {one.n}",
+                interval(one.combined),
+                *([] if one.rogan_gladen is None else [interval(one.rogan_gladen)]),
+                f"{one.worth:.0f} ratings" if one.helps else "the judge does not help here",
+            )
+            for name, one in self.estimates.items()
+        )
+        shares = any(one.rogan_gladen is not None for one in self.estimates.values())
+        headers = (
+            "",
+            "judge",
+            "people, rated rows",
+            "people and judge",
+            *(["Rogan-Gladen"] if shares else []),
+            "worth",
+        )
+        notes = [
+            "95 % intervals over documents hold where the rated rows are a random sample of all (PPI++, Angelopoulos "
+            "et al., 2023); judge: its own mean of all rows, which is no estimate of people's",
+            "worth: ratings that would give as short an interval without the judge",
+            *interval_warnings({name: one.combined for name, one in self.estimates.items()}),
+        ]
+        found = [Table(headers, rows, tuple(notes)).titled(f"{self.metric}: {self.what}, as people would rate")]
+        if self.differences:
+            rows = tuple((name, interval(d), p_value(p), p_value(h)) for name, (d, p, h) in self.differences.items())
+            note = "p: two-sided, Student's t; p (Holm): for all differences of this table"
+            found.append(
+                Table(("", "difference", "p", "p (Holm)"), rows, (note,)).titled("differences, with the judge")
+            )
+        return found
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and where rated rows are no random sample."""
+        found = [(self.grouping, False)]
+        for name, one in self.estimates.items():
+            if one.p_sample < 0.01:
+                told = f"{number(one.judge_of_rated)} against {number(one.judge.value)} of all"
+                found.append(
+                    (f"warning: {name}: rated rows do not look like a random sample: the judge gives them {told}", True)
+                )
+        return found
+
+
+def estimate(
+    results: ResultsGiven,
+    human: str,
+    *,
+    metric: str | None = None,
+    share: float | None = None,
+    wins: bool = False,
+    system: str | None = None,
+    baseline: str | None = None,
+    group_by: str | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> Estimates:
+    """Estimate the mean rating of every system from many scores and few ratings, with a valid interval.
+
+    Parameters
+    ----------
+    results : path, RunResult, sequence of mapping, or data frame
+        Results of `score`; a random sample of the rows has a rating.
+    human : str
+        Field of the human rating, empty where there is none.
+    metric : str, optional
+        Which metric, where there are several.
+    share : float, optional
+        Estimate the share of rows that people would rate this or higher, in place of the mean.
+    wins : bool
+        Estimate how often one system is rated above another on a document; a tie is half a win.
+    system : str, optional
+        Field that names the system; by default the usual columns.
+    baseline : str, optional
+        Compare every system with this one only.
+    group_by : str, optional
+        Field of the document, or ``row`` for none; by default guessed.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the results cannot be used, or a system has fewer than three rated documents.
+    """
+    if wins and share is not None:
+        raise ConfigurationError("a share and wins are two things to estimate", hint="Take one.")
+    run = ScoredRun.of(results, fields)
+    name = run.one_metric(metric)
+    documents, grouping = documents_of(run.rows, group_by)
+    items = run.items(name, human=human, group_by=documents, system=system)
+    named = list(dict.fromkeys(item.system for item in items))
+    if baseline is not None and baseline not in named:
+        raise ConfigurationError(f"there is no system {baseline!r}", hint=f"The systems are: {', '.join(named)}.")
+    couples = [pair for pair in combinations(named, 2) if baseline in (None, *pair)] if len(named) > 1 else []
+    what = "mean" if share is None else f"share of {share:g} or higher"
+    groups = {one or ALL: [item for item in items if item.system == one] for one in named}
+    if wins:
+        what = "share of documents won, a tie counting half"
+        groups = {f"{one} over {other}": _won(groups[one], groups[other]) for one, other in couples}
+        if not groups:
+            raise DataError("wins need two systems", hint="Name the column that holds the system with --system.")
+    found = {one: _estimated(one, own, share, wins=wins) for one, own in groups.items()}
+    differences = {}
+    if not wins and couples:
+        tests = {f"{one} - {other}": estimate_difference(found[one], found[other]) for one, other in couples}
+        p = holm([own[1] for own in tests.values()])
+        differences = {key: (*own, value) for (key, own), value in zip(tests.items(), p, strict=True)}
+    return Estimates(str(run.path), name, what, grouping, found, differences)
+
+
+def _estimated(name: str, items: Sequence[ScoredItem], share: float | None, *, wins: bool) -> Estimate:
+    rated = {item.group for item in items if math.isfinite(item.human) and math.isfinite(item.predicted)}
+    if len(rated) < 3:
+        raise DataError(
+            f"{name}: {len(rated)} documents have a rating and a score; an estimate needs three, an interval of use 20",
+            hint="Rate a random sample of the rows, the same column for all of them.",
+        )
+    values = {item.human for item in items if math.isfinite(item.human)}
+    verdicts = None
+    if share is not None:
+        verdicts = [float(item.predicted >= share) for item in items]
+        items = [_reaching(item, share) for item in items]
+    elif values <= {0.0, 1.0} and not wins:
+        labels = labels_of(items)
+        cut = (labels[0] + labels[-1]) / 2 if labels else 0.5
+        verdicts = [float(item.predicted > cut) for item in items]
+    return estimate_mean(items, verdicts)
+
+
+def _reaching(item: ScoredItem, share: float) -> ScoredItem:
+    """Turn rating and score into whether they reach a value; of a distribution, how probably."""
+    score = float(item.predicted >= share) if math.isfinite(item.predicted) else math.nan
+    if math.isfinite(score) and labels_of([item]):
+        score = sum(p for label, p in (item.probabilities or {}).items() if float(label) >= share)
+    human = float(item.human >= share) if math.isfinite(item.human) else math.nan
+    return replace(item, human=human, predicted=score)
+
+
+def _won(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> list[ScoredItem]:
+    """Make one item of every document that both answered: 1 where the first is above, one half for a tie."""
+    others = {item.group: item for item in second}
+    if len(others) < len(second) or len({item.group for item in first}) < len(first):
+        raise DataError("a system has several rows of one document, so that none is won", hint="Estimate the mean.")
+
+    def won(one: float, other: float) -> float:
+        return 0.5 + 0.5 * ((one > other) - (one < other)) if math.isfinite(one + other) else math.nan
+
+    return [
+        replace(item, human=won(item.human, other.human), predicted=won(item.predicted, other.predicted))
+        for item in first
+        if (other := others.get(item.group)) is not None
+    ]

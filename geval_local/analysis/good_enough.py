@@ -1,0 +1,234 @@
+"""Is a judge good enough: in the place of a person, as a yes or no, and as a distribution over the labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.tables import Table, interval, interval_warnings, number
+from geval_local.statistics.correlation import within
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.records import ScoredItem, labels_of, usable
+from geval_local.statistics.resampling import drawn_by_document
+
+Floats = NDArray[np.float64]
+#: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
+EPSILONS = (0.1, 0.2)
+#: Bins of probability of the calibration error.
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A judge's yes and no against people's, by whether the score is above the middle of the scale."""
+
+    sensitivity: Interval
+    specificity: Interval
+    #: Cohen's.
+    kappa: Interval
+    f1: Interval
+    #: Rated and scored items, and those to which people say yes.
+    n: int
+    yes: int
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """A judge's label probabilities against the distribution of the ratings."""
+
+    #: Mean squared distance of the two distributions (0 to 2), and mean negative log probability of a rating, in nats.
+    brier: Interval
+    nll: Interval
+    #: The same of one distribution for all items, the ratings' own.
+    brier_base: float
+    nll_base: float
+    #: Expected calibration error: distance of probabilities and shares of ratings, over all labels in ten bins.
+    calibration_error: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Annotators:
+    """The alternative-annotator test (Calderon, Reichart and Dror, 2025, arXiv:2501.10970)."""
+
+    #: Mean probability that the judge is at least as near to the other raters as the rater whose place it takes.
+    advantage: float
+    #: Epsilon -> share of the raters that the judge may replace; at one half or more it passes.
+    winning_rate: Mapping[float, float]
+    raters: int
+    n: int
+
+
+@dataclass(frozen=True)
+class GoodEnough:
+    """What is known of judges besides correlations; keys are ``dimension: judge``."""
+
+    verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
+    probabilities: Mapping[str, Probabilities] = field(default_factory=dict)
+    annotators: Mapping[str, Annotators] = field(default_factory=dict)
+
+    def tables(self) -> list[Table]:
+        """Give the figures as tables with titles."""
+        found = []
+        rows: list[tuple[str, ...]]
+        notes: tuple[str, ...]
+        headers: tuple[str, ...]
+        if self.verdicts:
+            names = ("sensitivity", "specificity", "kappa", "f1")
+            rows = [
+                (key, *(interval(getattr(one, name)) for name in names), f"{one.yes} of {one.n}")
+                for key, one in self.verdicts.items()
+            ]
+            notes = ("yes: a score above the middle of the scale; 95 % intervals from draws of documents",)
+            notes += tuple(interval_warnings({key: one.kappa for key, one in self.verdicts.items()}))
+            table = Table(("", *names, "people say yes"), tuple(rows), notes)
+            found.append(table.titled("yes and no against people's", sections=True))
+        if self.probabilities:
+            rows = [
+                (
+                    key,
+                    interval(one.brier),
+                    number(one.brier_base),
+                    interval(one.nll),
+                    number(one.nll_base),
+                    number(one.calibration_error),
+                    str(one.n),
+                )
+                for key, one in self.probabilities.items()
+            ]
+            headers = ("", "Brier", "base rates", "NLL", "base rates (NLL)", "calibration error", "n")
+            notes = (
+                "lower is better; base rates: the ratings' distribution for every item; 95 % intervals over documents",
+            )
+            table = Table(headers, tuple(rows), notes)
+            found.append(table.titled("label probabilities against the ratings' distribution", sections=True))
+        if self.annotators:
+            rows = [
+                (
+                    key,
+                    number(one.advantage),
+                    *(f"{one.winning_rate[e]:.2f}{' passes' if one.winning_rate[e] >= 0.5 else ''}" for e in EPSILONS),
+                    str(one.raters),
+                    str(one.n),
+                )
+                for key, one in self.annotators.items()
+            ]
+            headers = ("", "advantage", *(f"winning rate ({e:g})" for e in EPSILONS), "raters", "n")
+            notes = (
+                "in place of a rater, is the judge as near to the others? advantage: how often; winning rate: share of "
+                "raters it may replace (one-sided t over documents, Benjamini-Yekutieli, .05), allowing it to be worse "
+                "by .1 (crowd) or .2 (experts); from one half on it passes (Calderon et al., 2025)",
+            )
+            table = Table(headers, tuple(rows), notes)
+            found.append(table.titled("may the judge replace a rater?", sections=True))
+        return found
+
+
+def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
+    """Compare yes and no; None where ratings are not of two values."""
+    kept = usable(items)[0]
+    human = np.array([item.human for item in kept])
+    values = np.unique(human)
+    if values.size != 2:
+        return None
+    ends = labels_of(kept) or values.tolist()
+    said = np.array([item.predicted > (ends[0] + ends[-1]) / 2 for item in kept])
+    yes = human == values[1]
+    cells = np.array([said & yes, ~said & yes, said & ~yes, ~said & ~yes], dtype=np.float64)
+
+    def figures(table: Floats) -> Floats:
+        hit, missed, false, right = table.T
+        total = table.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            expected = ((hit + missed) * (hit + false) + (false + right) * (missed + right)) / total**2
+            kappa = ((hit + right) / total - expected) / (1 - expected)
+            return np.stack(
+                [hit / (hit + missed), right / (right + false), kappa, 2 * hit / (2 * hit + missed + false)], axis=1
+            )
+
+    found = drawn_by_document([item.group for item in kept], cells, figures)
+    a, b, c, d = (within(found.interval(i), low, 1.0) for i, low in enumerate((0.0, 0.0, -1.0, 0.0)))
+    return Verdicts(a, b, c, d, len(kept), int(yes.sum()))
+
+
+def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = None) -> Probabilities | None:
+    """Compare distributions; None where the judge has no probabilities or the ratings are not its labels.
+
+    `ratings` are those of single raters, shape (raters, items); otherwise an item's rating is one rater's.
+    """
+    labels = labels_of(items)
+    table = np.array([[item.human for item in items]]) if ratings is None else ratings
+    said = np.array([item.probabilities is not None and math.isfinite(item.predicted) for item in items])
+    rated = np.isfinite(table).any(axis=0) & (np.isin(table, labels) | np.isnan(table)).all(axis=0)
+    kept = np.flatnonzero(said & rated).tolist()
+    # A judge on a scale of its own, or mean ratings between its labels: there is nothing to compare.
+    if not labels or len(kept) < max(2, 0.9 * np.count_nonzero(said & np.isfinite(table).any(axis=0))):
+        return None
+    people = np.stack([(table[:, kept] == label).sum(axis=0) for label in labels], axis=1).astype(np.float64)
+    people /= people.sum(axis=1, keepdims=True)
+    p = np.zeros_like(people)
+    for row, place in enumerate(kept):
+        for label, value in (items[place].probabilities or {}).items():
+            p[row, labels.index(float(label))] = value
+    base = people.mean(axis=0)
+    documents = [items[place].group for place in kept]
+
+    def losses(q: Floats) -> tuple[Floats, Floats]:
+        logs = np.log(np.maximum(q, 1e-12))
+        return ((q - people) ** 2).sum(axis=1), -(people * logs).sum(axis=1)
+
+    (brier, nll), (brier_base, nll_base) = losses(p), losses(np.broadcast_to(base, p.shape))
+    place = np.minimum((p * BINS).astype(int), BINS - 1).ravel()
+    apart = np.bincount(place, (p - people).ravel(), minlength=BINS)
+    return Probabilities(
+        mean_interval(brier, documents),
+        mean_interval(nll, documents),
+        float(brier_base.mean()),
+        float(nll_base.mean()),
+        float(np.abs(apart).sum() / p.size),
+        len(kept),
+    )
+
+
+def alternative_annotators(
+    items: Sequence[ScoredItem], ratings: Floats, epsilons: Sequence[float] = EPSILONS
+) -> Annotators | None:
+    """Put the judge in the place of each rater in turn; None with fewer than three raters."""
+    from scipy.special import stdtr
+
+    score = np.array([item.predicted for item in items])
+    advantages: list[float] = []
+    p: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
+    used = 0
+    for place in range(len(ratings)):
+        others = np.delete(ratings, place, axis=0)
+        own = ratings[place]
+        kept = np.flatnonzero(np.isfinite(score) & np.isfinite(own) & (np.isfinite(others).sum(axis=0) >= 2)).tolist()
+        if len(kept) < 2:
+            continue
+        far = [np.nanmean((others[:, kept] - one[kept]) ** 2, axis=0).round(12) for one in (score, own)]
+        judge_wins, rater_wins = (far[0] <= far[1]).astype(float), (far[1] <= far[0]).astype(float)
+        less = mean_interval(rater_wins - judge_wins, [items[i].group for i in kept])
+        advantages.append(float(judge_wins.mean()))
+        used = max(used, len(kept))
+        for epsilon in epsilons:
+            if less.units < 2 or less.error == 0:
+                p[epsilon].append(float(less.value >= epsilon))
+            else:
+                p[epsilon].append(float(stdtr(less.units - 1, (less.value - epsilon) / less.error)))
+    if not advantages:
+        return None
+    rates = {epsilon: rejected(own) / len(own) for epsilon, own in p.items()}
+    return Annotators(float(np.mean(advantages)), rates, len(advantages), used)
+
+
+def rejected(p: Sequence[float], level: float = 0.05) -> int:
+    """Count the rejections of Benjamini and Yekutieli (2001), which hold whatever the tests have in common."""
+    ordered = np.sort(p)
+    rank = np.arange(1, ordered.size + 1)
+    passed = np.flatnonzero(ordered <= rank * level / (ordered.size * (1 / rank).sum()))
+    return int(passed[-1]) + 1 if passed.size else 0

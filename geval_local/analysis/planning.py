@@ -1,0 +1,112 @@
+"""How many documents, and systems, a difference needs to be found, from a pilot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from geval_local.analysis.tables import Table, number
+from geval_local.statistics.interval import Interval
+
+POWERS = (0.8, 0.9)
+#: A plan for more documents than this is none.
+_MOST = 10_000_000
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one comparison needs."""
+
+    #: Spread of the difference from document to document, and how many the pilot has.
+    spread: float
+    pilot: int
+    #: Systems that are planned for; 0 where systems are fixed.
+    systems: int
+    #: Power -> documents; None where no number of documents suffices for so many systems.
+    documents: Mapping[float, int | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every comparison of a pilot needs to find a true difference."""
+
+    difference: float
+    #: Level of every single test, so that Holm's correction still rejects.
+    significance: float
+    needs: Mapping[str, Need]
+
+    def table(self) -> Table:
+        """One row per comparison."""
+        rows = tuple(
+            (
+                name,
+                number(need.spread),
+                str(need.pilot),
+                *([str(need.systems)] if need.systems else []),
+                *("more systems" if need.documents[p] is None else str(need.documents[p]) for p in POWERS),
+            )
+            for name, need in self.needs.items()
+        )
+        by_system = any(need.systems for need in self.needs.values())
+        headers = (
+            "",
+            "spread",
+            "pilot",
+            *(["systems"] if by_system else []),
+            *(f"documents ({p:.0%})" for p in POWERS),
+        )
+        notes = (
+            f"documents to find a true difference of {self.difference:g} with that probability, two-sided at "
+            f"{self.significance:.4f} (.05, for {round(0.05 / self.significance)} tests); spread: the pilot's, as "
+            "uncertain as the pilot is small",
+        )
+        return Table(headers, rows, notes).titled("how many documents are needed?")
+
+
+def plan_documents(differences: Mapping[str, Interval], difference: float) -> Plan:
+    """Plan for paired differences on documents."""
+    level = 0.05 / max(1, len(differences))
+    needs = {}
+    for name, one in differences.items():
+        spread = one.error * math.sqrt(one.units)
+        needs[name] = Need(
+            spread, one.units, 0, {p: _documents(spread**2, 0.0, math.inf, difference, level, p) for p in POWERS}
+        )
+    return Plan(difference, level, needs)
+
+
+def plan_both(
+    parts: Mapping[str, tuple[Interval, Interval]], difference: float, *, times: Sequence[int] = (1, 2, 4)
+) -> Plan:
+    """Plan for new documents and new systems, from the intervals for new documents and for new systems alone."""
+    level = 0.05 / max(1, len(parts))
+    needs = {}
+    for name, (documents, systems) in parts.items():
+        spread = documents.error * math.sqrt(documents.units)
+        for factor in times:
+            count = factor * systems.units
+            rest = systems.error**2 * systems.units / max(1, count)
+            found = {p: _documents(spread**2, rest, count, difference, level, p) for p in POWERS}
+            needs[f"{name}, {count} systems"] = Need(spread, documents.units, count, found)
+    return Plan(difference, level, needs)
+
+
+def _documents(
+    variance: float, rest: float, systems: float, difference: float, significance: float, power: float
+) -> int | None:
+    """Find the fewest documents; the test has as many degrees of freedom as the fewer of the two units allow."""
+    from scipy.special import stdtrit
+
+    def found(documents: int) -> bool:
+        degrees = min(documents, systems) - 1
+        quantiles = float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
+        return quantiles * math.sqrt(variance / documents + rest) <= difference
+
+    if not math.isfinite(variance) or not math.isfinite(rest) or difference <= 0 or not found(_MOST):
+        return None
+    low, high = 1, _MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return high

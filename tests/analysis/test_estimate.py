@@ -1,0 +1,152 @@
+"""What people would say of all rows, from scores of all and ratings of a few."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from geval_local import estimate
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.statistics.prediction_powered import estimate_difference, estimate_mean
+from geval_local.statistics.records import ScoredItem
+
+NAN = math.nan
+
+
+def drawn(rng, n, total=400, slope=0.8, per_document=1):
+    quality = rng.normal(size=total)
+    human = 3 + quality + 0.3 * rng.normal(size=total)
+    score = 10 + slope * quality + 0.4 * rng.normal(size=total)
+    return [
+        ScoredItem(f"d{at // per_document}", "", h if at < n else NAN, s, key=str(at))
+        for at, (h, s) in enumerate(zip(human.tolist(), score.tolist(), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_estimate_is_that_of_ppi_python(seed):
+    theirs = pytest.importorskip("ppi_py", reason="ppi-python is not installed")
+    items = drawn(np.random.default_rng(seed), 150, total=900)
+    found = estimate_mean(items)
+    y, f, rest = (
+        np.array(values)
+        for values in (
+            [i.human for i in items[:150]],
+            [i.predicted for i in items[:150]],
+            [i.predicted for i in items[150:]],
+        )
+    )
+    point = float(np.squeeze(theirs.ppi_mean_pointestimate(y, f, rest, lam=found.power)))
+    assert found.combined.value == pytest.approx(point, abs=1e-12)
+    low, high = (float(np.squeeze(end)) for end in theirs.ppi_mean_ci(y, f, rest, alpha=0.05, lam=found.power))
+    # Theirs is normal; ours is Student's and pays for the estimate of the power.
+    normal = 2 * float(stats.norm.ppf(0.975)) * found.combined.error * math.sqrt(148 / 150)
+    assert normal == pytest.approx(high - low, abs=1e-12)
+    # Both powers are the covariance with the ratings over the variance of the scores' difference. Ours takes rated and
+    # other rows by themselves, as the error does; theirs pools them.
+    tuned = float(np.squeeze(theirs.ppi_mean_pointestimate(y, f, rest)))
+    power = (tuned - y.mean()) / (rest.mean() - f.mean())
+    pooled = np.var(np.concatenate([f, rest]), ddof=1) * (1 + 150 / 750)
+    assert 0 < power < 1  # theirs is clipped
+    assert found.power * (f.var() + rest.var() * 150 / 750) == pytest.approx(power * pooled, rel=1e-9)
+
+
+def test_a_useless_judge_is_left_out_and_a_good_one_is_worth_ratings():
+    rng = np.random.default_rng(1)
+    useless = [estimate_mean(drawn(rng, 20, slope=0.0)) for _ in range(40)]
+    widths = [(one.combined.high - one.combined.low) / (one.people.high - one.people.low) for one in useless]
+    assert max(widths) <= 1.05
+    good = estimate_mean(drawn(rng, 20))
+    assert good.helps
+    assert good.worth > 25
+    assert good.combined.low < 3 < good.combined.high
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.8])
+def test_ten_documents_of_two_rows_keep_the_coverage_and_the_width(slope):
+    rng = np.random.default_rng(10)
+    covered, ratios = [], []
+    for _ in range(200):
+        human = 3 + rng.normal(size=120).repeat(2) + 0.5 * rng.normal(size=240)
+        score = slope * human + 0.5 * rng.normal(size=240)
+        own = [
+            ScoredItem(f"d{at // 2}", "", h if at < 20 else NAN, s, key=str(at))
+            for at, (h, s) in enumerate(zip(human.tolist(), score.tolist(), strict=True))
+        ]
+        found = estimate_mean(own)
+        covered.append(found.combined.low < 3 < found.combined.high)
+        ratios.append((found.combined.high - found.combined.low) / (found.people.high - found.people.low))
+    assert 0.91 < np.mean(covered) < 0.985  # .95 within 2.5 standard errors of 200 data sets
+    assert max(ratios) <= 1.05
+
+
+def test_documents_count_once():
+    rng = np.random.default_rng(2)
+    once = drawn(rng, 40)
+    tenfold = [ScoredItem(i.group, "", i.human, i.predicted, key=f"{i.key}/{c}") for i in once for c in range(10)]
+    one, other = estimate_mean(once), estimate_mean(tenfold)
+    assert other.combined.value == pytest.approx(one.combined.value)
+    assert other.combined.error == pytest.approx(one.combined.error)
+
+
+def test_systems_on_the_same_documents_are_paired():
+    rng = np.random.default_rng(3)
+    first = drawn(rng, 40)
+    second = [ScoredItem(i.group, "", i.human + 0.2, i.predicted + 0.2, key=i.key) for i in first]
+    difference, p = estimate_difference(estimate_mean(second), estimate_mean(first))
+    assert difference.value == pytest.approx(0.2)
+    assert difference.error < 1e-9
+    assert p == 0.0
+
+
+def results(share=False):
+    rng = np.random.default_rng(4)
+    rows = []
+    for document in range(120):
+        base = rng.normal()
+        for system, better in (("a", 0.0), ("b", 0.9)):
+            quality = base + better + 0.5 * rng.normal()
+            rating = float(np.clip(np.round(3 + quality), 1, 5))
+            row = {"id": f"{document}{system}", "doc": str(document), "system": system}
+            rows.append(
+                row
+                | {"rating": rating if document < 40 else None, "output": "x"}
+                | {"geval": {"clarity": {"score": float(np.clip(3 + 0.6 * quality, 1, 5))}}}
+            )
+    return rows
+
+
+def test_every_system_gets_its_estimate_and_they_are_compared():
+    found = estimate(results(), "rating", group_by="doc")
+    assert set(found.estimates) == {"a", "b"}
+    (difference, p, p_holm) = found.differences["a - b"]
+    assert difference.high < 0
+    assert p == p_holm < 0.001
+    (means, apart) = found.tables()
+    assert max(len(means.headers), len(apart.headers)) <= 8
+    assert "ratings" in means.rows[0][-1]
+    wins = estimate(results(), "rating", group_by="doc", wins=True).estimates["a over b"]
+    assert wins.combined.high < 0.5
+    share = estimate(results(), "rating", group_by="doc", share=4).estimates["b"]
+    assert 0.3 < share.combined.value < 0.8
+    assert share.rogan_gladen.low < share.combined.value < share.rogan_gladen.high
+
+
+def test_what_cannot_be_estimated_is_refused():
+    rows = results()
+    with pytest.raises(ConfigurationError, match="two things"):
+        estimate(rows, "rating", group_by="doc", wins=True, share=4)
+    few = [row | {"rating": row["rating"] if row["doc"] in "01" else None} for row in rows]
+    with pytest.raises(DataError, match="needs three"):
+        estimate(few, "rating", group_by="doc")
+    with pytest.raises(ConfigurationError, match="no system 'c'"):
+        estimate(rows, "rating", group_by="doc", baseline="c")
+
+
+def test_ratings_of_the_best_alone_are_warned_of():
+    rows = results()
+    for row in rows:
+        row["rating"] = 4.0 + (int(row["doc"]) % 2) if row["geval"]["clarity"]["score"] > 3.8 else None
+    told = estimate(rows, "rating", group_by="doc").remarks()
+    assert any("random sample" in text for text, warning in told if warning)

@@ -1,0 +1,129 @@
+"""A judge in the place of a person, its yes and no, its distribution; and how many documents a difference needs."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from geval_local.analysis.differences import rank_systems, ranking_table
+from geval_local.analysis.good_enough import alternative_annotators, judge_probabilities, judge_verdicts, rejected
+from geval_local.analysis.planning import plan_both, plan_documents
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import compare
+
+NAN = math.nan
+
+
+def test_yes_and_no_are_counted_by_the_textbook():
+    rng = np.random.default_rng(0)
+    yes = rng.random(300) < 0.4
+    score = np.clip(0.5 + 0.25 * (yes * 2 - 1) + 0.3 * rng.normal(size=300), 0, 1)
+    found = judge_verdicts(
+        [ScoredItem(str(i), "", float(y), float(s)) for i, (y, s) in enumerate(zip(yes, score, strict=True))]
+    )
+    said = score > 0.5
+    hit = (said & yes).sum()
+    agree, chance = (said == yes).mean(), said.mean() * yes.mean() + (1 - said.mean()) * (1 - yes.mean())
+    expected = {
+        "sensitivity": hit / yes.sum(),
+        "specificity": (~said & ~yes).sum() / (~yes).sum(),
+        "kappa": (agree - chance) / (1 - chance),
+        "f1": 2 * hit / (said.sum() + yes.sum()),
+    }
+    for name, value in expected.items():
+        one = getattr(found, name)
+        assert one.value == pytest.approx(value)
+        assert one.low < value < one.high
+    assert found.sensitivity.error == pytest.approx(math.sqrt(value * (1 - value) / yes.sum()), rel=0.5)
+    assert judge_verdicts([ScoredItem(str(i), "", float(i % 3), 0.5) for i in range(9)]) is None
+
+
+def test_distributions_are_held_against_all_raters():
+    p = {"1": 0.2, "2": 0.5, "3": 0.3}
+    items = [ScoredItem(str(i), "", NAN, 2.1, p, key=str(i)) for i in range(3)]
+    ratings = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, NAN]])
+    found = judge_probabilities(items, ratings)
+    people = np.array([[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1.0]])
+    q = np.array(list(p.values()))
+    assert found.brier.value == pytest.approx(((q - people) ** 2).sum(axis=1).mean())
+    assert found.nll.value == pytest.approx(-(people * np.log(q)).sum(axis=1).mean())
+    base = people.mean(axis=0)
+    assert found.brier_base == pytest.approx(((base - people) ** 2).sum(axis=1).mean())
+    assert found.calibration_error == pytest.approx(np.abs(3 * q - people.sum(axis=0)).sum() / 9)
+    assert judge_probabilities(items, ratings + 0.5) is None
+
+
+def test_the_alternative_annotator_is_told_from_a_worse_one():
+    rng = np.random.default_rng(1)
+    quality = rng.normal(size=120)
+    raters = np.clip(np.round(3 + quality + 0.5 * rng.normal(size=(3, 120))), 1, 5)
+
+    def judged(noise):
+        scores = np.clip(np.round(3 + quality + noise * rng.normal(size=120)), 1, 5)
+        items = [ScoredItem(str(i), "", NAN, float(s)) for i, s in enumerate(scores)]
+        return alternative_annotators(items, raters)
+
+    good, bad = judged(0.3), judged(3.0)
+    assert good.winning_rate[0.2] == 1.0
+    assert bad.winning_rate[0.2] == 0.0
+    assert good.advantage > 0.7 > bad.advantage
+    assert alternative_annotators([ScoredItem("a", "", NAN, 1.0)] * 120, raters[:2]) is None
+
+
+def test_rejections_are_those_of_benjamini_and_yekutieli():
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        p = rng.random(6) ** 3
+        assert rejected(p) == int((stats.false_discovery_control(p, method="by") <= 0.05).sum())
+
+
+def test_a_judge_is_held_against_chance():
+    rng = np.random.default_rng(3)
+    items = [
+        ScoredItem(f"d{d}", f"s{s}", float(q), float(0.8 * q + rng.normal()), key=f"{d}/{s}")
+        for d in range(40)
+        for s, q in enumerate(rng.normal(size=6))
+    ]
+    found = compare(items, None, "summary", "spearman")
+    assert (found.second, found.p < 0.05) == (0.0, True)
+    assert compare(items, None, "pooled", "kendall").p < 0.05
+
+
+def test_the_planned_documents_find_the_difference_as_often_as_planned():
+    rng = np.random.default_rng(4)
+    plan = plan_documents({"a - b": mean_interval(0.5 + rng.normal(size=2000))}, 0.5)
+    need = plan.needs["a - b"].documents
+    hits = [stats.ttest_1samp(0.5 + rng.normal(size=need[0.8]), 0).pvalue < 0.05 for _ in range(400)]
+    assert 0.74 < np.mean(hits) < 0.88
+    assert need[0.9] > need[0.8]
+    halves = plan_documents({name: mean_interval(rng.normal(size=500)) for name in "abc"}, 0.25)
+    assert halves.significance == pytest.approx(0.05 / 3)
+    both = plan_both({"m": (Interval(0.1, 0, 0.2, 0.05, 50), Interval(0.1, 0, 0.2, 0.1, 8))}, 0.25)
+    needs = list(both.needs.values())
+    assert [one.systems for one in needs] == [8, 16, 32]
+    assert needs[0].documents[0.8] is None
+    assert needs[2].documents[0.8] is not None
+    assert len(both.table().headers) <= 8
+
+
+def test_the_system_that_answered_easy_documents_is_not_named_first():
+    rng = np.random.default_rng(5)
+    items = []
+    for document in range(40):
+        for system, quality in (("s0", 0.0), ("s1", 0.8), ("s2", 0.9)):
+            if system == "s0" and document >= 15:
+                continue
+            score = (4 if document < 12 else 2) + quality + 0.2 * rng.normal()
+            items.append(ScoredItem(f"d{document}", system, NAN, score, key=f"{document}/{system}"))
+    ranking = rank_systems(items)
+    assert [side.side for side in ranking.systems] == ["s2", "s1", "s0"]
+    own = {side.side: side.mean.value for side in ranking.systems}
+    assert own["s0"] > own["s2"]  # its own documents were easy
+    adjusted = {side.side: side.adjusted.value for side in ranking.systems}
+    assert adjusted["s2"] - adjusted["s0"] == pytest.approx(0.9, abs=0.15)
+    assert "s0 has the highest mean" not in ranking.told
+    table = ranking_table(ranking)
+    assert any("different documents" in note for note in table.notes)
+    assert len(table.headers) <= 8

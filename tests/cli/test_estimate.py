@@ -1,0 +1,61 @@
+"""``estimate`` and ``compare --plan`` on results that hold a few ratings."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from cli_run import run, write_rows
+
+
+@pytest.fixture
+def scored(tmp_path, monkeypatch):
+    """Two systems on forty documents, of which twenty are rated."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = []
+    for document in range(40):
+        for system, quality in (("a", 3.0), ("b", 3.6)):
+            rating = quality + rng.normal()
+            row = {"id": f"{document}{system}", "doc": f"d{document}", "system": system, "output": "a text"}
+            row["geval"] = {"clarity": {"score": rating + 0.3 * rng.normal()}}
+            rows.append(row | {"rating": rating if document < 20 else None})
+    write_rows(tmp_path / "scored.jsonl", rows)
+    return tmp_path
+
+
+def verb(here, name: str, *arguments: object, code: int = 0):
+    done = run(name, "scored.jsonl", "--group-by", "doc", *arguments, home=here / "home")
+    assert done.exit_code == code, done.stderr
+    return done
+
+
+def test_people_and_judge_stand_beside_each_other(scored):
+    record = json.loads(verb(scored, "estimate", "--human", "rating", "--json").stdout)
+    one = record["estimates"]["b"]
+    assert (one["rated"], one["n"]) == (20, 40)
+    assert one["worth"] > 20
+    assert one["combined"]["low"] < 3.6 < one["combined"]["high"]
+    shown = verb(scored, "estimate", "--human", "rating").stdout
+    assert "clarity: mean, as people would rate" in shown
+    assert "people and judge" in shown
+    assert "share of 4 or higher" in verb(scored, "estimate", "--human", "rating", "--share", 4).stdout
+    assert "a over b" in verb(scored, "estimate", "--human", "rating", "--wins").stdout
+
+
+def test_what_is_not_there_is_refused(scored):
+    assert "Take one" in verb(scored, "estimate", "--human", "rating", "--wins", "--share", 4, code=2).stderr
+    assert "'raitng'" in verb(scored, "estimate", "--human", "raitng", code=2).stderr
+
+
+def test_a_pilot_says_how_many_documents_a_difference_needs(scored):
+    record = json.loads(verb(scored, "compare", "--plan", 0.3, "--json").stdout)
+    (need,) = record["plan"]["needs"].values()
+    assert need["pilot"] == 40
+    # The textbook's for a normal quantile, which Student's exceeds a little.
+    normal = ((1.96 + 0.8416) * need["spread"] / 0.3) ** 2
+    assert normal < need["documents"]["0.8"] < normal + 4
+    assert need["documents"]["0.9"] > need["documents"]["0.8"]
+    assert "how many documents are needed?" in verb(scored, "compare", "--plan", 0.3).stdout
+    assert "above 0" in verb(scored, "compare", "--plan", 0, code=2).stderr
