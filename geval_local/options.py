@@ -317,7 +317,7 @@ class RunOptions(Options):
         Field(
             description="Columns of CSV results, by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "id,row,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
+            "input,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
         ),
     ] = None
     csv_safe: Annotated[
