@@ -139,6 +139,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """Write a count with its noun: ``1 page``, ``2 pages``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 # --- placeholders of prompt files -------------------------------------------------------------------------------------
 
 

@@ -219,6 +219,8 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
 
 #: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
 LOW_LABEL_MASS = 0.9
+#: Below this one the judge does not answer: its score passes no threshold, and no gate of its mean holds.
+LEAST_LABEL_MASS = 0.1
 
 
 class OrderFigures(NamedTuple):
@@ -321,7 +323,7 @@ class Score:
             margin=distribution.margin,
             threshold=threshold,
             threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
-            passed=None if threshold is None else value >= threshold,
+            passed=None if threshold is None else value >= threshold and distribution.label_mass >= LEAST_LABEL_MASS,
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,

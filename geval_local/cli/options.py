@@ -109,6 +109,17 @@ FailUnder = Annotated[
 MaxUnscored = Annotated[
     str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
 ]
+LabelMass = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        min=0,
+        max=1,
+        help="Exit with 1 if a metric's mean label mass is below X; 0 allows any. Absent: 0.1 where a threshold or a "
+        "mean is checked.",
+    ),
+]
+Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
 ModelsFile = Annotated[
     Path | None,
     typer.Option("--models", metavar="FILE", help="Your own models file, merged over the packaged one."),

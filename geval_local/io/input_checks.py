@@ -144,9 +144,10 @@ def check_input(
     *,
     limit: int | None = None,
     mapping: Mapping[str, str] | None = None,
+    encoding: str | None = None,
 ) -> list[Sample]:
     """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, fields=mapping), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, fields=mapping, encoding=encoding), ROWS_CHECKED))
     check_rows(first, metrics, os.fspath(path), mapping)
     return first
 
@@ -220,9 +221,11 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | No
         return "", f"{sample.where}: {error.message}"
 
 
-def check_evidence(path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None) -> list[Sample]:
+def check_evidence(
+    path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None, encoding: str | None = None
+) -> list[Sample]:
     """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
     readable = [sample for sample in first if sample.error is None]
     for column in state.values():
         if readable and all(field_value(sample.fields, column, _ABSENT) is _ABSENT for sample in readable):

@@ -5,6 +5,7 @@ Report and analysis share the rules for which CSV columns are figures and how ro
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import math
@@ -18,10 +19,11 @@ from typing import Any
 
 from geval_local.errors import DataError
 from geval_local.io.columns import FIGURES
-from geval_local.io.parts import PartRows
 from geval_local.io.ownership import file_sha256
+from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
+from geval_local.io.samples import Sample
 from geval_local.io.text_formats import as_text
 from geval_local.score import OrderFigures, Score
 
@@ -29,6 +31,7 @@ from geval_local.score import OrderFigures, Score
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
 logger = logging.getLogger("geval_local")
+_told: set[Path] = set()
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 
@@ -58,7 +61,9 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
             rows = list(_rows_of(kept, None))
             is_unchanged = file_sha256(path) == described.results_sha256
             return rows if is_unchanged else _joined(list(_rows_of(path, described)), rows)
-        logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, path.name)
+        if kept not in _told:
+            _told.add(kept)
+            logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, path.name)
     rows = list(_rows_of(path, described))
     if not rows:
         raise DataError(f"{path} holds no rows")
@@ -202,6 +207,19 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     return Results(
         name, metrics, records if isinstance(rows, PartRows) else tuple(records), mapping | dict(fields or {})
     )
+
+
+def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
+    """Give the rows with the lowest scores of every metric, lowest first."""
+    found: dict[str, list[tuple[Sample, Score]]] = {}
+    for metric in results.metrics if count else ():
+        scored = (record for record in results.records if record.scores[metric].is_scored)
+        lowest = heapq.nsmallest(count, scored, key=lambda record: record.scores[metric].value)
+        found[metric] = [
+            (Sample(one.columns, one.number, results.name, mapping=results.fields), one.scores[metric])
+            for one in lowest
+        ]
+    return found
 
 
 class _Records(Collection[Record]):

@@ -121,7 +121,9 @@ class Run:
     def samples(self) -> Iterator[Sample]:
         """Read the input from its beginning: its rows, or the pairs of them that are to be judged."""
         settings = self.manifest.settings
-        samples = read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields)
+        samples = read_samples(
+            self.manifest.input.path, limit=settings.limit, fields=settings.fields, encoding=settings.encoding
+        )
         return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
 
     @property

@@ -93,7 +93,7 @@ def pairs(
         found = {key: rank_run(written, key).studies[key].to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
-        show_result(result, failed, as_json=False, command=str(context.find_root().obj))
+        show_result(result, failed, lowest=0, as_json=False, command=str(context.find_root().obj))
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if given is None:  # verdicts are in the rows otherwise

@@ -50,6 +50,8 @@ def score(
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
+    label_mass: options.LabelMass = None,
+    lowest: options.Lowest = 3,
     as_json: options.Json = False,
     *,
     judges: list[JudgeOptions],
@@ -63,7 +65,7 @@ def score(
     from geval_local.cli.scoring import read_gates
     from geval_local.cli.standard_input import input_file
 
-    gates = read_gates(fail_under, max_unscored)
+    gates = read_gates(fail_under, max_unscored, label_mass)
     chosen = _metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
@@ -104,6 +106,7 @@ def score(
             judges=len(judges),
             as_json=as_json,
             command=str(context.find_root().obj),
+            lowest=lowest,
         )
 
 
