@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO
 
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, OutputError, nearest
 
 logger = logging.getLogger("geval_local")
 
@@ -62,17 +62,32 @@ def kind_of_special(mode: int) -> str | None:
     return next((name for test, name in _SPECIAL.items() if test(mode)), None)
 
 
+def no_such_file(path: Path, what: str = "file") -> DataError:
+    """Say that there is no such file, and which one near by may be meant."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+    where = "" if path.parent.is_dir() else f": there is no directory {path.parent}"
+    return DataError(
+        f"there is no {what} {path}{where or nearest(path.name, names)}",
+        hint="Check the path, and the directory it starts from.",
+    )
+
+
 def check_is_file(path: Path) -> None:
     """Check that the path is a regular file, without opening it."""
     try:
         special = kind_of_special(path.stat().st_mode)
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
+        raise no_such_file(path, "file" if path.suffix else "file or directory") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {path}: {reason}", hint="Check the path and its permissions.") from error
     if special == "a directory":
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.")
+        raise DataError(
+            f"{path} is a directory",
+            hint="Give the path of one file in it. `geval-local score` takes directories with --distributed ray.",
+        )
     if special is not None:
         raise DataError(
             f"{path} is {special}, not a file: rows are read more than once",

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.errors import ConfigurationError, JudgeError
-from geval_local.files import expanded, home_directory
+from geval_local.files import expanded, home_directory, no_such_file
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import JudgeOptions
@@ -300,6 +300,9 @@ def _expanded(path: str | Path) -> Path | None:
 
 
 def _unknown(registry: Registry, wanted: str) -> JudgeError:
+    if wanted.lower().endswith(".gguf"):
+        missing = no_such_file(Path(wanted))
+        return JudgeError(missing.message, hint="A judge is a name of `judges list`, a model directory or a GGUF file.")
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),

@@ -113,7 +113,7 @@ def test_what_a_table_without_its_rows_does_not_hold_is_unknown_and_not_zero(her
     cells = [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", page[start:], re.DOTALL)]
     assert cells[:2] == ["clarity", f"{ROWS} of {ROWS}"]
     assert cells[5:9] == ["-", "-", "-", "-"]  # label mass, lowest mass, share below .9, threshold
-    summary = ScoredRun("scored.csv")
+    summary = ScoredRun(here / "scored.csv")
     assert summary.rows[0]["geval"]["clarity"].get("label_mass") is None
 
 
