@@ -57,12 +57,12 @@ class StepsProvenance(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: Name of the judge that wrote them.
+    #: Name of the judge that wrote them; ``by hand`` for the presets.
     judge: str
-    #: Content fingerprint of that judge's weights and tokenizer.
-    fingerprint: str
-    #: Hash of the prompt that asked for them.
-    prompt_sha256: str
+    #: Content fingerprint of that judge's weights and tokenizer; empty if people wrote them.
+    fingerprint: str = ""
+    #: Hash of the prompt that asked for them; empty if people wrote them.
+    prompt_sha256: str = ""
     #: UTC date and time, ISO 8601.
     created: str
     #: Version of geval-local.

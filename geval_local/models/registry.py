@@ -80,6 +80,8 @@ class JudgeEntry(BaseModel):
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Whether some layers are recurrent or convolutional instead of attention.
     hybrid: bool = False
+    #: Whether it is asked for evaluation steps; a metric without any is then scored without.
+    writes_steps: bool = True
     #: ``judging``: the model was trained to judge texts.
     made_for: Literal["judging"] | None = None
     #: Source for licence, context and parameters.

@@ -54,8 +54,9 @@ def steps(
     if output is not None:
         _check_output(output)
     file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
-    if file is not None and given.steps is not None and not force:
-        complete, place = given, f"{file} has steps already; --force rewrites them"
+    if given.steps is not None and not force and (file is not None or output is None):
+        more = "--force rewrites them" if file is not None else "-o FILE.yaml writes a metric with those of the judge"
+        complete, place = given, f"{metric} has steps already; {more}"
     else:
         if file is None:
             complete, place = _pin(given, judge, force)
