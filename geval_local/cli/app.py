@@ -27,6 +27,7 @@ from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.commands.steps import steps
 from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.examples import Verb
 from geval_local.cli.output.console import show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
@@ -58,6 +59,11 @@ app.command()(serve)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
 app.command()(cache)
+
+
+for group in (app, judges.app, metrics.app):
+    for command in group.registered_commands:
+        command.cls = Verb
 
 
 def _show_version(asked: bool) -> None:

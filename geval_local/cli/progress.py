@@ -83,11 +83,19 @@ class Progress:
         done: int = 0,
     ) -> None:
         """Start the next phase."""
-        self._phase = _Phase(label, total, unit, each, there, done)
+        # What was there, or done before the clock starts, is not part of the rate.
+        self._phase = _Phase(label, total, unit, each, max(there, done), done)
         if self._bar is not None:
             if self._task is not None:
+                self.fill()
                 self._bar.remove_task(self._task)
             self._task = self._bar.add_task(label, total=total, completed=done)
+
+    def fill(self) -> None:
+        """Fill the bar of a phase that is done, whether its total was known or not."""
+        phase = self._phase
+        if self._bar is not None and self._task is not None and phase is not None and phase.done:
+            self._bar.update(self._task, total=phase.done, completed=phase.done, refresh=True)
 
     def advance(self, count: int) -> None:
         """Add to the number of items done."""

@@ -105,7 +105,7 @@ def _complete(
         files=[Path(target.parts)] if target.directory is not None else [],
         lowest=[[] for _ in summaries],
         rows=run.totals.rows,
-        there=0,
+        there=run.there,
         load_seconds=0.0,
         steps_seconds=0.0,
         seconds=run.seconds,

@@ -14,6 +14,7 @@ from geval_local.errors import ConfigurationError, GevalError, Interrupted
 from geval_local.grouping import Documents
 from geval_local.io.result_manifest import AskedQuestion, ScoredMetric, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
@@ -32,6 +33,8 @@ from geval_local.summary import Summary, Tally
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
+#: Tables up to this size are counted first, in about a second; of larger ones progress has no total.
+COUNTED_BYTES = 1 << 27
 #: Rows of a metric that are handed out with the result, to be shown.
 LOWEST_KEPT = 100
 
@@ -230,6 +233,8 @@ class _Completion:
             limit = None
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
+        elif rows is None and file.bytes <= COUNTED_BYTES:
+            rows = sum(1 for _ in read_rows(Path(file.path), self.run.manifest.settings.encoding))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, OutputError
 
 
@@ -43,6 +44,7 @@ def jury(
     from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.tables import show_study
     from geval_local.fields import read_mapping
+    from geval_local.signature import judge_name, signature_parts
 
     if weights == "human" and human is None:
         raise ConfigurationError("--weights human needs --human FIELD")
@@ -65,6 +67,11 @@ def jury(
     if output is not None:
         save_jury(study, output)
     show_study(study, as_json=as_json)
+    judges = {signature_parts(run.origin(run.one_metric(metric)).signature)["judge"] for run in scored}
+    if len(judges) == 1:
+        note(f"all runs are by {judge_name(judges.pop())}: this is the mean of one judge's runs, not a jury", "yellow")
+    if output is not None:
+        note(f"wrote {output}")
 
 
 def _check_output(output: Path, inputs: Sequence[Path], *, overwrite: bool) -> None:

@@ -160,6 +160,8 @@ def show_pace(result: RunResult, each: int, what: str) -> None:
         told.append(f"{result.there} of them there before")
     if cached := result.totals.get("from_cache", 0):
         told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
+    if result.manifest.settings.distributed is not None:
+        told.append("loading included")
     if result.load_seconds:
         told.append(f"{result.load_seconds:.1f} s of loading")
     if result.steps_seconds >= 1:
