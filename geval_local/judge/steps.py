@@ -104,11 +104,12 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
     on_steps(metric, 0)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS, on_token=partial(on_steps, metric))
     steps = _in_sentence_case(_distinct(_read_answer(prompt.cue, written)))
-    problem = "no two different ones" if len(steps) < 2 else unfit(steps, metric)
-    if problem is not None:
+    problem = unfit(steps, metric)
+    if len(steps) < 2 or problem is not None:
+        told = f"evaluation steps for {metric.name} that cannot be used: {problem}"
+        told = f"no two different evaluation steps for {metric.name}" if len(steps) < 2 else told
         raise JudgeError(
-            f"the judge {judge.name} wrote no usable evaluation steps for {metric.name}: {problem}; it wrote: "
-            f"{written.strip()[:200]!r}",
+            f"the judge {judge.name} wrote {told}; it wrote: {written.strip()[:200]!r}",
             hint=_REMEDY,
         )
     provenance = StepsProvenance(

@@ -43,8 +43,8 @@ def steps(
 ) -> None:
     """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
 
-    They go into the YAML file itself, with their provenance, or, for a preset, into this machine's pinned steps, where
-    scoring finds them. Existing steps are kept unless --force is given.
+    They go into the YAML file itself, with their provenance. Presets bring steps; -o writes a metric of your own with
+    those of the judge. Existing steps are kept unless --force is given.
     """
     from geval_local.metric import Metric
 
@@ -58,10 +58,11 @@ def steps(
         more = "--force rewrites them" if file is not None else "-o FILE.yaml writes a metric with those of the judge"
         complete, place = given, f"{metric} has steps already; {more}"
     else:
-        if file is None:
-            complete, place = _pin(given, judge, force)
-        else:
-            complete, place = _write_into(file if output is None else None, given, judge)
+        if file is None and output is None:
+            raise ConfigurationError(
+                f"{given.name} is a preset and brings its steps", hint="Write a metric of your own: -o FILE.yaml"
+            )
+        complete, place = _write_into(file if output is None else None, given, judge)
     if output is not None:
         from geval_local.files import save_text
 
@@ -78,28 +79,6 @@ def _check_output(output: Path) -> None:
         raise OutputError(f"{output} exists already", hint="Choose another name.")
     if not output.parent.is_dir():
         raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
-
-
-def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str]:
-    """Write and pin a preset's steps, unless this judge already has pinned ones."""
-    from geval_local.files import save_text
-    from geval_local.judge.steps import pinned_path, pinned_steps, read_pinned, write_steps
-
-    judge = load_shown(options)
-    bare = given.with_steps(None)
-    path = pinned_path(bare, judge.fingerprint)
-    old = read_pinned(bare, judge.fingerprint)
-    if old is None:
-        with show_progress() as progress:
-            complete, written = pinned_steps(judge, bare, on_steps=progress.show_steps)
-        return complete, "not pinned" if written is None else f"pinned in {written}"
-    if not force:
-        return old, f"pinned in {path} already; --force rewrites them"
-    with show_progress() as progress:
-        complete = write_steps(judge, bare, on_steps=progress.show_steps)
-    _show_difference(old, complete)
-    save_text(path, complete.to_yaml())
-    return complete, f"pinned in {path}"
 
 
 def _write_into(file: Path | None, given: Metric, options: JudgeOptions) -> tuple[Metric, str]:
