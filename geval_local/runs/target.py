@@ -83,9 +83,8 @@ def find_run(place: str | os.PathLike[str]) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
     if not found and is_own_result(path):
-        raise OutputError(
-            f"{place} is complete: nothing is left to resume", hint=f"geval-local report {place} -o report.html"
-        )
+        hint = f"Look at it: geval-local report {place} -o report.html"
+        raise OutputError(f"{place} is complete: nothing is left to resume", hint=hint)
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory

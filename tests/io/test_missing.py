@@ -31,7 +31,10 @@ def test_all_missing_fields_of_all_metrics_are_named_with_the_options_that_map_t
 def test_what_is_mapped_is_not_asked_for_again():
     with pytest.raises(DataError) as told:
         check_rows(
-            rows("q", "bot reply"), [Metric.load("rag/faithfulness")], "chats.csv", {"question": "q", "output": "bot reply"}
+            rows("q", "bot reply"),
+            [Metric.load("rag/faithfulness")],
+            "chats.csv",
+            {"question": "q", "output": "bot reply"},
         )
     assert "the field 'context' is missing" in str(told.value)
     assert "--field context=COLUMN" in str(told.value)
