@@ -170,17 +170,20 @@ def show_pace(result: RunResult, each: int, what: str) -> None:
     if 0 < planned < prompts:
         told.append(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
     note("; ".join(told))
-    for line in dict.fromkeys(f"interval: {_interval_told(summary)}" for summary in result.summaries):
+    for line in _interval_lines(result.summaries):
         note(line, "dim")
     for precision in result.precisions:
         note(f"precision: {precision}", "dim")
 
 
-def _interval_told(summary: Summary) -> str:
-    """Describe the basis of the interval."""
-    told = f"{summary.interval.units} documents" if summary.interval.units else "none"
-    warning = f", {summary.interval.warning}" if summary.interval.warning else ""
-    return f"{told}{warning}, {summary.grouping}"
+def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Describe the basis of the intervals, once, and what is wrong with single ones."""
+    based = (
+        f"interval: {f'{one.interval.units} documents' if one.interval.units else 'none'}; {one.grouping}"
+        for one in summaries
+    )
+    wrong = (f"interval of {one.metric}: {one.interval.warning}" for one in summaries if one.interval.warning)
+    return list(dict.fromkeys([*based, *wrong]))
 
 
 def _cells(summary: Summary) -> list[str]:
