@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
@@ -49,5 +50,5 @@ def test_a_help_page_ends_with_its_examples_and_shows_no_type_of_flags(path, tmp
     flat = " ".join(shown.split())
     assert EXAMPLES[path][0] in flat
     prose = [line for line in shown.splitlines() if line.startswith(" ") and not re.search("[│╭╰]", line)]
-    short = [a for a, b in zip(prose, prose[1:], strict=False) if b.strip() and a.strip() and len(a.rstrip()) < 50]
+    short = [a for a, b in itertools.pairwise(prose) if b.strip() and a.strip() and len(a.rstrip()) < 50]
     assert not [line for line in short if re.search(r"[a-z,]$", line)]

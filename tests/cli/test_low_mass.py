@@ -23,8 +23,8 @@ def test_the_tokens_that_took_the_mass_are_named_with_their_mean_share():
     assert found.other_tokens == ((" The", pytest.approx(0.4)), (" A", pytest.approx(0.1)))
     assert found.to_dict()["label_mass"]["other_tokens"][0] == [" The", pytest.approx(0.4)]
     told = low_mass_warning(found, SIGNATURE.format(scale="1-5", style="chat"))
-    assert "66.7% of the scored rows have a label mass below 0.9" in told
-    assert "such as ' The' (40.0%), ' A' (10.0%)" in told
+    assert "below 0.9 in 66.7% of the scored rows" in told
+    assert "it writes ' The' (40.0%), ' A' (10.0%)" in told
     assert "continues as another number" not in told
 
 

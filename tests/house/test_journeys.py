@@ -1,4 +1,4 @@
-"""The five journeys of new users, as the scripts under examples/journeys: no step fails, none prints more than a screen."""
+"""The five journeys of new users, the scripts under examples/journeys: no step fails or prints more than a screen."""
 
 from __future__ import annotations
 

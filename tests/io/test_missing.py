@@ -58,7 +58,7 @@ def test_near_file_names_are_suggested(tmp_path):
     (tmp_path / "chats.csv").write_text("a\n1\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"there is no file .*chat\.csv; did you mean 'chats\.csv'\?"):
         read_rows(tmp_path / "chat.csv")
-    with pytest.raises(DataError, match="there is no file or directory .*m2"):
+    with pytest.raises(DataError, match=r"there is no file or directory .*m2"):
         result_file(tmp_path / "runs" / "m2")
     with pytest.raises(DataError, match="is a directory"):
         read_rows(tmp_path)

@@ -280,7 +280,7 @@ def test_every_input_row_appears_once(tmp_path: Path, suffix: str) -> None:
     assert [bool(error) for error in errors] == [True, False, True, False]
     assert [value != "" for value in found] == [False, True, False, True]
     assert errors[0].startswith("in.jsonl, row 1: not valid JSON")
-    assert errors[2].startswith("in.jsonl, row 3: holds text that is not valid Unicode")
+    assert errors[2].startswith("in.jsonl, row 3: the row holds text that is not valid Unicode")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

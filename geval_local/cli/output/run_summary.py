@@ -90,7 +90,7 @@ def _low_mass_remedy(signature: str) -> str:
     if parts.get("style", "").startswith("chat-no-prefill"):
         remedies.append("--style chat, which opens the answer")
     if not is_fixed and "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
-        remedies.append("a scale of the words that it writes, or of numbers such as 1-3")
+        remedies.append("a scale of numbers such as 1-3, or of the words that it writes")
     if not is_fixed:
         remedies.append("say in the criteria what each label means")
     return f"Try: {'; '.join([*remedies, 'another judge'])}."
