@@ -474,7 +474,7 @@ def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: P
     assert second[:4] == ["b", "T", "P", "1"]
     (header, first) = chosen(tmp_path / "o.csv", None, rows=[{"source": "S", "row": "own"}])
     assert header[:3] == ["source", "row", "coherence.score"]
-    assert first[0] == "own"
+    assert first[1] == "own"
 
 
 @pytest.mark.parametrize(
