@@ -29,8 +29,7 @@ from geval_local.analysis.pairs import (
     sources_of,
     study_pairs,
 )
-from geval_local.analysis.tables import Table, correlation_table, interval, p_value
-from geval_local.cli.output.tables import as_record
+from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
 from geval_local.engine.window import plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples

@@ -53,9 +53,6 @@ class _Work(Protocol[_T_co]):
     @property
     def shared(self) -> int: ...
 
-    @property
-    def forms(self) -> int: ...
-
     def __len__(self) -> int: ...
 
     def own(self, item: int) -> int: ...
@@ -95,7 +92,6 @@ class _ScoreWork:
         self._estimator = estimator or Estimator()
         self._threshold = metric.threshold if threshold is None else threshold
         self._complete: Metric | None = None
-        self.forms = metric.forms
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -122,7 +118,6 @@ class _Call(Generic[_T]):
     """A function that needs the model's thread to itself."""
 
     shared = 0
-    forms = 0
 
     def __init__(self, function: Callable[[], _T]) -> None:
         self._function = function
@@ -344,7 +339,7 @@ class Batcher:
             characters += job.work.shared + sum(map(job.work.own, range(job.next, stop)))
             items += stop - job.next
             with self._failing(job):
-                prepared.append((job, stop, _prepare(job.work, job.next, stop)))
+                prepared.append((job, stop, job.work.prepare(job.next, stop)))
         self._choose_kept(prepared)
         groups: dict[int, list[_Part]] = {}
         for job, stop, entries in prepared:
@@ -425,18 +420,6 @@ class Batcher:
                 newcomers.append(Newcomer(request.ids, start, job.group, goes_on, job.work.prefix))
         for job, prefix in zip(jobs, self._kept.choose(newcomers), strict=True):
             job.prefix = prefix
-
-
-def _prepare(work: _Work[Any], start: int, stop: int) -> list[Prepared]:
-    """Prepare a stretch; an item on which a library panics (no `Exception` then) costs that item alone."""
-    try:
-        return work.prepare(start, stop)
-    except Exception:
-        raise
-    except BaseException as error:
-        if stop - start > 1:
-            return [entry for item in range(start, stop) for entry in _prepare(work, item, item + 1)]
-        return [Prepared(None, error=f"the tokenizer gave up on this text ({type(error).__name__})")] * work.forms
 
 
 def _fail(job: _Job, error: BaseException) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision, answer_of
@@ -33,22 +34,28 @@ def prepare_forms(
 ) -> list[Prepared]:
     """Turn forms about evidences into what the engine takes, or into reasons why not, in order."""
     prepared: list[Prepared | None] = [None] * len(asked)
-    refused: dict[str, str | None] = {}
+    refused: dict[str, Prepared | None] = {}
     groups: dict[int, tuple[Metric, list[int]]] = {}
     for place, (text, form) in enumerate(asked):
         for one in (text, form.text):
             if one not in refused:
-                refused[one] = refuse(one)
-        reason = refused[text] or refused[form.text]
-        if reason is None:
+                refused[one] = _refusal(one, refuse)
+        prepared[place] = refused[text] or refused[form.text]
+        if prepared[place] is None:
             groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
-        else:
-            prepared[place] = Prepared(None, error=reason, is_too_long=True)
     for metric, places in groups.values():
         samples = [Sample({"state": asked[place][0], "question": asked[place][1].text}) for place in places]
         for place, entry in zip(places, prepare(metric, samples), strict=True):
             prepared[place] = entry
     return [entry for entry in prepared if entry is not None]
+
+
+def _refusal(text: str, refuse: Callable[[str], str | None]) -> Prepared | None:
+    try:
+        reason = refuse(text)
+    except UnscorableError as error:  # its tokens cannot be counted
+        return Prepared(None, error=str(error))
+    return None if reason is None else Prepared(None, error=reason, is_too_long=True)
 
 
 def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> str | None:
@@ -82,7 +89,6 @@ class DecisionWork:
     prepare_asked: Callable[[Sequence[Asked]], list[Prepared]]
     rotations: int = 1
     marks: Marks | None = None
-    forms: ClassVar[int] = 1
     _ids: list[Ids] = field(default_factory=list, init=False)
     _too_long: set[int] = field(default_factory=set, init=False)
 

@@ -22,7 +22,14 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
+from geval_local.errors import (
+    ConfigurationError,
+    JudgeError,
+    TokenizerError,
+    UnsupportedModelError,
+    WeightsError,
+    first_line,
+)
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry
 
@@ -83,7 +90,8 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need none.
+#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need kernels of
+#: the hub on a GPU (`geval_local.models.options`).
 _LIBRARIES = {
     "aqlm": "aqlm",
     "auto-round": "auto-round",
@@ -309,6 +317,9 @@ def _why_not_causal(config: dict[str, Any]) -> str | None:
     # Encoders such as BERT have a causal class too, which attends to both sides unless configured as a decoder.
     if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not (config.get("is_decoder") or config.get("causal")):
         return f"{kind!r} is an encoder; it has no next-token distribution"
+    # Which tokens share a chunk depends on hashes of all of them, beyond a length that a probe may not afford.
+    if "lsh" in (config.get("attn_layers", ["lsh"]) if kind == "reformer" else ()):
+        return "'reformer' attends to tokens by hashes of all that the text holds, also of later ones"
     declared = config.get("architectures") or []
     usable = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(), *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()}
     if declared and not usable.intersection(declared):
@@ -391,8 +402,14 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
         )
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
-    with torch.inference_mode():
-        logits = model(input_ids=ids, use_cache=False).logits
+    try:
+        with torch.inference_mode():
+            logits = model(input_ids=ids, use_cache=False).logits
+    except (AttributeError, TypeError, ValueError) as error:  # it asks for an image, a language, ...
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: {type(model).__name__} does not read a text alone: {first_line(error)}",
+            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
+        ) from error
     if not torch.isfinite(logits).all():
         raise JudgeError(
             f"judge {entry.name!r}: its logits are not finite in {str(model.dtype).removeprefix('torch.')}, although "

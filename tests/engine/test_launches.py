@@ -164,11 +164,11 @@ def test_compiled_layers_are_chosen_only_where_they_are_asked_for(compilations):
     model = tiny_model("llama", VOCAB, torch.float32)
     assert choose_engine(model, Head(model))[0].name == "trie"
     assert compilations == []
-    engine, report = choose_engine(model, Head(model), "trie-compiled")
+    engine, report = choose_engine(model, Head(model), "trie", compiled=True)
     assert engine.name == report.engine == "trie-compiled"
     assert compilations
     with pytest.raises(UnsupportedModelError, match="cannot share prefixes exactly"):
-        choose_engine(tiny_model("falcon", VOCAB, torch.float32), Head(model), "trie-compiled")
+        choose_engine(tiny_model("falcon", VOCAB, torch.float32), Head(model), "trie", compiled=True)
 
 
 def test_a_compiler_that_fails_is_told(monkeypatch):
@@ -181,7 +181,7 @@ def test_a_compiler_that_fails_is_told(monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     model = tiny_model("llama", VOCAB, torch.float32)
     with pytest.raises(UnsupportedModelError, match="No working C"):
-        choose_engine(model, Head(model), "trie-compiled")
+        choose_engine(model, Head(model), "trie", compiled=True)
     assert choose_engine(model, Head(model))[0].name == "trie"
 
 

@@ -233,6 +233,7 @@ def test_a_head_left_out_is_not_made_up_but_a_tied_one_is_no_gap(judge, tmp_path
         (transformers.BartConfig(), "'bart' is an encoder-decoder model"),
         (transformers.BertConfig(architectures=["BertForMaskedLM"]), "'bert' is an encoder"),
         (transformers.XLMRobertaConfig(), "'xlm-roberta' is an encoder"),
+        (transformers.ReformerConfig(is_decoder=True), "'reformer' attends to tokens by hashes"),
         (transformers.DebertaV2Config(), "'deberta-v2' has no causal language model head"),
         (transformers.CLIPConfig(), "'clip' has no causal language model head"),
         (

@@ -71,7 +71,7 @@ def serve(
     except ImportError as error:
         raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
     if log_format == "json":
-        from geval_local.serve.logs import log_json
+        from geval_local.serve.watch import log_json
 
         log_json()
     choices = _named(judges)
@@ -97,9 +97,9 @@ def serve(
 
 
 def _load(name: str, choice: JudgeOptions) -> Judge:
+    logger.info("loading %s ...", name)
     from geval_local.judge.judge import Judge
 
-    logger.info("loading %s ...", name)
     judge = Judge.load(choice)
     logger.info("engine: %s", judge.engine_report.text)
     return judge

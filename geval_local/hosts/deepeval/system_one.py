@@ -26,8 +26,8 @@ from deepeval.models.utils import EvaluationCost
 from geval_local.errors import GevalError
 from geval_local.hosts.bound import JudgeLike, shared_batcher, shared_judge
 from geval_local.questions.answer import Decision
-from geval_local.serve.refusals import Refused, read_model
-from geval_local.serve.systemone import SystemOneRequest, write_answer
+from geval_local.serve.dialects import SystemOneRequest, write_system_one
+from geval_local.serve.requests import Refused, read_model
 
 
 class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
@@ -80,7 +80,7 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
 
     def _answers(self, request: SystemOneRequest, decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         try:
-            written = write_answer(decision, self.judge.name, request)
+            written = write_system_one(decision, self.judge.name, request)
         except Refused as refused:
             if refused.code == "max_tokens_exceeded":
                 raise SystemOneContextLimitError(
