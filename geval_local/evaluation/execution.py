@@ -301,7 +301,7 @@ def _write_page(run: DataRun, result: RunResult, gates: Sequence[str]) -> Path:
         metrics=described.notes,
         group_by=result.manifest.settings.group_by,
         signature=described.signatures,
-        manifest={**({"gates": "; ".join(gates)} if gates else {}), **described.facts},
+        manifest={**({"gates": "; ".join(gates)} if gates else {}), **(described.facts or {})},
         title=run.name,
         fields=described.mapping,
     )

@@ -62,6 +62,17 @@ def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
     assert set(here.iterdir()) - before <= {here / "home"}
 
 
+def test_the_lowest_rows_show_their_label_probabilities(here):
+    result = score(here, "--lowest", 4)
+    shown = [re.findall(r"[01]?\d\.\d{3}", line) for line in result.stdout.splitlines() if re.match(r"r\d", line)]
+    assert len(shown) == 4, result.stdout
+    for cells in shown:
+        value, *shares = map(float, cells[:6])
+        assert len(shares) == 5
+        assert sum(shares) == pytest.approx(1, abs=0.005)
+        assert sum(p * label for label, p in enumerate(shares, start=1)) == pytest.approx(value, abs=0.02)
+
+
 def test_json_is_the_only_thing_on_stdout(here):
     done = score(here, "--json", "--limit", 3, "--estimator", "exact")
     record = json.loads(done.stdout)

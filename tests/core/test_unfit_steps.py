@@ -10,7 +10,7 @@ from geval_local.metric_file import preset_names
 
 WORDS = Metric(
     name="support/helpfulness",
-    criteria="Whether the answer solves the customer's problem: it names the cause, gives the steps, says what is next.",
+    criteria="Whether the answer solves the customer's problem: it names the cause, gives steps, says what is next.",
     scale={"useless": 1, "meh": 2, "fine": 3, "great": 4},
 )
 NUMBERS = Metric(name="clarity", criteria="How clear the text is.", scale="1-5")

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 REASONS_SHOWN = 8
 #: Rows with the lowest scores that are shown unless more are asked for.
 LOWEST_SHOWN = 3
-#: Characters shown of a text, and of a row's name.
-PIECE = 56
-NAME = 16
+#: Characters of a line, of a row's name in it, and the fewest that a piece of its text is worth showing in.
+LINE, NAME, PIECE = 80, 16, 24
 
 
 def show_result(
@@ -97,7 +96,7 @@ def _low_mass_remedy(signature: str) -> str:
 
 
 def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
-    """Show the rows with the lowest scores, each with a piece of its text."""
+    """Show the rows with the lowest scores, each with its label probabilities and a piece of its text."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -105,11 +104,19 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
     shown = list(rows)[:count]
     if not shown:
         return
+    headings = [f"p({label})" for label in shown[0][1].probabilities or ()]
+    piece = LINE - NAME - len(" 0.000 ") - sum(max(len(heading), 5) + 1 for heading in headings)
+    if piece < PIECE:  # a long scale leaves no room beside the text
+        headings, piece = [], LINE - NAME - len(" 0.000 ")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in ("lowest", "score", metric):
-        table.add_column(heading, justify="right" if heading == "score" else "left", no_wrap=True, overflow="ellipsis")
+    table.add_column("lowest", no_wrap=True)
+    for heading in ("score", *headings):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    table.add_column(Text(metric), no_wrap=True, overflow="ellipsis", max_width=piece)
     for sample, score in shown:
-        table.add_row(*map(Text, (_piece(_name(sample), NAME), f"{score.value:.3f}", _piece(_text(sample), PIECE))))
+        shares = [f"{p:.3f}" for p in (score.probabilities or {}).values()] if headings else []
+        cells = (_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece))
+        table.add_row(*map(Text, cells))
     print_table(table)
 
 
