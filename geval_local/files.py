@@ -179,16 +179,21 @@ def is_western(text: bytes) -> bool:
 @lru_cache(maxsize=64)
 def _guessed(path: Path, size: int, changed: int) -> str:
     """Tell whether a file without a mark is UTF-8 or Windows-1252, and say so if it is the latter; once for a file."""
-    decoder, broken = codecs.getincrementaldecoder("utf-8")(), b""
+    decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
     with _unpacked(path) as file:
-        while block := file.read(READ_BYTES):
+        block = file.read(READ_BYTES)
+        while block:
+            following = file.read(READ_BYTES)
             try:
-                decoder.decode(block)
+                decoder.decode(block, final=not following)
             except UnicodeDecodeError:
                 broken += block
                 decoder.reset()
-            if len(broken) > _JUDGED_BYTES:
+            end = max(block.rfind(b"\n"), block.rfind(b"\r"))
+            in_line = in_line + len(block) if end < 0 else len(block) - end - 1
+            if len(broken) > _JUDGED_BYTES or in_line > MOST_IN_A_LINE:  # who reads such a line refuses it
                 break
+            block = following
     if not is_western(broken):
         return "utf-8-sig"
     shown = next((word for word in re.findall(r"\w+", broken.decode("cp1252", "replace")) if not word.isascii()), "")

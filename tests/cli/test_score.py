@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from cli_run import METRIC, STEPS, good_rows, judge_directory, read_rows, run, write_rows
+from cli_run import METRIC, STEPLESS, STEPS, good_rows, judge_directory, read_rows, run, write_rows
 
 import geval_local.judge.scorer
 from geval_local import Estimator, Judge, Metric, read_samples
+from geval_local.score import LEAST_LABEL_MASS
 
 FORMS = ["summarization/coherence", "summarization/fluency"]
 
@@ -63,14 +64,15 @@ def test_table_without_output_leaves_no_file_and_says_what_is_next(here):
 
 
 def test_the_lowest_rows_show_their_label_probabilities(here):
-    result = score(here, "--lowest", 4)
-    shown = [re.findall(r"[01]?\d\.\d{3}", line) for line in result.stdout.splitlines() if re.match(r"r\d", line)]
-    assert len(shown) == 4, result.stdout
-    for cells in shown:
-        value, *shares = map(float, cells[:6])
-        assert len(shares) == 5
-        assert sum(shares) == pytest.approx(1, abs=0.005)
-        assert sum(p * label for label, p in enumerate(shares, start=1)) == pytest.approx(value, abs=0.02)
+    shown = [line.split() for line in score(here, "--lowest", 4, "-o", "out.jsonl").stdout.splitlines()]
+    found = {row["id"]: row["geval"]["clarity"] for row in read_rows(here / "out.jsonl")}
+    lowest = [cells for cells in shown if cells and cells[0] in found]
+    assert [cells[0] for cells in lowest] == sorted(found, key=lambda name: found[name]["score"])[:4]
+    for name, value, *shares in (cells[:7] for cells in lowest):
+        assert value == f"{found[name]['score']:.3f}"
+        assert shares == [f"{p:.2f}" for p in found[name]["probabilities"].values()]
+        assert sum(map(float, shares)) == pytest.approx(1, abs=0.026)  # five shares, rounded
+    assert max(map(len, (line for line in score(here).stdout.splitlines()))) <= 80
 
 
 def test_json_is_the_only_thing_on_stdout(here):
@@ -108,10 +110,14 @@ def test_thresholds_and_gates_decide_the_exit_code(here):
     done = score(here, "--json", "--threshold", 3, "-o", "out.jsonl")
     figures = [row["geval"]["clarity"] for row in read_rows(here / "out.jsonl")]
     share = json.loads(done.stdout)["metrics"]["clarity"]["passed_share"]
-    assert share == sum(one["score"] >= 3 for one in figures) / 10
+    assert any(one["score"] >= 3 for one in figures)
+    assert max(one["label_mass"] for one in figures) < LEAST_LABEL_MASS  # the tiny judge does not answer
+    assert share == 0
+    assert done.exit_code == 1
     mean = json.loads(done.stdout)["metrics"]["clarity"]["mean"]
-    assert score(here, "--fail-under", mean - 0.01).exit_code == 0
-    failed = score(here, "--fail-under", mean + 0.01, "--json")
+    assert score(here, "--fail-under", mean - 0.01).exit_code == 1
+    assert score(here, "--fail-under", mean - 0.01, "--label-mass", 0).exit_code == 0
+    failed = score(here, "--fail-under", mean + 0.01, "--label-mass", 0, "--json")
     assert failed.exit_code == 1
     assert "is under" in failed.stderr
     assert len(json.loads(failed.stdout)["failed_gates"]) == 1
@@ -195,14 +201,15 @@ def test_a_prompt_file_is_a_metric(here):
 def test_missing_steps_are_written_once_announced_and_pinned(here, monkeypatch):
     written = []
     monkeypatch.setattr(Judge, "continue_text", lambda *_, **__: written.append(1) or STEPS)
-    first = score(here, "--limit", 2, "--json", metric=FORMS[0])
-    second = score(here, "--limit", 2, "--json", metric=FORMS[0])
+    (here / "plain.yaml").write_text(STEPLESS, encoding="utf-8")
+    first = score(here, "--limit", 2, "--json", metric="plain.yaml")
+    second = score(here, "--limit", 2, "--json", metric="plain.yaml")
     assert first.exit_code == second.exit_code == 0
     assert len(written) == 1
     pinned = next((here / "home" / "steps").iterdir())
     assert f"pinned in {pinned}" in first.stderr
     assert "pinned" not in second.stderr
-    signatures = [json.loads(done.stdout)["metrics"][FORMS[0]]["signature"] for done in (first, second)]
+    signatures = [json.loads(done.stdout)["metrics"]["plain"]["signature"] for done in (first, second)]
     assert signatures[0] == signatures[1]
     assert "steps:none" not in signatures[0]
 

@@ -116,7 +116,7 @@ def test_what_is_no_list_is_an_error_with_its_beginning(written):
     ) as caught:
         write_steps(FakeJudge(written), a_metric())
     assert repr(written.strip()[:200]) in caught.value.message
-    assert "--no-steps" in caught.value.hint
+    assert "`steps:`" in caught.value.hint
 
 
 SENTENCE = "Read the summary and compare it with the source text."

@@ -28,7 +28,7 @@ REASONS_SHOWN = 8
 #: Rows with the lowest scores that are shown unless more are asked for.
 LOWEST_SHOWN = 3
 #: Characters of a line, of a row's name in it, and the fewest that a piece of its text is worth showing in.
-LINE, NAME, PIECE = 80, 16, 24
+LINE, NAME, PIECE = 80, 16, 20
 
 
 def show_result(
@@ -105,16 +105,17 @@ def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -
     if not shown:
         return
     headings = [f"p({label})" for label in shown[0][1].probabilities or ()]
-    piece = LINE - NAME - len(" 0.000 ") - sum(max(len(heading), 5) + 1 for heading in headings)
+    room = LINE - NAME - len("  0.000  ")
+    piece = room - sum(max(len(heading), len("0.00")) + len("  ") for heading in headings)
     if piece < PIECE:  # a long scale leaves no room beside the text
-        headings, piece = [], LINE - NAME - len(" 0.000 ")
+        headings, piece = [], room
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("lowest", no_wrap=True)
     for heading in ("score", *headings):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     table.add_column(Text(metric), no_wrap=True, overflow="ellipsis", max_width=piece)
     for sample, score in shown:
-        shares = [f"{p:.3f}" for p in (score.probabilities or {}).values()] if headings else []
+        shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
         cells = (_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece))
         table.add_row(*map(Text, cells))
     print_table(table)
