@@ -45,6 +45,14 @@ def plan_units(engine: Engine, requests: Sequence[Request]) -> list[Unit]:
     return [Unit(tuple(packs)) for _, packs in itertools.groupby(engine.plan(requests), lambda pack: pack.unit)]
 
 
+def regrow(engine: Engine) -> None:
+    """Let passes that memory made smaller grow again, where a run begins: what else took the memory may be gone.
+
+    By as much as they shrink when it is not; within a run what was learnt holds.
+    """
+    engine.limit = min(engine.batch_tokens, 2 * engine.limit)
+
+
 def execute(
     engine: Engine,
     requests: Sequence[Request],
@@ -58,8 +66,7 @@ def execute(
     passes get smaller and figures differ by rounding.
     """
     chosen = plan_units(engine, requests) if units is None else units
-    # What else took the memory may be gone: passes grow again, by as much as they shrink when it is not.
-    before = engine.limit = min(engine.batch_tokens, 2 * engine.limit)
+    before = engine.limit
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:
             readouts: list[Readout] = []

@@ -18,7 +18,7 @@ from geval_local.engine.prefix_sharing import flex
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.self_check import check_engine
 from geval_local.engine.shared_cache import SharedCacheEngine
-from geval_local.engine.window import execute
+from geval_local.engine.window import execute, regrow
 from geval_local.models import verdicts
 from geval_local.models.head import Head
 from geval_local.models.verdicts import verdict_of
@@ -185,7 +185,10 @@ def test_a_budget_that_was_halved_is_said_and_recovers(monkeypatch, caplog):
     most[0] = 1000
     caplog.clear()
     limits = []
+    list(execute(engine, documents()))
+    assert engine.limit == small  # within a run
     for _ in range(4):
+        regrow(engine)
         list(execute(engine, documents()))
         limits.append(engine.limit)
     assert limits == [min(400, small * 2**power) for power in (1, 2, 3, 4)]

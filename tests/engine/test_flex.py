@@ -354,7 +354,7 @@ def test_a_gpu_without_triton_is_told(monkeypatch):
     cuda = torch.device("cuda")
     monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: None if name == "triton" else object())
     assert find_kernel(cuda) is None
-    assert why_no_kernel(cuda) == "Triton is not installed"
+    assert why_no_kernel(cuda) == "Triton is not installed (pip install triton)"
     monkeypatch.setattr(choose, "why_no_kernel", lambda device: why_no_kernel(cuda))
     model = tiny_model("llama", VOCAB, torch.float32)
     assert "Triton is not installed" in choose_engine(model, Head(model))[1].text
