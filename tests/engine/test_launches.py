@@ -100,7 +100,7 @@ OURS, KEPT = 4, 2
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "own"), [("llama", 39), ("gemma3", 83)])
 def test_a_layer_is_its_own_launches_and_five_whatever_the_number_of_strands(kind, own):
-    kernel = Counted(compiled=False)
+    kernel = Counted(backend=None)
     assert of_a_layer(own_launches, kind) == own
     assert of_a_layer(launches, kind, 2, kernel) <= own + OURS
     assert of_a_layer(launches, kind, 2, kernel, more_follows=True) <= own + OURS + KEPT
@@ -201,7 +201,7 @@ def test_a_compiled_layer_is_at_most_60_launches_and_exact():
     # Layers of one kind share what is compiled: a pack of one length makes the kernels of one layer.
     model = tiny_model("gemma3", VOCAB, torch.float32, layer_types=["full_attention"] * 2)
     requests = [request([*range(12), number, 3], DEEP) for number in range(4)]
-    alone, trie = compiled_engine(model, batch_tokens=1 << 20, kernel=Counting(compiled=False))
+    alone, trie = compiled_engine(model, batch_tokens=1 << 20, kernel=Counting(backend=None))
     found = logprobs(trie, requests)
     kernels, products = metrics.generated_kernel_count, 7
     assert 4 <= kernels <= 25
