@@ -311,7 +311,7 @@ class SystemComparison(Study):
         found = []
         fold = ("test", "documents", "left out", "means")
         for name, ranking in self.systems.items():
-            found.append(ranking_table(ranking).titled(f"{name}: which system is better?"))
+            found.append(ranking_table(ranking, self.asked["human"]).titled(f"{name}: which system is better?"))
             pairs = pair_table(ranking, telling_pairs(ranking))
             found.append(pairs.titled(f"{name}: differences", fold=fold))
         return found
@@ -380,7 +380,7 @@ def compare(
     if len(scored) == 2 and reason is None and "input" not in across:
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
-    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed}
+    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed, "only": tuple(metrics)}
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
         return _compare_runs(scored[0], scored[1], names, across, largest, asked)

@@ -377,8 +377,8 @@ def _told_p(p: float) -> str:
     return "< .0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.01 else f"= {p:.3f}"
 
 
-def ranking_table(ranking: Ranking) -> Table:
-    """One row per system, the best first."""
+def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
+    """One row per system, the best first; `human` is the field of the ratings."""
     rated = any(side.human == side.human for side in ranking.systems)
     rows = tuple(
         (
@@ -392,7 +392,7 @@ def ranking_table(ranking: Ranking) -> Table:
         )
         for place, side in enumerate(ranking.systems, start=1)
     )
-    headers = ("", "rank", "mean score", *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
+    headers = ("", "rank", "mean score", *(["group"] if ranking.groups else []), *([f"mean {human or 'human'}"] if rated else []))
     notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")

@@ -184,8 +184,10 @@ class Results:
         return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
 
 
-def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -> Results:
-    """Read results."""
+def load_results(
+    given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()
+) -> Results:
+    """Read results, of all metrics or of some `only`."""
     mapping: dict[str, str] = {}
     if isinstance(given, str | os.PathLike):
         path = Path(given)
@@ -203,6 +205,7 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     )
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
+    metrics = tuple(metric for metric in metrics if not only or metric in only)
     records: Collection[Record] = _Records(rows, where, metrics)
     return Results(
         name, metrics, records if isinstance(rows, PartRows) else tuple(records), mapping | dict(fields or {})

@@ -33,7 +33,7 @@ function comparisonCharts(metric) {
 
 function peopleCharts(metric) {
   const score = metric.runs[0].score, charts = [
-    scatter("Score against human rating", metric.human, score, rangeOf(metric.human), spread(metric, score), "human", "score", { open: openItem })];
+    scatter(`Score against ${metric.rating}`, metric.human, score, rangeOf(metric.human), spread(metric, score), metric.rating, "score", { open: openItem })];
   if (metric.groups.length) charts.push(histogram("Spearman within groups", metric.groups, -1, 1, "correlation"));
   return box(...charts);
 }
