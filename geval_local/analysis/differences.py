@@ -392,7 +392,13 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
         )
         for place, side in enumerate(ranking.systems, start=1)
     )
-    headers = ("", "rank", "mean score", *(["group"] if ranking.groups else []), *([f"mean {human or 'human'}"] if rated else []))
+    headers = (
+        "",
+        "rank",
+        "mean score",
+        *(["group"] if ranking.groups else []),
+        *([f"mean {human or 'human'}"] if rated else []),
+    )
     notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")

@@ -184,9 +184,7 @@ class Results:
         return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
 
 
-def load_results(
-    given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()
-) -> Results:
+def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Results:
     """Read results, of all metrics or of some `only`."""
     mapping: dict[str, str] = {}
     if isinstance(given, str | os.PathLike):

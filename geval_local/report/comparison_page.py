@@ -111,7 +111,8 @@ def write_comparison(
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
-    The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have distinct ones, else by position in the run.
+    The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have
+    distinct ones, else by position in the run.
     Differences between the signatures, and the number of pairs with different texts, are shown at the top.
     """
     path_of_page = check_target(path, run_a, run_b)

@@ -137,7 +137,9 @@ def test_the_field_of_the_ratings_is_named(tmp_path):
 
 def test_a_page_holds_the_metrics_that_were_asked_for(tmp_path):
     made = rows(10)
-    one, other = (write_rows(tmp_path / name, own) for name, own in (("a.jsonl", made), ("b.jsonl", rescored(made, seed=1))))
+    one, other = (
+        write_rows(tmp_path / name, own) for name, own in (("a.jsonl", made), ("b.jsonl", rescored(made, seed=1)))
+    )
     for given, options in (((one, other), {"across": ("any",)}), ((one,), {"system": "system_id", "across": ("any",)})):
         study = compare(given, metrics=("fluency",), **options)
         page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))

@@ -444,7 +444,8 @@ def test_no_table_is_cut_and_the_picture_of_systems_fits(driver, wide, width, sc
     # The picture takes the page's width, and no name or figure stands on a line of it.
     used, over = driver.execute_script(
         """const box = (node) => node.getBoundingClientRect();
-        const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+        const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+          && a.top < b.bottom - 1 && b.top < a.bottom - 1;
         const sides = [...document.querySelectorAll('.side')];
         const tracks = sides.map((one) => box(one.querySelector('svg')));
         return [Math.min(...sides.map((one) => box(one).width)) / box(document.querySelector('main')).width,
