@@ -23,6 +23,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenize
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
 from geval_local.models.gguf_file import GGUFHeader, array_size, gguf_files, read_header
+from geval_local.models.reading import counted
 from geval_local.models.registry import JudgeEntry
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
@@ -180,7 +181,8 @@ def quick_reader() -> Iterator[None]:
 
     bar = legacy.tqdm
     gguf.GGUFReader = Reader  # type: ignore[misc]
-    legacy.tqdm = lambda tensors, **_: tensors  # this progress bar ignores transformers' switch
+    # This progress bar ignores transformers' switch.
+    legacy.tqdm = lambda tensors, **_: counted(tensors, lambda tensor: int(tensor.n_bytes))
     try:
         yield
     finally:

@@ -56,6 +56,7 @@ from geval_local.models.gguf_model import (
 )
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
+from geval_local.models.reading import counted_shards
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.options import JudgeOptions
 
@@ -341,7 +342,8 @@ def _own_weights(model: Any, directory: Path, adapter: Path | None) -> None:
 
 def _load_weights(entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its safetensors directory, with the loading report of transformers."""
-    with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
+    size = sum(file.stat().st_size for file in weight_files(directory))
+    with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet(), counted_shards(size):
         return loader_for(_read_type(directory)).from_pretrained(
             str(plain),
             use_safetensors=True,
