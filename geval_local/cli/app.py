@@ -18,7 +18,8 @@ from geval_local.cli.commands.export import export, merge
 from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
-from geval_local.cli.commands.pairs import pairs, preferences
+from geval_local.cli.commands.pairs import pairs
+from geval_local.cli.commands.preferences import preferences
 from geval_local.cli.commands.reasons import reasons
 from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume

@@ -53,6 +53,16 @@ def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
     ]
 
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        "-m",
+        metavar="NAME",
+        help="A preset or a metric's YAML file; may be repeated.",
+        autocompletion=complete_metric,
+    ),
+]
 JudgeNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -120,6 +130,9 @@ LabelMass = Annotated[
     ),
 ]
 Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
+NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
+System = Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")]
+Human = Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")]
 ModelsFile = Annotated[
     Path | None,
     typer.Option("--models", metavar="FILE", help="Your own models file, merged over the packaged one."),

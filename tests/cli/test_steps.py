@@ -8,9 +8,8 @@ import pytest
 from cli_run import STEPS, judge_directory, run
 
 from geval_local import Judge, Metric
-from geval_local.cli.commands.steps import with_steps_in_text
 from geval_local.errors import MetricError
-from geval_local.metric import StepsProvenance
+from geval_local.metric import StepsProvenance, with_steps_in_text
 
 PROVENANCE = StepsProvenance(judge="j", fingerprint="f", prompt_sha256="p", created="2025-01-01", version="1")
 HEAD = "# My metric.\nname: clarity  # the name\ncriteria: How clear it is.\n"

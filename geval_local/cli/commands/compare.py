@@ -47,7 +47,7 @@ def compare(
             help="Estimate the scores anew from the stored distributions: exact, mode or median.",
         ),
     ] = None,
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    human: options.Human = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,
     level: options.Level = None,

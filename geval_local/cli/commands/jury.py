@@ -24,7 +24,7 @@ def jury(
         Literal["equal", "human"],
         typer.Option(help="Alike, or by agreement with people on other documents."),
     ] = "equal",
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
+    human: options.Human = None,
     group_by: options.GroupBy = None,
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",

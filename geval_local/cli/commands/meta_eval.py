@@ -49,12 +49,12 @@ def meta_eval(
         typer.Option(metavar="FIELD", help="Field of one person's rating; two or more give the human ceiling."),
     ] = None,
     group_by: options.GroupBy = None,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
+    system: options.System = None,
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
     ] = False,
     estimator: options.Estimators = None,
-    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
+    no_steps: options.NoSteps = False,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")

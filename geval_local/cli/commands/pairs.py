@@ -1,4 +1,4 @@
-"""``geval-local pairs`` and ``preferences``: which of two outputs is better, and what that says of systems."""
+"""``geval-local pairs``: which of two outputs is better."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def pairs(
             "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run."
         ),
     ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
-    ] = None,
+    metric: options.Metrics = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
     ] = None,
@@ -40,8 +37,8 @@ def pairs(
         typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
-    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    system: options.System = None,
+    no_steps: options.NoSteps = False,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
     *,
@@ -100,44 +97,3 @@ def pairs(
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
         raise typer.Exit(EXIT_GATE)
-
-
-def preferences(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
-    ],
-    metric: Annotated[
-        str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where the runs have several.")
-    ] = None,
-    human: Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")] = None,
-    ratings: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Rows that hold the ratings; results of `score` hold them themselves."),
-    ] = None,
-    group_by: options.GroupBy = None,
-    system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
-    coefficient: options.Coefficient = "spearman",
-    new: options.New = None,
-    every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
-
-    Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
-    """
-    from geval_local.analysis.pairs import rank
-    from geval_local.cli.output.tables import show_study
-
-    found = rank(
-        runs,
-        metric=metric,
-        human=human,
-        ratings=ratings,
-        group_by=group_by,
-        system=system,
-        coefficient=coefficient,
-        target=new,
-        every_pair=every_pair,
-    )
-    show_study(found, as_json=as_json)

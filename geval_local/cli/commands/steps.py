@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from ruamel.yaml.error import YAMLError
 
 from geval_local.cli import options as shared
 from geval_local.cli.option_groups import takes_options
 from geval_local.cli.options import complete_metric
-from geval_local.cli.output.console import note, print_json, show_text
+from geval_local.cli.output.console import note
+from geval_local.cli.output.steps import show_difference, show_steps
 from geval_local.cli.progress import load_shown, show_progress
-from geval_local.errors import ConfigurationError, MetricError, OutputError
-from geval_local.metric import Metric
+from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import JudgeOptions
-from geval_local.yaml_text import edit_yaml
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -68,7 +66,7 @@ def steps(
 
         save_text(output, complete.to_yaml())
         place = f"the metric with its steps is in {output}"
-    _show(complete, as_json=as_json)
+    show_steps(complete, as_json=as_json)
     note(place)
 
 
@@ -85,59 +83,13 @@ def _write_into(file: Path | None, given: Metric, options: JudgeOptions) -> tupl
     """Write the steps of a metric file, into the file itself if one is given."""
     from geval_local.files import save_text
     from geval_local.judge.steps import write_steps
+    from geval_local.metric import with_steps_in_text
 
     judge = load_shown(options)
     with show_progress() as progress:
         complete = write_steps(judge, given, on_steps=progress.show_steps)
-    _show_difference(given, complete)
+    show_difference(given, complete)
     if file is not None:
         text = file.read_bytes().decode("utf-8")
         save_text(file, with_steps_in_text(text, complete, str(file)))
     return complete, f"written into {file}"
-
-
-def _show_difference(old: Metric, new: Metric) -> None:
-    """Print the changes between two lists of steps as a unified diff on stderr."""
-    import difflib
-
-    if not old.steps:
-        return
-    lines = list(difflib.unified_diff(_numbered(old), _numbered(new), "old steps", "new steps", lineterm=""))
-    note("\n".join(lines) if lines else "the new steps are the same as the old ones")
-
-
-def _numbered(metric: Metric) -> list[str]:
-    return [f"{number}. {step}" for number, step in enumerate(metric.steps or (), start=1)]
-
-
-def _show(metric: Metric, *, as_json: bool) -> None:
-    if not as_json:
-        lines = _numbered(metric) or ["(the metric is to be used without steps)"]
-        show_text("\n".join(lines))
-        return
-    provenance = metric.steps_provenance
-    print_json(
-        {
-            "metric": metric.name,
-            "steps": list(metric.steps or ()),
-            "provenance": None if provenance is None else provenance.model_dump(),
-        }
-    )
-
-
-_KEYS = {"steps", "steps_provenance"}
-
-
-def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
-    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
-    try:
-        result = edit_yaml(text, metric.model_dump(mode="json", include=_KEYS, exclude_none=True))
-        same = Metric.from_yaml(result) == metric
-    except (MetricError, YAMLError):
-        same = False
-    if not same:
-        raise MetricError(
-            f"{origin}: steps cannot be put into this file without touching the rest of it",
-            hint="Write the metric with its steps into another file: -o FILE.yaml",
-        )
-    return result
