@@ -223,6 +223,13 @@ LOW_LABEL_MASS = 0.9
 LEAST_LABEL_MASS = 0.1
 
 
+def silence(label_mass: float, what: str = "") -> str:
+    """Say that a judge does not answer, where its label mass (of an answer, or a mean) is too low; else empty."""
+    if not label_mass < LEAST_LABEL_MASS:
+        return ""
+    return f"this judge does not answer{what and ' '}{what} (label mass {label_mass:.3g})"
+
+
 class OrderFigures(NamedTuple):
     """Figures of one order of a pair."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
+from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
@@ -236,11 +236,14 @@ class RunComparison(Study):
     against_human: dict[str, Comparison]
     #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
+    #: Why nothing can be concluded on a metric, in sentences; empty where the judges answer.
+    doubts: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
+        record |= {"doubts": self.doubts}
         record |= {"unmatched": self.unmatched, "metrics": self.metrics, "against_human": self.against_human}
         found: dict[str, Any] = as_record(record)
         return found
@@ -251,7 +254,8 @@ class RunComparison(Study):
         differ = dict.fromkeys(
             f"differs in {key}: {one} | {other}" for own in self.differ.values() for key, (one, other) in own.items()
         )
-        return [*found, *(differ or ["no differences in the signatures"]), self.grouping, *self.unmatched]
+        differ = differ or dict.fromkeys(["no differences in the signatures"])
+        return [*found, *differ, self.grouping, *self.unmatched, *self.doubts]
 
     def tables(self) -> list[Table]:
         """Give differences, the test against people, and the rows that differ most."""
@@ -304,7 +308,8 @@ class SystemComparison(Study):
             for own in metrics.values()
             for key, (one, other) in own.items()
         )
-        return [*found, *differ, self.together.grouping, *self.unmatched]
+        doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
+        return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
 
     def tables(self) -> list[Table]:
         """Give the ranking and the differences of every metric."""
@@ -423,15 +428,18 @@ def _compare_runs(
     level = asked["level"] or level_for(documents)
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
+    doubts: list[str] = []
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
         found[name] = differences(one, other, count=largest)
+        told = {run: doubt_of(items) for run, items in (("A", one), ("B", other))}
+        doubts += [f"{name} of {run}: {doubt}" for run, doubt in told.items() if doubt]
         if human is not None:
             tests[name] = compare_agreement(
                 one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
             )
     alone = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
-    return RunComparison((first, second), differ, grouping, alone, found, corrected(tests), asked)
+    return RunComparison((first, second), differ, grouping, alone, found, corrected(tests), asked, doubts)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table, interval, interval_warnings, mean_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
-from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
 from geval_local.statistics.significance import corrected
 
@@ -224,10 +225,18 @@ class Ranking:
     holds_for: str
     #: What came out, in a sentence.
     told: str
+    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    doubt: str = ""
 
     def letters(self, system: str) -> str:
         """Name the groups that a system belongs to, see `letters_of`."""
         return letters_of(self.groups, system)
+
+
+def doubt_of(items: Sequence[ScoredItem]) -> str:
+    """Say in a sentence why nothing can be concluded from scores: the judge does not answer; else empty."""
+    told = silence(mean_mass(items))
+    return f"Nothing can be concluded: {told}." if told else ""
 
 
 def rank_systems(
@@ -260,6 +269,7 @@ def rank_systems(
         }
     )
     pairs = tuple(tests.values())
+    doubt = doubt_of(items)
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
     return Ranking(
         tuple(means),
@@ -267,7 +277,8 @@ def rank_systems(
         groups if baseline is None else (),
         baseline,
         f"new documents from the same {len(ranked)} systems, not for new systems",
-        _told(ranked, pairs, baseline),
+        doubt or _told(ranked, pairs, baseline),
+        doubt,
     )
 
 
@@ -399,7 +410,8 @@ def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
         *(["group"] if ranking.groups else []),
         *([f"mean {human or 'human'}"] if rated else []),
     )
-    notes = [ranking.told, f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
+    notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
+    notes += [f"intervals and tests hold for {ranking.holds_for}; every document weighs the same"]
     if ranking.groups:
         notes.append("systems that share a letter cannot be told apart")
     notes += mean_warnings({side.side: side.mean for side in ranking.systems})

@@ -35,7 +35,7 @@ from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import document_field
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
-from geval_local.score import LEAST_LABEL_MASS
+from geval_local.score import silence
 from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
 from geval_local.statistics.coefficients import Coefficient, tie_threshold
 from geval_local.statistics.correlation import Correlation, correlate, within
@@ -327,9 +327,8 @@ class PairStudy:
     def doubt(self) -> str:
         """Why nothing can be concluded, in a sentence: the judge does not answer, or goes by the order; else empty."""
         own = self.consistency
-        mass = math.fsum(own.masses) / 2
-        if mass < LEAST_LABEL_MASS:
-            return f"Nothing can be concluded: this judge does not answer A, B or tie (label mass {mass:.3g})."
+        if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
+            return f"Nothing can be concluded: {told}."
         if own.flip_rate.value > ALWAYS_FLIPS:
             which = "first" if own.position_shift.value > 0 else "second"
             return (

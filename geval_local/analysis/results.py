@@ -187,6 +187,7 @@ def rated_items(
                 predicted=value,
                 probabilities=own.get("probabilities") or None,
                 error=(own.get("error") or "unscored") if math.isnan(value) else None,
+                label_mass=number_at(own, "label_mass", where),
                 human=human,
                 group_by=group_by,
                 system=system,
@@ -215,6 +216,7 @@ def scored_item(
     predicted: float,
     probabilities: Mapping[str, float] | None,
     error: str | None,
+    label_mass: float,
     human: str | None,
     group_by: str | None,
     system: str | None,
@@ -238,6 +240,7 @@ def scored_item(
         length=None if output is None else word_count(output),
         key=key,
         error=error,
+        label_mass=label_mass,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
+from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -143,6 +144,12 @@ def write_comparison(
         ],
         pairing=pairing,
         agreement=agreement_table({metric: agree(*both) for metric, both in items.items()}),
+        doubts=[
+            f"{metric} of {name}: {told}"
+            for metric, both in items.items()
+            for name, own in zip(names, both, strict=True)
+            if (told := doubt_of(own))
+        ],
         rated={field: None for metric in shared if (field := human_field(human, metric)) is not None},
         against_people=_against_people(
             items,

@@ -105,6 +105,7 @@ class SystemSection:
     table: Table | None = None
     pairs: Table | None = None
     why: str = ""
+    doubt: str = ""
 
 
 def system_section(
@@ -136,6 +137,7 @@ def system_section(
         _chart(ranking),
         _without_sentence(ranking_table(ranking, human), ranking.told),
         pair_table(ranking),
+        doubt=ranking.doubt,
     )
 
 

@@ -145,3 +145,17 @@ def test_a_page_holds_the_metrics_that_were_asked_for(tmp_path):
         page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
         assert [one["name"] for one in page.data["metrics"]] == ["fluency"]
         assert "coherence" not in page.text
+
+
+def test_a_judge_that_does_not_answer_concludes_nothing(tmp_path):
+    made = rows(80, metrics=("coherence",), per_group=8)
+    for row in made:
+        row["geval"]["coherence"]["label_mass"] = 0.003
+    one, other = (write_rows(tmp_path / f"{name}.jsonl", made) for name in "ab")
+    doubt = "Nothing can be concluded: this judge does not answer (label mass 0.003)."
+    for given in ((one, other), (one,)):
+        study = compare(given, across=("any", "input"))
+        assert any(doubt in line for line in study.lines())
+        page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
+        assert doubt in page.text
+        assert "By this judge" not in page.text + " ".join(note for table in study.tables() for note in table.notes)
