@@ -1,4 +1,4 @@
-"""The journeys of new users, the scripts under examples/journeys: no step fails or prints more than a screen."""
+"""The five journeys of new users, the scripts under examples/journeys: no step fails or prints more than a screen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def walk(script, here, **environment):
 
 def test_every_script_is_walked_here():
     scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
-    assert scripts == {"spreadsheet", "gguf", "ci_gate", "ratings"}
+    assert scripts == {"spreadsheet", "gguf", "ci_gate", "ratings", "server_and_ray"}
 
 
 @pytest.mark.slow
@@ -93,3 +94,26 @@ def test_a_researcher_finds_how_well_a_judge_agrees(tmp_path):
     shown = walk("ratings", tmp_path)
     assert "spearman" in shown[1]
     assert "rating" in (tmp_path / "rated.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_parts_become_one_file_and_a_server_answers(tmp_path):
+    pytest.importorskip("ray")
+    pytest.importorskip("uvicorn")
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = JOURNEYS / "server_and_ray.sh"
+    shutil.copy(JOURNEYS / "chats.csv", tmp_path)
+    environment = {**os.environ, "GEVAL_LOCAL_HOME": str(tmp_path / "home"), "PORT": port}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "geval-local merge parts" in done.stderr
+    assert len(read_result_rows(tmp_path / "merged.csv")) == 12
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    assert "assistant/helpfulness" in json.dumps(answer)
