@@ -66,26 +66,30 @@ def show_gates(failures: Sequence[str], gates: int) -> None:
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
     """Warn of low label mass and of rows that were cut; every line begins with `prefix`."""
+    is_plain = any(judge.choice.get("style") == "completion" for judge in result.manifest.judges)
     for summary, signature in zip(result.summaries, result.signatures, strict=True):
         if summary.low_mass_share > 0:
-            note(prefix + low_mass_warning(summary, signature), "yellow")
+            note(prefix + low_mass_warning(summary, signature, is_plain=is_plain), "yellow")
         if summary.shortened:
             told = f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context"
             note(prefix + told, "yellow")
 
 
-def low_mass_warning(summary: Summary, signature: str) -> str:
+def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
     """Describe the rows with low label mass, the tokens that received the mass, and remedies."""
-    return f"warning: {mass_warning(summary)}. {_low_mass_remedy(signature)}"
+    return f"warning: {mass_warning(summary)}. {_low_mass_remedy(signature, is_plain)}"
 
 
-def _low_mass_remedy(signature: str) -> str:
-    """Name what can be done; of pairs and questions neither labels nor scale can be changed."""
+def _low_mass_remedy(signature: str, is_plain: bool) -> str:
+    """Name what can be done; of pairs and questions neither labels nor scale can be changed.
+
+    Without `is_plain`, which says that the user asked for that style, only judges without a template complete a text.
+    """
     parts = signature_parts(signature)
     is_fixed = parts.get("scale", "").replace(" ", "") in ("A/tie/B", "A/B/tie", "B/tie/A")
     remedies = []
-    if parts.get("style") == "completion":
-        remedies.append("--style chat if the judge has a template")
+    if is_plain and parts.get("style") == "completion":
+        remedies.append("leave --style completion out")
     if parts.get("style", "").startswith("chat-no-prefill"):
         remedies.append("--style chat, which opens the answer")
     if not is_fixed and "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
