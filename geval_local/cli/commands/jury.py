@@ -44,7 +44,6 @@ def jury(
     from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.tables import show_study
     from geval_local.fields import read_mapping
-    from geval_local.signature import judge_name, signature_parts
 
     if weights == "human" and human is None:
         raise ConfigurationError("--weights human needs --human FIELD")
@@ -67,9 +66,6 @@ def jury(
     if output is not None:
         save_jury(study, output)
     show_study(study, as_json=as_json)
-    judges = {signature_parts(run.origin(run.one_metric(metric)).signature)["judge"] for run in scored}
-    if len(judges) == 1:
-        note(f"all runs are by {judge_name(judges.pop())}: this is the mean of one judge's runs, not a jury", "yellow")
     if output is not None:
         note(f"wrote {output}")
 
