@@ -48,7 +48,7 @@ function columns() {
     plain("distance", "|A − B|", (item) => { const d = difference(metric, item); return isNumber(d) ? Math.abs(d) : null; }, "number wide");
   }
   if (metric.human.length) {
-    plain("human", metric.rating, (item) => humanOf(metric, item), "number wide");
+    plain("human", snippet(metric.rating, 16), (item) => humanOf(metric, item), "number wide");
     if (!COMPARING) plain("difference", "score − rating", (item) => difference(metric, item), "number wide");
   }
   if (metric.why.size) {
