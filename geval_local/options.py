@@ -115,13 +115,13 @@ class JudgeOptions(Options):
 
     name: Annotated[
         str | None,
-        BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
         Flag(("--judge", "-j"), metavar="NAME"),
         Field(
             min_length=1,
             description="A name of `judges list`, a model directory, a GGUF file, or a hub id in the local cache; "
             "options of its own may follow: NAME,style=chat,dtype=float16. Absent: the default judge.",
         ),
+        BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
     ] = None
     models_file: Annotated[
         Path | None,

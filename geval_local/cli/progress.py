@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from geval_local.cli.output.console import message_console, note
-from geval_local.models.reading import watch_reading
+from geval_local.models.progress import watch_reading
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

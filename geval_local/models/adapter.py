@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from geval_local.errors import (
     ConfigurationError,
     GevalError,
@@ -27,6 +29,7 @@ from geval_local.errors import (
 from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import widen_module
 
 _SHOWN = 3
 #: How long the patterns of an adapter may take on all modules of a model; usual ones take milliseconds.
@@ -128,6 +131,9 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
                 "one in this model, so that it cannot be merged into one without the other",
                 hint="Merge it into the model's files beforehand, with the two untied.",
             )
+        for module in adapted.modules():
+            if isinstance(base := getattr(module, "base_layer", None), nn.Module):
+                widen_module(base)  # what is merged is kept in the dtype of the computation
         try:
             return adapted.merge_and_unload(safe_merge=True)
         except Exception as error:

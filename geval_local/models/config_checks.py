@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -31,7 +31,9 @@ from geval_local.errors import (
     first_line,
 )
 from geval_local.models.fingerprint import weight_files
+from geval_local.models.reading import stored_tensors
 from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import Stored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -216,31 +218,6 @@ def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None
     )
 
 
-class StoredTensor(NamedTuple):
-    """A tensor in a safetensors file: its dtype as the format writes it (``BF16``), and its shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-
-def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """Read the header of a safetensors file: its tensors by name."""
-    try:
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            if size > file.stat().st_size:
-                raise ValueError("it ends within its header")
-            header = json.loads(stream.read(size))
-        header.pop("__metadata__", None)
-        return {
-            name: StoredTensor(record["dtype"], tuple(map(int, record["shape"]))) for name, record in header.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WeightsError(
-            f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
-        ) from error
-
-
 def check_sizes(entry: JudgeEntry, directory: Path) -> None:
     """Reject sizes in config.json that the stored tensors contradict, before a model of such sizes is built.
 
@@ -420,6 +397,8 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
 
 def _is_finite(weight: torch.Tensor) -> bool:
     """Whether all numbers of a tensor are finite; integer blocks and 8-bit numbers are not checked."""
+    if isinstance(weight, Stored):
+        return weight.is_finite()
     if weight.is_meta or not weight.is_floating_point() or weight.itemsize == 1:
         return True
     # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow.

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +103,10 @@ class FileStates:
         if adapter is not None:
             yield from (adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS)
 
+    def state(self, file: Path) -> str:
+        """Return the state of a file at the time."""
+        return self._states.get(file, "")
+
     def moved(self) -> list[Path]:
         """List the files that were written to, replaced or removed since; cheap, no file is read."""
         return [file for file, state in self._states.items() if _state(file) != state]
@@ -119,24 +123,35 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def fingerprint(directory: Path, adapter: Path | None = None, *, code: bool = False) -> str:
+def fingerprint(
+    directory: Path, adapter: Path | None = None, *, code: bool = False, read: Mapping[str, str] | None = None
+) -> str:
     """Identify a judge by the content of its weights, of its configuration, of its adapter and of its code.
 
-    The same weights under another configuration (rotary scaling, a sliding window) are a different judge.
+    The same weights under another configuration (rotary scaling, a sliding window) are a different judge. `read` has
+    the digests of files that were hashed while they were read, by their states before that.
     """
     if directory.is_file():
-        lines = ["gguf", *_digests(weight_files(directory))]
+        lines = ["gguf", *_digests(weight_files(directory), read)]
     else:
-        lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
+        files = weight_files(directory)
+        lines = [_configuration(directory / "config.json"), *_named_digests(files, _digests(files, read))]
         if code:
             lines += [f"{file.relative_to(directory).as_posix()}:{file_sha256(file)}" for file in code_files(directory)]
     if adapter is not None:
-        lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests([adapter / ADAPTER_WEIGHTS])]
+        files = [adapter / ADAPTER_WEIGHTS]
+        lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests(files, _digests(files))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
 
 
-def _named_digests(files: Sequence[Path]) -> list[str]:
-    return [f"{file.name}:{digest}" for file, digest in zip(files, _digests(files), strict=True)]
+def noted_digest(file: Path) -> str | None:
+    """Return the digest of a file that cannot have changed since it was noted."""
+    digest = _read_notes(home_directory() / "digests.json").get(_state(file), "")
+    return digest if _SHA256.fullmatch(digest) and _is_noted(file, _mounts()) else None
+
+
+def _named_digests(files: Sequence[Path], digests: Sequence[str]) -> list[str]:
+    return [f"{file.name}:{digest}" for file, digest in zip(files, digests, strict=True)]
 
 
 def _configuration(file: Path) -> str:
@@ -165,8 +180,8 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None =
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:_HEX_DIGITS]
 
 
-def _digests(files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of each file's content, computed or from the notes if the file cannot have changed."""
+def _digests(files: Sequence[Path], read: Mapping[str, str] | None = None) -> list[str]:
+    """Return the SHA-256 of each file's content: as read, or from the notes if the file cannot have changed."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
     mounts = _mounts()
@@ -176,7 +191,7 @@ def _digests(files: Sequence[Path]) -> list[str]:
         key, noted = _state(file), _is_noted(file, mounts)
         digest = notes.get(key, "") if noted else ""
         if not _SHA256.fullmatch(digest):
-            digest = file_sha256(file)
+            digest = (read or {}).get(key) or file_sha256(file)
             if noted and _state(file) == key:  # else the file changed meanwhile
                 fresh[key] = digest
         digests.append(digest)

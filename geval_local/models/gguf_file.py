@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import mmap
 import re
-import shutil
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.files import private_home
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -36,6 +33,8 @@ _MOST_DIMENSIONS = 8
 _PLAIN_DTYPES = {0: "float32", 1: "float16", 30: "bfloat16"}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SHOWN = 5
+#: Arrays with one value per layer are shorter than this.
+_LONG = 4096
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,12 @@ class _Cursor:
             raise ValueError(f"a value of the unknown type {kind}")
         inner, count = self.take("IQ")
         if inner == _STRING:
-            for _ in range(count):
-                self.skip(self.take("Q")[0])
+            place, end = self.place, len(self.data)
+            for _ in range(count):  # some 100,000 texts: as few calls as possible
+                place += 8 + int.from_bytes(self.data[place : place + 8], "little")
+                if place > end:
+                    raise ValueError("it ends inside its header")
+            self.place = place
         elif inner in _SCALARS:
             self.skip(count * struct.calcsize(f"<{_SCALARS[inner]}"))
         else:
@@ -142,11 +145,16 @@ class _Cursor:
         return None, count
 
 
-def array_size(data: Any, place: int) -> int:
-    """Return the size in bytes of the array at an offset of a file's content, including the array's header."""
-    cursor = _Cursor(data, place)
-    cursor.value(_ARRAY)
-    return cursor.place - place
+def short_value(record: bytes) -> tuple[list[Any], list[int]]:
+    """Take the raw bytes of a key apart: its value as a list, empty for a long array or one of texts, and its types."""
+    cursor = _Cursor(record)
+    cursor.text()
+    (kind,) = cursor.take("I")
+    if kind != _ARRAY:
+        return [cursor.value(kind)[0]], [kind]
+    inner, count = cursor.take("IQ")
+    is_short = inner in _SCALARS and count <= _LONG
+    return list(cursor.take(f"{count}{_SCALARS[inner]}")) if is_short else [], [kind, inner]
 
 
 def is_gguf(path: Path) -> bool:
@@ -159,7 +167,18 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read the header of a GGUF file."""
+    """Read the header of a GGUF file, once for each state of the file."""
+    try:
+        status = path.stat()
+        return _read_header(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    except OSError as error:
+        raise WeightsError(
+            f"{path} is not a complete GGUF file: {error}", hint="Copy or download the file again, completely."
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _read_header(path: Path, *_state: int) -> GGUFHeader:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
@@ -227,60 +246,3 @@ def find_gguf(directory: Path) -> Path | None:
         names = ", ".join(file.name for file in models[:_SHOWN]) + (", ..." if len(models) > _SHOWN else "")
         raise JudgeError(f"{directory} holds {len(models)} GGUF models ({names})", hint="Name one of the files.")
     return models[0] if models else None
-
-
-@contextmanager
-def joined(files: Sequence[Path]) -> Iterator[Path]:
-    """Yield one file with all parts of a split model: transformers cannot read split models."""
-    if len(files) == 1:
-        yield files[0]
-        return
-    headers = [read_header(file) for file in files]
-    tensors = sum(len(header.tensors) for header in headers)
-    first = headers[0].metadata
-    numbers = [header.metadata.get("split.no") for header in headers]
-    if numbers != list(range(len(files))) or first.get("split.tensors.count", tensors) != tensors:
-        raise WeightsError(
-            f"{files[0].name} and the {len(files) - 1} files after it are not the parts of one model",
-            hint="Copy or download all parts again.",
-        )
-    home = private_home()
-    size = sum(header.size for header in headers)
-    if size > shutil.disk_usage(home).free:
-        raise JudgeError(
-            f"{files[0].name} has {len(files)} parts, which are joined in {home} while they are loaded; that takes "
-            f"{size / 1e9:.1f} GB, more than is free there",
-            hint="Join them where there is room: llama-gguf-split --merge FIRST_PART JOINED.gguf. Or set "
-            "GEVAL_LOCAL_HOME to a larger disk.",
-        )
-    with tempfile.TemporaryDirectory(prefix="joined-", dir=home) as folder:
-        target = Path(folder) / "joined.gguf"
-        _join(headers, target)
-        yield target
-
-
-def _join(headers: Sequence[GGUFHeader], target: Path) -> None:
-    """Write one file with the first part's keys and all parts' tensors."""
-    first = headers[0]
-    alignment = int(first.metadata.get("general.alignment", 32))
-    records = [record for key, record in first.records.items() if not key.startswith("split.")]
-    starts, place = [], 0
-    for header in headers:
-        starts.append(place)
-        place += -(-(header.size - header.data_start) // alignment) * alignment
-    entries = [
-        struct.pack("<Q", len(tensor.name.encode()))
-        + tensor.name.encode()
-        + struct.pack(f"<I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape, tensor.kind, start + tensor.offset)
-        for header, start in zip(headers, starts, strict=True)
-        for tensor in header.tensors
-    ]
-    with target.open("wb") as out:
-        out.write(struct.pack("<4sIQQ", _MAGIC, first.version, len(entries), len(records)))
-        for piece in (*records, *entries):
-            out.write(piece)
-        for header in headers:
-            out.write(b"\0" * (-out.tell() % alignment))
-            with header.path.open("rb") as part:
-                part.seek(header.data_start)
-                shutil.copyfileobj(part, out, 1 << 22)

@@ -1,18 +1,21 @@
-"""Judges from GGUF files: loading through transformers, and the parts that transformers would silently drop.
+"""Judges from GGUF files: configuration, tokenizer and weights, which stay in their blocks.
 
-Transformers unpacks the blocks of weights into the judge's dtype. It can keep them packed for a few architectures
-only, with kernels downloaded from the hub, so that is not done here. It cannot read split files or scaling of rotary
-embeddings, and skips unknown tensors; this module fixes these cases or raises an error.
+Transformers reads the configuration, names the tensors, and knows how llama.cpp's converter arranged them. It cannot
+read split files or scaling of rotary embeddings, and skips unknown tensors; this module fixes these cases or raises an
+error. Its own loading widens all weights; here rows of blocks are arranged as they are, and what would need more than
+that (a matrix that is transposed) is widened, arranged and kept in float32.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import struct
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +25,11 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
-from geval_local.models.gguf_file import GGUFHeader, array_size, gguf_files, read_header
-from geval_local.models.reading import counted
+from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.gguf_file import GGUFHeader, GGUFTensor, gguf_files, read_header, short_value
+from geval_local.models.reading import Place, read_files
 from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import Stored, kept_narrow
 
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -32,10 +37,23 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _TABLES = {_ROPE_FACTORS, "rope_factors_long.weight", "rope_factors_short.weight"}
 #: Architectures whose configuration in transformers has these factors built in.
 _BUILT_IN_FACTORS = {"gemma4"}
-#: Of arrays with more values than this only the length is read; arrays with one value per layer are shorter.
-_LONG = 4096
-#: Bytes before the first value of an array: its type and its length.
-_ARRAY_HEAD = 12
+#: Dtypes of plain numbers, by the code of their type.
+PLAIN: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+#: Experts of a layer, stacked; transformers joins gates and the layers beside them.
+_EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
+_TOKENS = "tokenizer.ggml.tokens"
+#: Widths of experts, which transformers does not read for older architectures: keys, names in configurations.
+_WIDTHS = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+#: Matrices that are transposed, or whose columns move, so that their blocks cannot stay; by architecture.
+_MOVED: Mapping[str, re.Pattern[str]] = {
+    "bloom": re.compile(r"attn_qkv\.weight"),
+    "gpt2": re.compile(r"(attn_qkv|attn_output|ffn_up|ffn_down|^output)\.weight"),
+    "qwen35": re.compile(r"ssm_out\.weight"),
+    "qwen35moe": re.compile(r"ssm_out\.weight"),
+}
 _CONVERT = "Give the model's safetensors directory instead: `geval-local judges fetch` brings it from the hub."
 
 
@@ -59,7 +77,7 @@ def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
             f"{', '.join(missing[:3])}",
             hint="Copy or download all parts into one directory.",
         )
-    headers = [read_header(part) for part in files]
+    headers = read_headers(file)
     _check_architecture(entry, headers[0])
     for header in headers:
         _check_tensors(entry, header)
@@ -105,41 +123,73 @@ def _readable() -> set[str]:
 
 def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
     """Check the types of tensors, and their offsets against the file's size."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    known = {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
     for tensor in header.tensors:
-        if tensor.kind not in known:
+        if tensor.kind not in PLAIN and tensor.kind not in BLOCK_TYPES:
             raise UnsupportedModelError(
-                f"judge {entry.name!r}: the tensor {tensor.name!r} of {header.path} is of the type {tensor.kind}, "
-                "which the installed package gguf does not know",
-                hint="pip install --upgrade gguf, or take another quantization of the model.",
+                f"judge {entry.name!r}: the tensor {tensor.name!r} of {header.path} is of the type "
+                f"{_type_name(tensor.kind)}, which is not read",
+                hint="Take another quantization of the model: "
+                f"{', '.join(['F16', 'BF16', *(kind.name for kind in BLOCK_TYPES.values())])}.",
             )
-        per_block, size = known[tensor.kind]
-        end = header.data_start + tensor.offset + tensor.elements // per_block * size
+        end = header.data_start + tensor.offset + tensor_size(tensor)
         if end > header.size:
             raise WeightsError(
                 f"{header.path} is cut short: it ends at byte {header.size:,}, and the tensor {tensor.name!r} at byte "
                 f"{end:,}",
                 hint="Copy or download the file again, completely.",
             )
-        if tensor.kind in (GGMLQuantizationType.Q8_1, GGMLQuantizationType.Q8_K):
-            raise UnsupportedModelError(
-                f"judge {entry.name!r}: {header.path} holds weights of a type for intermediate results only",
-                hint="Take another quantization of the model.",
-            )
 
 
-def gguf_arguments(file: Path) -> dict[str, Any]:
-    """Return the arguments with which ``from_pretrained`` reads a GGUF file that passed `check_gguf`."""
-    header = read_header(file)
-    with quick_reader():
+def _type_name(code: int) -> str:
+    from gguf import GGMLQuantizationType
+
+    return next((kind.name for kind in GGMLQuantizationType if int(kind) == code), str(code))
+
+
+def tensor_size(tensor: GGUFTensor) -> int:
+    """Return the bytes of a tensor's data."""
+    kind = BLOCK_TYPES.get(tensor.kind)
+    if kind is None:
+        return tensor.elements * PLAIN[tensor.kind].itemsize
+    return tensor.elements // kind.elements * kind.size
+
+
+def is_kept(architecture: str, tensor: GGUFTensor) -> bool:
+    """Whether a tensor stays in memory as it is in the file."""
+    moved = _MOVED.get(architecture)
+    return len(tensor.shape) > 1 and tensor.kind != 0 and (moved is None or not moved.search(tensor.name))
+
+
+def read_headers(file: Path) -> list[GGUFHeader]:
+    """Read the headers of all parts of a model."""
+    headers = [read_header(part) for part in gguf_files(file)]
+    tensors = sum(len(header.tensors) for header in headers)
+    first = headers[0].metadata
+    numbers = [header.metadata.get("split.no") for header in headers]
+    is_one = numbers == list(range(len(headers))) and first.get("split.tensors.count", tensors) == tensors
+    if len(headers) > 1 and not is_one:
+        raise WeightsError(
+            f"{file.name} and the {len(headers) - 1} files after it are not the parts of one model",
+            hint="Copy or download all parts again.",
+        )
+    return headers
+
+
+def gguf_config(file: Path) -> Any:
+    """Read the configuration in a GGUF file that passed `check_gguf`."""
+    headers = read_headers(file)
+    header = headers[0]
+    with _quick_reader(headers):
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
+    if any(tensor.name == "output.weight" for one in headers[1:] for tensor in one.tensors):
+        config.tie_word_embeddings = False  # transformers looks into the first file only
+    for key, name in _WIDTHS.items():
+        if (width := header.own(key)) is not None and hasattr(config, name):
+            setattr(config, name, int(width))
     scaling = header.own("rope.scaling.type")
     if scaling in ("linear", "yarn") and header.architecture != "gpt-oss":
         _set_scaling(config, header, str(scaling))
-    dequantized: Any = transformers.GgufConfig
-    return {"gguf_file": str(file), "config": config, "quantization_config": dequantized(dequantize=True)}
+    return config
 
 
 def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
@@ -154,70 +204,204 @@ def _set_scaling(config: Any, header: GGUFHeader, kind: str) -> None:
 
 
 @contextmanager
-def quick_reader() -> Iterator[None]:
-    """Let transformers read only the length of long arrays in a GGUF file while a model is built and filled.
+def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
+    """Give transformers these headers for the reader of the package gguf, which takes 15 s for 49,000 tokens.
 
-    The package gguf makes an array for every string: 15 s for a vocabulary of 49,000 tokens, which transformers
-    reads twice, to count them. The tokenizer, which needs them, is built separately, see `gguf_tokenizer`.
+    Of long arrays only the tokens are counted: the tokenizer is built separately, see `gguf_tokenizer`.
     """
     import gguf
-    from transformers import modeling_gguf_pytorch_utils as module
 
-    legacy: Any = module
-    original: Any = gguf.GGUFReader
-
-    class Reader(original):  # type: ignore[misc]
-        def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
-            if raw_type != gguf.GGUFValueType.ARRAY:
-                return super()._get_field_parts(orig_offs, raw_type)  # type: ignore[no-any-return]
-            kind, count = struct.unpack_from("<IQ", self.data, orig_offs)
-            if count <= _LONG:
-                return super()._get_field_parts(orig_offs, raw_type)  # type: ignore[no-any-return]
-            size = array_size(self.data, orig_offs)
-            _, parts, places, kinds = super()._get_field_parts(orig_offs + _ARRAY_HEAD, kind)
-            # Transformers counts the tokens and otherwise ignores these arrays.
-            listed = places * count if kind == gguf.GGUFValueType.STRING else places
-            return size, [np.asarray(part) for part in parts], listed, [gguf.GGUFValueType.ARRAY, *kinds]
-
-    bar = legacy.tqdm
-    gguf.GGUFReader = Reader  # type: ignore[misc]
-    # This progress bar ignores transformers' switch.
-    legacy.tqdm = lambda tensors, **_: counted(tensors, lambda tensor: int(tensor.n_bytes))
+    fields = {}
+    for key, record in headers[0].records.items():
+        value, kinds = short_value(record)
+        # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
+        parts = [one.encode() if isinstance(one, str) else [one] for one in value]
+        fields[key] = SimpleNamespace(parts=parts, data=range(len(parts)), types=kinds)
+        if key == _TOKENS and key in headers[0].lengths:
+            counted = headers[0].lengths[key]
+            fields[key] = SimpleNamespace(parts=[[0]], data=[0] * counted, types=[kinds[0], gguf.GGUFValueType.UINT8])
+    tensors = [SimpleNamespace(name=tensor.name) for header in headers for tensor in header.tensors]
+    original = gguf.GGUFReader
+    gguf.GGUFReader = lambda *_: SimpleNamespace(fields=fields, tensors=tensors)  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        gguf.GGUFReader, legacy.tqdm = original, bar  # type: ignore[misc]
+        gguf.GGUFReader = original  # type: ignore[misc]
+
+
+@contextmanager
+def _texts_from_bytes(header: GGUFHeader) -> Iterator[None]:
+    """Let transformers read the 100,000 texts of a header from bytes: slices of its map are made in numpy, slowly."""
+    try:
+        from transformers.integrations.gguf import reader
+    except ImportError:  # older ones read them by the package gguf
+        yield
+        return
+    original = reader._mapped
+    with header.path.open("rb") as stream:
+        data = stream.read(header.data_start)
+    reader._mapped = lambda *_: data  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        reader._mapped = original
+
+
+def read_gguf(
+    files: Sequence[Path], model: Any, *, hashed: Callable[[Path], bool] = lambda file: True
+) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
+    """Read the weights of a GGUF model for a model without weights: by the names of its parameters, and digests."""
+    headers = {header.path: header for header in read_headers(files[0])}
+    contents = read_files(
+        {
+            path: [Place(one.name, header.data_start + one.offset, tensor_size(one)) for one in header.tensors]
+            for path, header in headers.items()
+        },
+        hashed=hashed,
+    )
+    stored = {
+        tensor.name: _typed(contents[path].tensors.pop(tensor.name), tensor)
+        for path, header in headers.items()
+        for tensor in header.tensors
+        if tensor.name not in _TABLES
+    }
+    digests = {path: one.digest for path, one in contents.items() if one.digest is not None}
+    architecture = headers[files[0]].architecture
+    return (_renamed(stored, architecture, model) or _arranged(stored, architecture, model)), digests
+
+
+def _typed(data: torch.Tensor, tensor: GGUFTensor) -> torch.Tensor:
+    shape = tensor.shape[::-1]
+    kind = BLOCK_TYPES.get(tensor.kind)
+    if kind is None:
+        return kept_narrow(data.view(PLAIN[tensor.kind]).reshape(shape), torch.float32)
+    return Stored(data.reshape(*shape[:-1], -1), kind)
+
+
+def _renamed(stored: dict[str, torch.Tensor], architecture: str, model: Any) -> dict[str, torch.Tensor] | None:
+    """Convert tensors by the operations that newer transformers list for an architecture; None if there are none."""
+    try:
+        from transformers.core_model_loading import WeightConverter, rename_source_key
+        from transformers.integrations.gguf.utils import get_gguf_conversion_mapping, is_gguf_arch_supported
+    except ImportError:
+        return None
+    if not is_gguf_arch_supported(architecture):
+        return None
+    mapping: Any = get_gguf_conversion_mapping(architecture, model.config)
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    renamings = [entry for entry in mapping if not isinstance(entry, WeightConverter)]
+    by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    found: dict[str, torch.Tensor] = {}
+    several: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for name in list(stored):
+        target, pattern = rename_source_key(name, renamings, converters)
+        if pattern is None:
+            found[target] = stored.pop(name)
+        else:
+            several.setdefault(target, (by_pattern[pattern], {}))[1].setdefault(pattern, []).append(stored.pop(name))
+    for target, (converter, tensors) in several.items():
+        for operation in converter.operations:
+            tensors = operation.convert(
+                tensors,
+                source_patterns=converter.source_patterns,
+                target_patterns=converter.target_patterns,
+                full_layer_name=target,
+                model=model,
+                config=model.config,
+            )
+        (tensor,) = tensors.values()
+        found[target] = tensor[0] if isinstance(tensor, list) else tensor
+    return found
+
+
+def _arranged(stored: dict[str, torch.Tensor], architecture: str, model: Any) -> dict[str, torch.Tensor]:
+    """Arrange tensors by the rules that transformers keeps for an architecture, as functions of numpy arrays.
+
+    What such a function does to a matrix is found with a column of row numbers: if they come back in another order,
+    the rows of blocks are put into that order. Anything else is applied to the widened weights.
+    """
+    import gguf
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    made: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    processor: Any = made(config=model.config.to_dict())
+    original = gguf.get_tensor_name_map
+    gguf.get_tensor_name_map = lru_cache(original)  # it is built anew for each of some hundred modules: 10 s
+    try:
+        names = get_gguf_hf_weights_map(model, processor)
+    finally:
+        gguf.get_tensor_name_map = original
+    found: dict[str, torch.Tensor] = {}
+    gates: dict[str, dict[str, torch.Tensor]] = {}
+
+    def processed(name: str, array: Any) -> tuple[str | None, Any, dict[str, torch.Tensor]]:
+        apart: dict[str, torch.Tensor] = {}
+        result = processor.process(
+            weights=array, name=name, tensor_key_mapping=names, parsed_parameters={"tensors": apart}
+        )
+        return result.name, result.weights, apart
+
+    for name in list(stored):
+        tensor = stored.pop(name)
+        expert = _EXPERTS.fullmatch(name) if hasattr(processor, "_set_moe_expert_tensor") else None
+        if expert is not None and expert[1] in names:
+            gates.setdefault(names[expert[1]], {})[expert[2]] = tensor
+            continue
+        rows = np.arange(tensor.shape[0])[:, None]
+        if tensor.dim() == 2:
+            try:
+                target, order, apart = processed(name, rows)
+            except ValueError:  # a rule that counts the columns too (Bloom)
+                target, order, apart = None, rows[:0], {}
+            if not apart and order.shape == rows.shape and np.array_equal(np.sort(order, axis=0), rows):
+                is_same = np.array_equal(order, rows)
+                if target in names:
+                    found[names[target]] = tensor if is_same else tensor[torch.from_numpy(order[:, 0].copy())]
+                continue
+        wide = tensor.widened() if isinstance(tensor, Stored) else tensor.float()
+        target, array, apart = processed(name, wide.numpy())
+        found.update(apart)
+        if target in names:
+            found[names[target]] = torch.from_numpy(np.ascontiguousarray(array))
+    for target, parts in gates.items():  # those of which one is missing are reported as missing
+        if parts.keys() == {"gate", "up"}:
+            found[target] = torch.cat([parts["gate"], parts["up"]], dim=1)
+        elif parts.keys() == {"down"}:
+            found[target] = parts["down"]
+    return found
 
 
 def scale_rotary(model: Any, file: Path) -> None:
     """Divide a model's rotary frequencies by the factors in its GGUF file, if any."""
-    header = read_header(file)
-    found = [tensor for tensor in header.tensors if tensor.name == _ROPE_FACTORS]
-    if not found or header.architecture in _BUILT_IN_FACTORS:
-        return
-    with file.open("rb") as stream:
-        stream.seek(header.data_start + found[0].offset)
-        factors = torch.frombuffer(bytearray(stream.read(4 * found[0].elements)), dtype=torch.float32)
-    for module in model.modules():
-        for name in ("inv_freq", "original_inv_freq"):
-            frequencies = getattr(module, name, None)
-            if isinstance(frequencies, torch.Tensor) and frequencies.shape == factors.shape:
-                setattr(module, name, frequencies / factors.to(frequencies.device))
+    for header in read_headers(file):
+        found = [tensor for tensor in header.tensors if tensor.name == _ROPE_FACTORS]
+        if not found or header.architecture in _BUILT_IN_FACTORS:
+            continue
+        with header.path.open("rb") as stream:
+            stream.seek(header.data_start + found[0].offset)
+            factors = torch.frombuffer(bytearray(stream.read(4 * found[0].elements)), dtype=torch.float32)
+        for module in model.modules():
+            for name in ("inv_freq", "original_inv_freq"):
+                frequencies = getattr(module, name, None)
+                if isinstance(frequencies, torch.Tensor) and frequencies.shape == factors.shape:
+                    setattr(module, name, frequencies / factors.to(frequencies.device))
 
 
 def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
     """Check that every weight of a GGUF file was loaded: transformers skips unknown ones."""
-    header = read_header(file)
+    headers = read_headers(file)
     layers = int(model.config.get_text_config().num_hidden_layers)
-    extra = tuple(f"blk.{number}." for number in range(layers, layers + int(header.own("nextn_predict_layers") or 0)))
-    stored = [tensor for tensor in header.tensors if tensor.name not in _TABLES and not tensor.name.startswith(extra)]
+    later = range(layers, layers + int(headers[0].own("nextn_predict_layers") or 0))
+    extra = tuple(f"blk.{number}." for number in later)
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    stored = [tensor for tensor in tensors if tensor.name not in _TABLES and not tensor.name.startswith(extra)]
     places = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}  # tied ones once
     held = sum(tensor.numel() for tensor in places.values())
     surplus = sum(tensor.elements for tensor in stored) - held
     if surplus > 0:
         raise WeightsError(
             f"judge {entry.name!r}: {file} holds {surplus:,} weights more than transformers has places for in its "
-            f"architecture {header.architecture!r}",
+            f"architecture {headers[0].architecture!r}",
             hint=f"Without them it is not the model that was trained. {_CONVERT}",
         )
 
@@ -227,7 +411,7 @@ def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
 
     Transformers would prefer files beside it, which may be another model's; so it is linked into an empty directory.
     """
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory() as empty, _texts_from_bytes(read_header(file)):
         tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(
             empty, gguf_file=str(file.resolve()), local_files_only=True
         )

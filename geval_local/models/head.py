@@ -24,6 +24,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
+from geval_local.models import stored
+from geval_local.models.stored import linear_in_slices
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -58,9 +60,8 @@ class Arriving:
 OTHER_TOKENS = 8
 #: Attributes where causal LMs keep their base model, if not under their `base_model_prefix`.
 _TRUNK_NAMES = ("model", "transformer", "backbone")
-#: Most logits computed at once, and most head weights held in float32 at once.
+#: Most logits computed at once.
 MAX_ELEMENTS = 1 << 26
-HEAD_ELEMENTS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -232,9 +233,10 @@ def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class _WideHead(nn.Module):
-    """A linear head in a wider dtype than its weights: slices of the vocabulary are widened one by one.
+    """A linear head in slices of its vocabulary, which are widened one by one.
 
-    The products equal those of a widened copy, which would take another 2 to 5 GB.
+    A widened copy would take another 2 to 5 GB. A large head in the dtype of the computation is cut in the same way,
+    so that its products are the same to the bit, however its weights are stored.
     """
 
     def __init__(self, head: nn.Module, dtype: torch.dtype) -> None:
@@ -250,22 +252,16 @@ class _WideHead(nn.Module):
             (hidden,), _ = hook.pre_forward(head, hidden)
         weight, bias = head.weight, getattr(head, "bias", None)
         hidden = hidden.to(weight.device, self.weight.dtype)
-        logits = hidden.new_empty((*hidden.shape[:-1], len(weight)))
-        step = max(1, HEAD_ELEMENTS // weight.shape[1])
-        for start in range(0, len(weight), step):
-            part = slice(start, start + step)
-            wide_bias = None if bias is None else bias[part].to(hidden.dtype)
-            logits[..., part] = nn.functional.linear(hidden, weight[part].to(hidden.dtype), wide_bias)
+        logits = linear_in_slices(hidden, weight, bias)
         return logits if hook is None else hook.post_forward(head, logits)
 
 
 def _widened(module: nn.Module | None, dtype: torch.dtype) -> nn.Module | None:
-    """Return a head that computes in a wider dtype; the head itself if it is already wide enough."""
-    if module is None or all(parameter.dtype == dtype for parameter in module.parameters()):
-        return module
+    """Return a head that computes in a wider dtype; the head itself if it is already wide enough, and not large."""
+    is_wide = module is None or all(parameter.dtype == dtype for parameter in module.parameters())
     if isinstance(module, nn.Linear) and module.weight.dim() == 2 and module.weight.is_floating_point():
-        return _WideHead(module, dtype)
-    return copy.deepcopy(module).to(dtype)
+        return module if is_wide and module.weight.numel() <= stored.SLICE else _WideHead(module, dtype)
+    return module if module is None or is_wide else copy.deepcopy(module).to(dtype)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,28 +36,31 @@ from geval_local.models.config_checks import (
     drop_other_senses,
     loader_for,
     senses_of,
-    stored_tensors,
 )
 from geval_local.models.fingerprint import (
     ADAPTER_WEIGHTS,
     FileStates,
     fingerprint,
+    noted_digest,
     tokenizer_hash,
     weight_files,
 )
-from geval_local.models.gguf_file import gguf_files, joined
+from geval_local.models.gguf_file import gguf_files
 from geval_local.models.gguf_model import (
     check_gguf,
     check_gguf_complete,
-    gguf_arguments,
+    gguf_config,
     gguf_tokenizer,
-    quick_reader,
+    read_gguf,
     scale_rotary,
 )
+from geval_local.models.needs import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
-from geval_local.models.reading import counted_shards
+from geval_local.models.progress import counted_shards
+from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
+from geval_local.models.stored import Stored, bytes_of, kept_narrow
 from geval_local.options import JudgeOptions
 
 logger = logging.getLogger("geval_local")
@@ -69,13 +72,6 @@ _ALWAYS: Mapping[str, Any] = {
     "ignore_mismatched_sizes": True,  # reported, then raised as an error with the parameters' names
     # Else that of the directory would be read, whose settings `generate` puts in where ours say nothing.
     "generation_config": GenerationConfig(),  # type: ignore[no-untyped-call]
-}
-#: Dtypes as safetensors files write them.
-_STORED_DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
 }
 
 
@@ -265,7 +261,11 @@ def _prepare(
     check_adapter(entry, quantized=options.quantization is not None)
     tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
     arguments = loading_arguments(options, entry.dtype, directory)
-    return tokenizer, frame, arguments if config is None else arguments | {"config": config}
+    if config is not None:
+        arguments["config"] = config
+    if _is_on_cpu(arguments):
+        check_fits(entry, directory, options.dtype or entry.dtype)
+    return tokenizer, frame, arguments
 
 
 def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
@@ -274,11 +274,9 @@ def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> Loaded
     directory = resolve_directory(entry)
     files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
     tokenizer, frame, arguments = _prepare(entry, options, directory)
-    if directory.is_file():
-        model, report = _load_gguf(entry, directory, arguments)
-    else:
-        model, report = _load_weights(entry, directory, options, arguments)
     with _loading_errors(entry, directory):
+        with quiet():
+            model, report, digests = _load_weights(entry, directory, options, arguments, files)
         if directory.is_dir():
             _keep_the_text(entry, directory, model)
         check_gaps(entry, directory, report)
@@ -291,11 +289,11 @@ def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> Loaded
             check_vocabulary(entry, directory, tokenizer, rows, frame)
         if entry.adapter is not None:
             model = merge_adapter(entry, model)
-        _own_weights(model, directory, entry.adapter)
+            _own_weights(model, [entry.adapter / ADAPTER_WEIGHTS])
         model.eval()
         model.requires_grad_(False)
         asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
-        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code)
+        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code, read=digests)
         precision = settle(entry, model, tokenizer, asked_for=asked_for, fingerprint=content)
         if model.dtype is torch.float64:
             model.set_experts_implementation("eager")  # the grouped product of mixtures does not support float64
@@ -317,7 +315,7 @@ def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> Loaded
         precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
         parameters=model.num_parameters(),
-        memory_bytes=model.get_memory_footprint(),
+        memory_bytes=bytes_of(model),
         files=files,
     )
 
@@ -327,42 +325,80 @@ def _embedding_rows(model: Any) -> int | None:
     return int(weight.shape[0]) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
 
 
-def _own_weights(model: Any, directory: Path, adapter: Path | None) -> None:
+def _own_weights(model: Any, files: Sequence[Path]) -> None:
     """Copy the weights that may be views of a mapped file, one by one: they would change or vanish with the file.
 
     Those are the ones in a dtype that is stored; all others were converted, and so are copies already.
     """
-    files = [] if directory.is_file() else weight_files(directory)
-    files += [adapter / ADAPTER_WEIGHTS] if adapter is not None else []
-    stored = {_STORED_DTYPES.get(tensor.dtype) for file in files for tensor in stored_tensors(file).values()}
+    stored = {DTYPES.get(tensor.dtype) for file in files for tensor in stored_tensors(file).values()}
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu" and tensor.dtype in stored:
+        if tensor.device.type == "cpu" and tensor.dtype in stored and not isinstance(tensor, Stored):
             tensor.data = tensor.data.clone()
 
 
-def _load_weights(entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any]) -> Any:
-    """Load a model from its safetensors directory, with the loading report of transformers."""
-    size = sum(file.stat().st_size for file in weight_files(directory))
-    with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet(), counted_shards(size):
-        return loader_for(_read_type(directory)).from_pretrained(
-            str(plain),
-            use_safetensors=True,
-            trust_remote_code=options.trust_remote_code,
-            **_ALWAYS,
-            **arguments,
+def _load_weights(
+    entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any], files: FileStates
+) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    """Load a model, with transformers' report and the digests of the files that were hashed on the way."""
+
+    def is_new(file: Path) -> bool:
+        return noted_digest(file) is None
+
+    if directory.is_file():
+        config = gguf_config(directory)
+        loader, blank = _blank(AutoModelForCausalLM, config, arguments)
+        state, digests = read_gguf(gguf_files(directory), blank, hashed=is_new)
+    elif _is_read_here(directory, arguments):
+        loader, blank = _blank(
+            loader_for(_read_type(directory)), arguments["config"], arguments, options.trust_remote_code
         )
+        tensors, digests = read_safetensors(weight_files(directory), hashed=is_new)
+        state = {name: kept_narrow(tensors.pop(name), arguments["dtype"]) for name in list(tensors)}
+    else:
+        size = sum(file.stat().st_size for file in weight_files(directory))
+        with without_adapter(directory) as plain, counted_shards(size):
+            model, report = loader_for(_read_type(directory)).from_pretrained(
+                str(plain),
+                use_safetensors=True,
+                trust_remote_code=options.trust_remote_code,
+                **_ALWAYS,
+                **arguments,
+            )
+        _own_weights(model, weight_files(directory))
+        return model, report, {}
+    model, report = loader.from_pretrained(
+        None, **_ALWAYS, **(arguments | {"config": blank.config, "state_dict": state})
+    )
+    # Else peft would ask the hub for the configuration of a model without a name.
+    model.name_or_path = model.config.name_or_path = str(directory)
+    if directory.is_file():
+        check_gguf_complete(entry, directory, model)
+        scale_rotary(model, directory)
+    return model, report, {files.state(file): digest for file, digest in digests.items()}
 
 
-def _load_gguf(entry: JudgeEntry, file: Path, arguments: dict[str, Any]) -> Any:
-    """Load a model from its GGUF file, with the loading report of transformers."""
-    with joined(gguf_files(file)) as whole, _loading_errors(entry, file), quiet(), quick_reader():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(whole.parent), **gguf_arguments(whole), **_ALWAYS, **arguments
+def _is_read_here(directory: Path, arguments: dict[str, Any]) -> bool:
+    """Whether the weights are read into memory as they are stored; else transformers maps and converts them.
+
+    That is so on a GPU, where the map saves a copy in main memory, and for what has a format of its own.
+    """
+    return _is_on_cpu(arguments) and getattr(arguments["config"], "quantization_config", None) is None
+
+
+def _is_on_cpu(arguments: dict[str, Any]) -> bool:
+    """Whether all of a model is to be in main memory, and not quantized on the way."""
+    place = arguments["device_map"]
+    is_there = isinstance(place, Mapping) and torch.device(place.get("", "meta")).type == "cpu"
+    return is_there and "quantization_config" not in arguments
+
+
+def _blank(loader: Any, config: Any, arguments: dict[str, Any], trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Build a model without weights; return its class and the model."""
+    with torch.device("meta"):
+        model = loader.from_config(
+            config, trust_remote_code=trust_remote_code, attn_implementation=arguments["attn_implementation"]
         )
-        model, report = loaded
-        check_gguf_complete(entry, whole, model)
-        scale_rotary(model, whole)
-        return model, report
+    return type(model), model
 
 
 def _read_type(directory: Path) -> str | None:

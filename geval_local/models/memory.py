@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
+
+from geval_local.models.stored import release_buffers
 
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
 #: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
@@ -50,6 +53,15 @@ def free_memory(device: torch.device) -> int:
     return 0
 
 
+def available_memory() -> int:
+    """Return the bytes of main memory that can be taken without swapping; 0 if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return free_memory(torch.device("cpu"))
+
+
 class PeakMemory:
     """Peak memory of a computation, relative to the memory in use when the object was created."""
 
@@ -64,7 +76,8 @@ class PeakMemory:
 
 
 def release_memory() -> None:
-    """Release memory of a model that is no longer referenced, on a GPU too."""
+    """Release memory of a model that is no longer referenced, on a GPU too, and buffers of products."""
     gc.collect()
+    release_buffers()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

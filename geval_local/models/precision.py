@@ -1,6 +1,7 @@
 """Precision: the dtype chosen by ``auto``, based on a probe, and the dtype's effect on a score.
 
-On a CPU ``auto`` is float32. On an accelerator the two half precisions cost the same: bfloat16 has the range of float32
+On a CPU ``auto`` is float32, whatever the weights are stored in: they are widened product by product. On an
+accelerator the two half precisions cost the same: bfloat16 has the range of float32
 and 8 bits of precision, float16 has 11 bits and ends at 65,504. So float16 is chosen if a model's weights and
 activations leave room in that range and its scores are closer to float32, else bfloat16.
 
@@ -10,7 +11,6 @@ precision. Float32 needs no memory for a second model: each module's weights are
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +27,7 @@ from geval_local.errors import first_line
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
-from geval_local.models.gguf_file import gguf_files, read_header
+from geval_local.models.gguf_file import read_header
 from geval_local.models.head import Head, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.rope import Trunk
@@ -121,7 +121,7 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
     on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
-    if on_cpu and _fits_in_float32(directory):
+    if on_cpu:
         return torch.float32
     if directory is not None and directory.is_file():
         found: torch.dtype = getattr(torch, read_header(directory).plain_dtype or "bfloat16")
@@ -142,7 +142,7 @@ def settle(
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked_for is not None):
         return Precision("asked for" if asked_for is not None else "exact to 1e-5")
     if on_cpu:
-        return Precision("asked for" if asked_for is not None else "float32 does not fit into memory")
+        return Precision("asked for" if asked_for is not None else "as stored")
     return _settle_by_probe(entry, model, tokenizer, asked_for, verdict_of(model, fingerprint) if fingerprint else None)
 
 
@@ -368,19 +368,3 @@ def _is_on_cpu(model: PreTrainedModel) -> bool:
 
 def _is_quantized(model: Any) -> bool:
     return getattr(model, "hf_quantizer", None) is not None or bool(getattr(model, "is_quantized", False))
-
-
-def _fits_in_float32(directory: Path | None) -> bool:
-    """Whether the weights, twice as large as their files in float32, fit into free memory; True if unknown."""
-    if directory is None or "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        return True
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        pass
-    if directory.is_file():
-        weights = sum(tensor.elements for part in gguf_files(directory) for tensor in read_header(part).tensors)
-        return torch.float32.itemsize * weights <= free
-    return 2 * sum(file.stat().st_size for file in directory.glob("*.safetensors")) <= free

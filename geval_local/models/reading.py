@@ -1,53 +1,159 @@
-"""How much of a judge's weights has been read, for whoever shows it; without torch and transformers."""
+"""Files of weights, read once: into memory that the judge owns, with the SHA-256 of their content on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
-Item = TypeVar("Item")
-#: Takes the bytes that have been read, and those of all weights.
-OnRead = Callable[[int, int], None]
+import torch
 
-_watchers: list[OnRead] = []
+from geval_local.errors import WeightsError
+from geval_local.models.progress import meter
+
+#: Dtypes as safetensors files write them.
+DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
+}
+#: Bytes that are read before the hash catches up.
+_PIECE = 1 << 25
+_READERS = 4
 
 
-@contextmanager
-def watch_reading(on_read: OnRead) -> Iterator[None]:
-    """Tell `on_read` of every judge that is loaded meanwhile, in whatever thread, how much of it has been read."""
-    _watchers.append(on_read)
+class Place(NamedTuple):
+    """Where a tensor lies in a file."""
+
+    name: str
+    #: Offset of its first byte, and the number of its bytes.
+    start: int
+    size: int
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a safetensors file."""
+
+    #: As the format writes it (``BF16``).
+    dtype: str
+    shape: tuple[int, ...]
+    #: Offset of its first byte, and the number of its bytes.
+    start: int
+    size: int
+
+
+class Contents(NamedTuple):
+    """What was read from a file."""
+
+    #: The bytes of each tensor, uint8.
+    tensors: dict[str, torch.Tensor]
+    #: SHA-256 of the whole file; None if that was not asked for.
+    digest: str | None
+
+
+def read_files(
+    places: Mapping[Path, Sequence[Place]], *, hashed: Callable[[Path], bool] = lambda file: True
+) -> dict[Path, Contents]:
+    """Read the tensors of several files, some files at a time."""
+    told = meter(sum(place.size for own in places.values() for place in own))
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
+        found = readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places)
+        return dict(zip(places, found, strict=True))
+
+
+def _read(file: Path, places: Sequence[Place], told: Callable[[float], None], *, with_digest: bool) -> Contents:
+    """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
+    digest, tensors = hashlib.sha256(), {}
+    with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
+
+        def read(size: int) -> torch.Tensor:
+            found = torch.empty(size, dtype=torch.uint8)
+            array: Any = found.numpy()
+            view, done = memoryview(array), 0
+            while done < size:
+                count = stream.readinto(view[done : min(size, done + _PIECE)])
+                if not count:
+                    raise WeightsError(
+                        f"{file} is damaged or cut short: it ends at byte {stream.tell():,}",
+                        hint="Copy or download the file again, completely.",
+                    )
+                if with_digest:
+                    hasher.submit(digest.update, view[done : done + count])
+                done += count
+            return found
+
+        end = 0
+        for name, start, size in sorted(places, key=lambda place: place.start):
+            if start > end and with_digest:
+                read(start - end)
+            if start != end:
+                stream.seek(start)
+            tensors[name] = read(size)
+            told(size)
+            end = start + size
+        rest = file.stat().st_size - end
+        if with_digest and rest > 0:
+            read(rest)
+    return Contents(tensors, digest.hexdigest() if with_digest else None)
+
+
+def read_safetensors(
+    files: Sequence[Path], *, hashed: Callable[[Path], bool] = lambda file: True
+) -> tuple[dict[str, torch.Tensor], dict[Path, str]]:
+    """Read safetensors files: the tensors by name, and the digests of the files that were to be hashed."""
+    headers = {file: stored_tensors(file) for file in files}
+    contents = read_files(
+        {file: [Place(name, one.start, one.size) for name, one in header.items()] for file, header in headers.items()},
+        hashed=hashed,
+    )
+    tensors = {
+        name: contents[file].tensors[name].view(DTYPES[one.dtype]).reshape(one.shape)
+        for file, header in headers.items()
+        for name, one in header.items()
+    }
+    return tensors, {file: one.digest for file, one in contents.items() if one.digest is not None}
+
+
+def stored_tensors(file: Path) -> dict[str, StoredTensor]:
+    """Read the header of a safetensors file: its tensors by name."""
     try:
-        yield
-    finally:
-        _watchers.remove(on_read)
-
-
-def counted(items: Collection[Item], size: Callable[[Item], float]) -> Iterator[Item]:
-    """Yield the items, and tell after each how many bytes have been read."""
-    total, done = sum(map(size, items)), 0.0
-    for item in items:
-        yield item
-        done += size(item)
-        for watcher in _watchers:
-            watcher(round(done), round(total))
-
-
-@contextmanager
-def counted_shards(total: int) -> Iterator[None]:
-    """Count while transformers fills a model from safetensors files of so many bytes.
-
-    It goes through the parameters, which may join many tensors each: all are taken for equally large.
-    """
-    from transformers.utils import logging
-
-    def hook(factory: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if given and named.get("desc") == "Loading weights":
-            return counted(given[0], lambda _: total / len(given[0]))
-        return factory(*given, **named)
-
-    former = logging.set_tqdm_hook(hook)
-    try:
-        yield
-    finally:
-        logging.set_tqdm_hook(former)
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            total = file.stat().st_size
+            if size > total:
+                raise ValueError("it ends within its header")
+            header = json.loads(stream.read(size))
+        header.pop("__metadata__", None)
+        found = {}
+        for name, record in header.items():
+            shape, dtype = tuple(map(int, record["shape"])), DTYPES.get(record["dtype"])
+            start, end = map(int, record["data_offsets"])
+            is_whole = dtype is None or end - start == math.prod(shape) * dtype.itemsize
+            if not (is_whole and 0 <= start <= end <= total - size - 8):
+                raise ValueError(
+                    f"the place of the tensor {name!r} is not one of its shape in a file of {total:,} bytes"
+                )
+            found[name] = StoredTensor(record["dtype"], shape, 8 + size + start, end - start)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(
+            f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
+        ) from error
+    return found

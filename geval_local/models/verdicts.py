@@ -1,7 +1,8 @@
 """What was found out about a judge on a device, kept for its next start.
 
-On a large card the probes of precision and engine take longer than a small run. What they find depends on the weights,
-the device and the software alone, so it is kept under all of these; on a CPU it is found out each time, in a second.
+The probes of precision and engine take longer than a small run: half of a small judge's start on a CPU. What they find
+depends on the weights, the device and the software alone, so it is kept under all of these; the software includes the
+source of the engine itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import platform
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +54,10 @@ class Verdict:
 
 
 def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
-    """Find what is kept about a loaded model in its present dtype; None on a CPU and without a place to keep it."""
-    device = input_device(model)
-    if device.type == "cpu" or (folder := home_folder("verdicts")) is None:
+    """Find what is kept about a loaded model in its present dtype; None without a place to keep it."""
+    if (folder := home_folder("verdicts")) is None:
         return None
+    device = input_device(model)
     identity = {
         "fingerprint": fingerprint,
         "dtype": str(model.dtype),
@@ -62,6 +65,7 @@ def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
         "quantization": str(getattr(model.config, "quantization_config", None)),
         "devices": [_device(one) for one in gpus_of(model) or [device]],
         "cuda": [torch.version.cuda, torch.version.hip],
+        "engine": _digest_of_sources(),
         "packages": {name: version for name in _PACKAGES if (version := version_of(name)) is not None},
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
@@ -76,7 +80,19 @@ def version_of(package: str) -> str | None:
         return None
 
 
+@cache
+def _digest_of_sources() -> str:
+    """Return the SHA-256 of the modules that compute and that probe, so that a change to them asks again."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for file in sorted(file for room in ("engine", "models") for file in (package / room).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def _device(device: torch.device) -> list[str]:
+    if device.type == "cpu":
+        return [str(device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
     if device.type != "cuda":
         return [str(device)]
     properties = torch.cuda.get_device_properties(device)

@@ -168,3 +168,8 @@ def test_a_wrong_dtype_is_told_the_nearest(here):
     done = score(here, "-j", "twin", "--dtype", "fp16")
     assert done.exit_code == 2
     assert "'fp16' is not one of" in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, field in JudgeOptions.model_fields.items() if field.default is None])
+def test_none_is_what_an_absent_option_is(name):
+    assert JudgeOptions(**{name: None}) == JudgeOptions()

@@ -57,7 +57,7 @@ def test_list_groups_by_memory_and_says_what_a_judge_is(tmp_path):
     assert groups["huge"] == "weights above 80 GB"
     assert groups["sizeless"] == lines[-2] == "weights of unknown size"
     rows = {line.split()[0]: line for line in lines}
-    assert rows["nano"] == "nano (default) 4.9 M 20 MB 4096 - Apache-2.0 yes"
+    assert rows["nano"] == "nano (default) 4.9 M 10 MB 4096 - Apache-2.0 yes"
     assert rows["edge"] == "edge 2.0 B 4.0 GB 9000? - MIT? no"
     assert rows["next"] == "next 2.1 B 4.2 GB - for judging, hybrid - no"
     assert rows["mixture"] == "mixture 20.0 B 10.6 GB - MoE, 3.0 B used, mxfp4 - no"
@@ -139,7 +139,7 @@ def test_a_directory_has_nothing_to_fetch(tmp_path):
 
 @pytest.mark.slow
 def test_check_checks_the_device_too(tmp_path, monkeypatch):
-    command = ("judges", "check", judge_directory())
+    command = ("judges", "check", judge_directory(), "--self-check")
     done = run(*command, home=tmp_path)
     assert done.exit_code == 0, done.stderr
     for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     out of memory"):

@@ -88,8 +88,6 @@ def test_what_float32_cannot_compute_at_all_is_no_verdict(monkeypatch):
 def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
     model = tiny_model("llama", VOCAB, torch.float32)
-    assert verdict_of(model, "f" * 64) is None  # on a CPU
-    monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
     probes, probe = [], choose._probe_sharing
     monkeypatch.setattr(choose, "_probe_sharing", lambda *given: probes.append(1) or probe(*given))
 
@@ -102,6 +100,10 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
     assert (first[0], again[0]) == (1, 0)
     assert first[1] == again[1]
     assert probed("e" * 64)[0] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "_digest_of_sources", lambda: "another")
+        assert probed()[0] == 1
+    assert probed()[0] == 0
     monkeypatch.setattr(verdicts, "version_of", lambda package: "another")
     assert probed()[0] == 1
     for file in (tmp_path / "verdicts").iterdir():
@@ -111,7 +113,6 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
 
 def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
-    monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
     monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed")
     monkeypatch.setattr(choose, "_choose_by_time", lambda model, head, sharing, padded, report: (sharing, report))
     model = tiny_model("llama", VOCAB, torch.float32)

@@ -17,7 +17,7 @@ from geval_local.engine.choose import choose_engine, find_budget
 from geval_local.engine.prefix_sharing import attention as kernels
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import JudgeError, UnsupportedModelError
-from geval_local.models import head as read_out
+from geval_local.models import stored
 from geval_local.models.head import Head, exact_products
 from geval_local.models.memory import is_out_of_memory
 
@@ -126,7 +126,7 @@ def test_a_narrow_head_is_read_in_float32_without_a_copy(kind, dtype, monkeypatc
     hidden = torch.randn(3, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
     wide = tiny_model(kind, vocabulary, dtype).float()
     expected = Head(wide).logits(hidden.float())
-    monkeypatch.setattr(read_out, "HEAD_ELEMENTS", 32 * 100)
+    monkeypatch.setattr(stored, "SLICE", 32 * 100)
     with Largest() as largest:
         found = Head(model).logits(hidden)
     assert largest.elements <= 3 * vocabulary

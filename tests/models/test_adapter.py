@@ -17,6 +17,7 @@ from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge, label_of
+from geval_local.models.stored import Stored
 from geval_local.options import JudgeOptions
 
 peft = pytest.importorskip("peft")
@@ -184,7 +185,7 @@ def cut_short(adapter):
         (fewer_targets, WeightsError, "0 are missing and 4 have no place"),
         (foreign_targets, JudgeError, "does not fit"),
         (not_finite, JudgeError, "merged|finite"),
-        (cut_short, JudgeError, "does not fit"),
+        (cut_short, WeightsError, "is damaged or cut short"),
         (lambda adapter: edit(adapter, peft_type="PREFIX_TUNING"), UnsupportedModelError, "only LoRA is merged"),
         (lambda adapter: edit(adapter, peft_type=["x"]), UnsupportedModelError, "only LoRA is merged"),
         (lambda adapter: edit(adapter, r="x"), JudgeError, "does not fit"),
@@ -234,3 +235,20 @@ def test_the_command_line_scores_with_an_adapter_under_its_own_name(tmp_path, pl
     ]
     assert re.search(r"judge\+tuned@", tuned.output)
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_is_merged_in_float32_into_weights_that_are_stored_narrow(tmp_path, dtype):
+    model = tiny_model("llama", 263, dtype=dtype)
+    narrow = save_judge(tmp_path / "narrow", model, byte_tokenizer())
+    wide = save_judge(tmp_path / "wide", model.float(), byte_tokenizer())
+    tuned, expected = make_adapter(tmp_path / "tuned", wide)
+    first, second = (
+        load_model(find_judge(place).model_copy(update={"adapter": tuned})).model for place in (narrow, wide)
+    )
+    layer = first.model.layers[0]
+    assert [isinstance(part.weight, Stored) for part in (layer.self_attn.q_proj, layer.mlp.up_proj)] == [False, True]
+    with torch.inference_mode():
+        found, same = (one(torch.arange(20).unsqueeze(0) + 8).logits for one in (first, second))
+    assert torch.equal(found, same)
+    assert (found - expected).abs().max() < 1e-4

@@ -155,14 +155,6 @@ def test_on_a_cpu_auto_is_float32_whatever_the_weights_are_kept_in(tmp_path):
     assert asked.dtype == torch.float32
 
 
-def test_float32_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
-    directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
-    monkeypatch.setattr(precision, "_fits_in_float32", lambda directory: False)
-    loaded = load_model(find_judge(directory), JudgeOptions(device="cpu"))
-    assert loaded.dtype == torch.bfloat16
-    assert "float32 does not fit into memory" in loaded.precision.text("bfloat16")
-
-
 def test_accelerators_load_what_the_files_hold():
     assert automatic_dtype(None, {"device_map": {"": torch.device("meta")}}) == "auto"
     assert automatic_dtype(None, {"device_map": {"": torch.device("cpu")}}) is torch.float32

@@ -12,7 +12,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from tiny import byte_tokenizer
 
-__all__ = ["SMOLLM2", "smollm2", "write_gguf"]
+from geval_local.models.blocks import BLOCK_TYPES, BlockType
+
+__all__ = ["SMOLLM2", "random_blocks", "smollm2", "write_any_gguf", "write_gguf"]
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _NAMES = {
@@ -63,6 +65,25 @@ def write_gguf(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    _add_tokenizer(writer)
+    if template is not None:
+        writer.add_chat_template(template)
+    for key, value in (keys or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(key.replace("ARCH", architecture), value)
+    for name, array in {**_tensors(model), **(extra or {})}.items():
+        if array.ndim == 1:
+            writer.add_tensor(name, array.astype(np.float32))
+        else:
+            writer.add_tensor(name, _packed(array.astype(np.float32), kind), raw_dtype=kind)
+    writer.write_header_to_file(file)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file if not part_tensors else sorted(file.parent.glob(f"{file.stem}-00001-of-*.gguf"))[0]
+
+
+def _add_tokenizer(writer: GGUFWriter) -> None:
     tokenizer = byte_tokenizer(merges=[("1", "0"), ("1", "2")])
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     special = set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())
@@ -74,21 +95,149 @@ def write_gguf(
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_add_bos_token(True)
-    if template is not None:
-        writer.add_chat_template(template)
-    for key, value in (keys or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-        add(key.replace("ARCH", architecture), value)
-    for name, array in {**_tensors(model), **(extra or {})}.items():
-        if array.ndim == 1:
-            writer.add_tensor(name, array.astype(np.float32))
+
+
+def write_any_gguf(file: Path, model: Any, architecture: str, kind: GGMLQuantizationType) -> Path:
+    """Write a tiny model of any architecture that transformers reads, under the names and keys that it looks for."""
+    writer = GGUFWriter(None, architecture)
+    writer.add_type("model")
+    _add_tokenizer(writer)
+    for key, value in _keys(model.config, architecture).items():
+        if isinstance(value, list):
+            writer.add_array(f"{architecture}.{key}", value)
         else:
-            writer.add_tensor(name, quantize(array.astype(np.float32), kind), raw_dtype=kind)
+            add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+            add(f"{architecture}.{key}", value)
+    for name, array in _named(model, architecture).items():
+        array = np.ascontiguousarray(array, dtype=np.float32)
+        if array.ndim == 1 or array.shape[-1] % 32 or "_inp" in name:  # routers, convolutions
+            writer.add_tensor(name, array)
+        else:
+            writer.add_tensor(name, _packed(array, kind), raw_dtype=kind)
     writer.write_header_to_file(file)
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file if not part_tensors else sorted(file.parent.glob(f"{file.stem}-00001-of-*.gguf"))[0]
+    return file
+
+
+def _keys(config: Any, architecture: str) -> dict[str, Any]:
+    """The keys from which transformers makes a configuration of an architecture."""
+    from transformers.integrations import GGUF_CONFIG_MAPPING
+
+    theta = (config.rope_parameters or {}).get("rope_theta") if hasattr(config, "rope_parameters") else None
+    widths = {
+        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", None),
+        "expert_shared_feed_forward_length": getattr(config, "shared_expert_intermediate_size", None),
+    }
+    if architecture == "lfm2":
+        heads = [config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types]
+        own = {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
+        own |= {"attention.layer_norm_rms_epsilon": config.norm_eps}
+    elif architecture.startswith("qwen35"):
+        own = {
+            "attention.head_count_kv": config.num_key_value_heads,
+            "attention.key_length": config.head_dim,
+            "full_attention_interval": 2,
+            "ssm.time_step_rank": config.linear_num_value_heads,
+            "ssm.conv_kernel": config.linear_conv_kernel_dim,
+            "ssm.state_size": config.linear_key_head_dim,
+            "ssm.group_count": config.linear_num_key_heads,
+            "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+            "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0],
+            "rope.dimension_count": int(config.head_dim * config.rope_parameters["partial_rotary_factor"]),
+            "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        }
+        if architecture == "qwen35moe":
+            own |= {
+                "expert_count": config.num_experts,
+                "expert_used_count": config.num_experts_per_tok,
+            }
+    else:
+        spelling = architecture.replace("-", "_").replace("moe", "_moe")
+        wanted = {key: name for key, name in GGUF_CONFIG_MAPPING[spelling].items() if name is not None}
+        own = {key: getattr(config, name, None) for key, name in wanted.items() if name != "rope_theta"}
+        own = {key: value for key, value in (own | widths).items() if value is not None}
+        return own | ({"rope.freq_base": float(theta)} if theta is not None else {})
+    usual = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+        "rope.freq_base": float(theta),
+    }
+    width = getattr(config, "intermediate_size", None)
+    own |= {key: value for key, value in widths.items() if value is not None}
+    return usual | own | ({"feed_forward_length": width} if width is not None else {})
+
+
+def _named(model: Any, architecture: str) -> dict[str, np.ndarray]:
+    """The tensors of a model by the names of llama.cpp and in its shapes; their rows in any order."""
+    own = model.state_dict()
+    if model.config.tie_word_embeddings:
+        own.pop("lm_head.weight", None)
+    found: dict[str, np.ndarray] = {}
+    for name, hf_name in _names(model, architecture, list(own)).items():
+        if hf_name not in own:
+            continue
+        array = own[hf_name].float().numpy()
+        half = array.shape[1] // 2 if array.ndim == 3 else 0
+        if "ffn_gate_exps" in name:
+            array = array[:, :half]
+        elif "ffn_up_exps" in name:
+            array = array[:, half:]
+        elif "ssm_conv1d.weight" in name or "shortconv.conv.weight" in name:
+            array = array.squeeze(1)
+        elif "ffn_gate_inp_shexp" in name:
+            array = array[0]
+        elif name.endswith("ssm_a"):
+            array = -np.exp(array)
+        elif architecture == "gpt2" and array.ndim == 2 and "blk." in name:
+            array = array.T
+        found[f"{name}.weight" if name.endswith("_exps") else name] = array
+    return found
+
+
+def _names(model: Any, architecture: str, own: list[str]) -> dict[str, str]:
+    """Names of llama.cpp -> names of transformers."""
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    try:
+        from transformers.integrations.gguf import get_gguf_conversion_mapping, is_gguf_arch_supported
+    except ImportError:
+        is_gguf_arch_supported = bool
+    if architecture not in ("lfm2", "qwen35", "qwen35moe") or not is_gguf_arch_supported(architecture):
+        processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+        return get_gguf_hf_weights_map(model, processor)
+    found = {}
+    for hf_name in own:
+        names = [hf_name]
+        for entry in get_gguf_conversion_mapping(architecture, model.config):
+            (target,) = entry._original_target_patterns
+            sources = [source.replace("\\", "") for source in entry._original_source_patterns]
+            is_start = sources[0].startswith("^")
+            if sources != [target] and (hf_name.startswith(target) if is_start else target in hf_name):
+                names = [name.replace(target, source.lstrip("^")) for name in names for source in sources]
+        found.update(dict.fromkeys(names, hf_name))
+    return found
+
+
+def _packed(array: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    try:
+        return quantize(array, kind)
+    except NotImplementedError:  # the package cannot write it: blocks of the right scale, and of chance
+        block = BLOCK_TYPES[int(kind)]
+        rng = np.random.default_rng(array.size)
+        return random_blocks(block, (*array.shape[:-1], array.shape[-1] // block.elements), rng, 0.002)
+
+
+def random_blocks(kind: BlockType, shape: tuple[int, ...], rng: np.random.Generator, scale: float) -> np.ndarray:
+    """Make blocks of random bytes whose scales are about `scale`, rows of `shape` of them."""
+    data = rng.integers(0, 256, (*shape, kind.size), dtype=np.uint8)
+    for place in kind.halves:
+        scales = (scale * rng.normal(size=(*shape, 1))).astype(np.float16)
+        data[..., place : place + 2] = scales.view(np.uint8)
+    return data.reshape(*shape[:-1], -1)
 
 
 def _tensors(model: Any) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,31 +11,30 @@ from geval_local.cli import options
 from geval_local.cli.commands.judges_check import check
 from geval_local.cli.output.console import note, print_json, show_text
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("list")
 def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
     """List the judges by the memory that their weights need, and whether their files are on this machine."""
-    from geval_local.cli.output.judges import show_registry
+    from geval_local.cli.output.judges import files_gb, show_registry
     from geval_local.models.registry import load_registry, local_directory
 
     registry = load_registry(models)
     present = {name: local_directory(entry) is not None for name, entry in registry.judges.items()}
+    files = {name: files_gb(entry) for name, entry in registry.judges.items()}
     if as_json:
         records = [
-            entry.model_dump(mode="json") | {"default": name == registry.default, "present": present[name]}
+            entry.model_dump(mode="json")
+            | {"default": name == registry.default, "present": present[name], "files_gb": files[name]}
             for name, entry in registry.judges.items()
         ]
         print_json(records)
         return
-    show_registry(registry, present)
+    show_registry(registry, present, files)
     if any(entry.unconfirmed for entry in registry.judges.values()):
         note("?: no source confirms it")
-    note("memory is that of the weights alone, computed; a batch of prompts needs some GB more")
+    note("memory is that of the weights alone, as they are stored; on a CPU about 1.5 GB come with it")
     note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
 
 

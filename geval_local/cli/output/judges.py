@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.audits import short
 from geval_local.cli.output.console import print_table
+from geval_local.errors import GevalError
 
 if TYPE_CHECKING:
     from geval_local.models.registry import JudgeEntry, Registry
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
 
 
-def show_registry(registry: Registry, present: Mapping[str, bool]) -> None:
-    """Print the judges by the memory that their weights need, and which of them are `present`."""
+def show_registry(registry: Registry, present: Mapping[str, bool], files: Mapping[str, float | None]) -> None:
+    """Print the judges by the memory that their weights need, which are `present`, and how large their `files` are."""
     from rich import box
     from rich.table import Table
 
@@ -35,7 +36,7 @@ def show_registry(registry: Registry, present: Mapping[str, bool]) -> None:
             table.add_row(
                 "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
                 _known(entry, "parameters", short),
-                "-" if entry.memory_gb is None else _size(entry.memory_gb),
+                "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
                 _known(entry, "context", str),
                 _kind(entry) or "-",
                 _known(entry, "license", str),
@@ -54,6 +55,18 @@ def _by_memory(entries: Iterable[JudgeEntry]) -> Iterator[tuple[str, list[JudgeE
     unknown = [entry for entry in entries if entry.memory_gb is None]
     if unknown:
         yield "weights of unknown size", unknown
+
+
+def files_gb(entry: JudgeEntry) -> float | None:
+    """Return the size of a judge's weights on this machine, which is the memory that they take on a CPU."""
+    from geval_local.models.fingerprint import weight_files
+    from geval_local.models.registry import local_directory
+
+    directory = local_directory(entry)
+    try:
+        return None if directory is None else sum(file.stat().st_size for file in weight_files(directory)) / 1e9
+    except (GevalError, OSError):  # loading it says what is wrong
+        return None
 
 
 def _memory(entry: JudgeEntry) -> float:

@@ -70,11 +70,6 @@ class Stream:
         """Return the number of the chain that contains `token`."""
         return int(np.searchsorted(self.chain_starts, token, "right")) - 1
 
-    def chain_stop(self, token: int) -> int:
-        """Return the end of the chain of `token` in the stream."""
-        chain = self.chain_of(token) + 1
-        return int(self.chain_starts[chain]) if chain < len(self.chain_starts) else len(self)
-
 
 @dataclass
 class _Open:

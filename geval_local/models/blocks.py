@@ -1,0 +1,171 @@
+"""The blocks of GGUF: weights in a few bits with scales in common, widened to the numbers that they stand for.
+
+Every type has the form ``scale * quant + offset``, with small integers for quants and one scale and offset for a group
+of them. The products and sums are those of the package gguf, one by one, so that the numbers are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+#: Quants (blocks, groups, width), scales (blocks, groups) and offsets of some blocks.
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+#: Weights that are widened at once: what is between the steps stays in the processor's cache.
+_CHUNK = 1 << 19
+_IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """One type of blocks."""
+
+    name: str
+    #: Weights in a block, and its bytes.
+    elements: int
+    size: int
+    #: Places of the float16 numbers in a block; weights are finite if these are.
+    halves: tuple[int, ...]
+    #: Takes blocks apart.
+    parts: Callable[[torch.Tensor], Parts]
+
+    def widen(self, data: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the weights of rows of blocks, shape (..., bytes), into a contiguous tensor of any floating dtype."""
+        blocks, flat = data.reshape(-1, self.size), out.view(-1, self.elements)
+        step = max(1, _CHUNK // self.elements)
+        for start in range(0, len(blocks), step):
+            quants, scale, offset = self.parts(blocks[start : start + step])
+            part = flat[start : start + step]
+            wide = part if out.dtype == torch.float32 else torch.empty_like(part, dtype=torch.float32)
+            groups = wide.view(len(wide), *scale.shape[1:], -1)
+            groups.copy_(quants.reshape(groups.shape))
+            groups.mul_(scale.unsqueeze(-1))
+            if offset is not None:
+                groups.add_(offset.unsqueeze(-1))
+            if wide is not part:
+                part.copy_(wide)
+
+    def is_finite(self, data: torch.Tensor) -> bool:
+        """Whether all weights are finite."""
+        blocks = data.reshape(-1, self.size)
+        return all(bool(torch.isfinite(_half(blocks, place)).all()) for place in self.halves)
+
+
+def _half(blocks: torch.Tensor, place: int) -> torch.Tensor:
+    """Read a float16 number of each block, as (blocks, 1)."""
+    return blocks[:, place : place + 2].contiguous().view(torch.float16).float()
+
+
+def _fields(data: torch.Tensor, width: int, bits: int) -> torch.Tensor:
+    """Split bytes into fields of so many bits, lowest first: (blocks, n * width) to (blocks, n, fields, width)."""
+    data = data.reshape(len(data), -1, width)
+    shifts = range(0, 8, bits)
+    found = data.new_empty((len(data), data.shape[1], len(shifts), width))
+    for number, shift in enumerate(shifts):
+        part = found[:, :, number]
+        torch.bitwise_right_shift(data, shift, out=part)
+        if shift + bits < 8:
+            part.bitwise_and_((1 << bits) - 1)
+    return found
+
+
+def _fifth_bits(blocks: torch.Tensor, place: int) -> torch.Tensor:
+    """Read 32 bits of each block, as (blocks, 1, 32) with 16 or 0."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    bits = (blocks[:, place : place + 4].unsqueeze(-1) >> shifts) & 1
+    return bits.reshape(-1, 1, 32) << 4
+
+
+def _q4_0(blocks: torch.Tensor) -> Parts:
+    quants = _fields(blocks[:, 2:], 16, 4).flatten(1).view(torch.int8) - 8
+    return quants, _half(blocks, 0), None
+
+
+def _q4_1(blocks: torch.Tensor) -> Parts:
+    return _fields(blocks[:, 4:], 16, 4), _half(blocks, 0), _half(blocks, 2)
+
+
+def _q5_0(blocks: torch.Tensor) -> Parts:
+    quants = _fields(blocks[:, 6:], 16, 4).reshape(-1, 1, 32) | _fifth_bits(blocks, 2)
+    return quants.view(torch.int8) - 16, _half(blocks, 0), None
+
+
+def _q5_1(blocks: torch.Tensor) -> Parts:
+    quants = _fields(blocks[:, 8:], 16, 4).reshape(-1, 1, 32) | _fifth_bits(blocks, 4)
+    return quants, _half(blocks, 0), _half(blocks, 2)
+
+
+def _q8_0(blocks: torch.Tensor) -> Parts:
+    return blocks[:, 2:].view(torch.int8), _half(blocks, 0), None
+
+
+def _q2_k(blocks: torch.Tensor) -> Parts:
+    scales = blocks[:, :16]
+    offset = -(_half(blocks, 82) * (scales >> 4))
+    return _fields(blocks[:, 16:80], 32, 2), _half(blocks, 80) * (scales & 15), offset
+
+
+def _q3_k(blocks: torch.Tensor) -> Parts:
+    low, high = _fields(blocks[:, 96:104], 8, 4).flatten(1), _fields(blocks[:, 104:108], 4, 2).flatten(1)
+    scale = _half(blocks, 108) * ((low | high << 4).view(torch.int8) - 32)
+    # Where the bit of the mask is clear, 4 are taken away.
+    borrow = (_fields(blocks[:, :32], 32, 1) ^ 1) << 2
+    quants = _fields(blocks[:, 32:96], 32, 2).flatten(1).view(torch.int8) - borrow.flatten(1).view(torch.int8)
+    return quants, scale, None
+
+
+def _k_scales(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read the scales and offsets of Q4_K and Q5_K, six bits each in twelve bytes."""
+    low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    scales = torch.cat((low & 63, (high & 15) | low >> 6 << 4), dim=1)
+    offsets = torch.cat((middle & 63, high >> 4 | middle >> 6 << 4), dim=1)
+    return _half(blocks, 0) * scales, -(_half(blocks, 2) * offsets)
+
+
+def _q4_k(blocks: torch.Tensor) -> Parts:
+    return _fields(blocks[:, 16:], 32, 4), *_k_scales(blocks)
+
+
+def _q5_k(blocks: torch.Tensor) -> Parts:
+    quants = _fields(blocks[:, 48:], 32, 4).flatten(1) | _fields(blocks[:, 16:48], 32, 1).flatten(1) << 4
+    return quants, *_k_scales(blocks)
+
+
+def _q6_k(blocks: torch.Tensor) -> Parts:
+    quants = _fields(blocks[:, :128], 64, 4).flatten(1) | _fields(blocks[:, 128:192], 32, 2).flatten(1) << 4
+    return quants.view(torch.int8) - 32, _half(blocks, 208) * blocks[:, 192:208].view(torch.int8), None
+
+
+def _levels(quants: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(_IQ4_LEVELS, dtype=torch.int8, device=quants.device)[quants.int()]
+
+
+def _iq4_nl(blocks: torch.Tensor) -> Parts:
+    return _levels(_fields(blocks[:, 2:], 16, 4)), _half(blocks, 0), None
+
+
+def _iq4_xs(blocks: torch.Tensor) -> Parts:
+    low = _fields(blocks[:, 4:8], 1, 4).flatten(1)
+    high = _fields(blocks[:, 2:4], 1, 2).flatten(1)
+    scale = _half(blocks, 0) * ((low | high << 4).view(torch.int8) - 32)
+    return _levels(_fields(blocks[:, 8:], 16, 4)), scale, None
+
+
+#: Code in a GGUF file -> type.
+BLOCK_TYPES: Mapping[int, BlockType] = {
+    2: BlockType("Q4_0", 32, 18, (0,), _q4_0),
+    3: BlockType("Q4_1", 32, 20, (0, 2), _q4_1),
+    6: BlockType("Q5_0", 32, 22, (0,), _q5_0),
+    7: BlockType("Q5_1", 32, 24, (0, 2), _q5_1),
+    8: BlockType("Q8_0", 32, 34, (0,), _q8_0),
+    10: BlockType("Q2_K", 256, 84, (80, 82), _q2_k),
+    11: BlockType("Q3_K", 256, 110, (108,), _q3_k),
+    12: BlockType("Q4_K", 256, 144, (0, 2), _q4_k),
+    13: BlockType("Q5_K", 256, 176, (0, 2), _q5_k),
+    14: BlockType("Q6_K", 256, 210, (208,), _q6_k),
+    20: BlockType("IQ4_NL", 32, 18, (0,), _iq4_nl),
+    23: BlockType("IQ4_XS", 256, 136, (0,), _iq4_xs),
+}

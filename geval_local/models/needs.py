@@ -1,0 +1,105 @@
+"""The memory that a judge will take on a CPU, from the headers of its files, before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from geval_local.errors import JudgeError
+from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
+from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
+from geval_local.models.memory import available_memory
+from geval_local.models.reading import DTYPES, stored_tensors
+from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import SLICE, is_kept_narrow
+
+#: The interpreter with torch and transformers, the activations of a pack of prompts, and their keys and values.
+WORKING = 1_200_000_000
+_WIDE = 4
+_EXPERT = re.compile(r"\.experts\.\d+\..*|\.ffn_(gate|down|up)_exps\..*")
+_SUGGESTED = ("Q8_0", "Q6_K", "Q4_K")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Memory in bytes."""
+
+    #: Weights as they will be kept.
+    weights: int
+    #: The largest matrix, or the experts of a layer, widened for a product.
+    widened: int
+    #: Number of weights.
+    parameters: int
+
+    @property
+    def total(self) -> int:
+        """All of it, with the rest of the process."""
+        return self.weights + self.widened + WORKING
+
+    @property
+    def text(self) -> str:
+        """The memory in one line."""
+        return f"{self.total / 1e9:.1f} GB of memory, {self.weights / 1e9:.1f} GB of it for weights"
+
+
+def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> Needs:
+    """Tell what a judge will take in main memory; `dtype` is that of the computation (``auto`` is float32)."""
+    is_exact = dtype in ("auto", "float32")
+    weights = parameters = 0
+    #: Weights of what is widened for one product.
+    units: dict[str, int] = {}
+    for name, shape, size, is_narrow in _tensors(directory):
+        count = prod(shape)
+        parameters += count
+        if is_exact and is_narrow:
+            weights += size
+            units.setdefault(_EXPERT.sub(".experts", name), 0)
+            units[_EXPERT.sub(".experts", name)] += count
+        else:
+            weights += count * (_WIDE if is_exact else {"float64": 8}.get(dtype, 2))
+    widened = [count if name.endswith(".experts") else min(count, SLICE) for name, count in units.items()]
+    if adapter is not None and is_exact:
+        shapes = {name: tensor.shape for name, tensor in stored_tensors(adapter / ADAPTER_WEIGHTS).items()}
+        pairs = [(shape, shapes.get(name.replace("lora_A", "lora_B"))) for name, shape in shapes.items()]
+        weights += sum(_WIDE * one[-1] * other[0] for one, other in pairs if one and other and one != other)
+    return Needs(weights, _WIDE * max(widened, default=0), parameters)
+
+
+def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
+    """List the tensors of a model: name, shape, bytes, and whether they are kept as they are."""
+    if directory.is_file():
+        headers = read_headers(directory)
+        kind = headers[0].architecture
+        return [
+            (one.name, one.shape[::-1], tensor_size(one), is_kept(kind, one))
+            for header in headers
+            for one in header.tensors
+        ]
+    found = []
+    for file in weight_files(directory):
+        for name, tensor in stored_tensors(file).items():
+            dtype = DTYPES.get(tensor.dtype)
+            found.append((name, tensor.shape, tensor.size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
+    return found
+
+
+def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
+    """Refuse a judge that does not fit into the free memory of the machine."""
+    needs, free = memory_needed(directory, dtype, entry.adapter), available_memory()
+    if not free or needs.weights + needs.widened <= free:
+        return
+    sizes = {kind.name: needs.parameters / kind.elements * kind.size for kind in BLOCK_TYPES.values()}
+    fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + WORKING <= free]
+    smaller = (
+        f"As a GGUF file of the type {fitting[0]} ({sizes[fitting[0]] / 1e9:.1f} GB) it would fit. "
+        if fitting
+        else f"Not even its {_SUGGESTED[-1]} file ({sizes[_SUGGESTED[-1]] / 1e9:.1f} GB) would fit. "
+    )
+    raise JudgeError(
+        f"judge {entry.name!r} takes {needs.text}, and {free / 1e9:.1f} GB are free on this machine",
+        hint=f"{smaller}Or end what else uses the memory, take a smaller judge (`geval-local judges list`), or leave a "
+        "part of it on the disk, which is slow: --device-map auto.",
+    )
