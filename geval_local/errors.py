@@ -25,6 +25,8 @@ Library code raises; only the command line exits.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -108,3 +110,10 @@ class Interrupted(KeyboardInterrupt):
 def first_line(error: BaseException) -> str:
     """Return the first non-blank line of an error's text, or else the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name closest to `name`, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
+    by_fold = {str(one).casefold(): str(one) for one in known}
+    near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
+    return f"; did you mean {by_fold[near[0]]!r}?" if near else ""

@@ -10,12 +10,14 @@ import difflib
 import json
 import math
 import re
+import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from geval_local.errors import ConfigurationError, FieldError, UnscorableError
+from geval_local.errors import nearest as nearest  # for all that deals with names of fields
 
 _OUTPUTS = (
     *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
@@ -132,11 +134,56 @@ def _decoded(value: Any) -> Any:
     return value
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name closest to `name`, as the end of a message: ``; did you mean 'answer'?``, or nothing."""
-    by_fold = {str(one).casefold(): str(one) for one in known}
-    near = difflib.get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.5)
-    return f"; did you mean {by_fold[near[0]]!r}?" if near else ""
+#: Words in the names of columns that hint at a field, beside its aliases.
+_HINTS: Mapping[str, tuple[str, ...]] = {
+    "output": ("bot", "agent", "assistant", "ai", "model", "generated", "translation"),
+    "question": ("customer", "user", "message", "request", "ask", "asked"),
+    "source": ("original", "message", "ticket"),
+    "context": ("retrieved", "source", "sources", "knowledge", "evidence"),
+    "reference": ("correct", "truth", "human", "best"),
+}
+
+
+def guess_columns(fields: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
+    """Guess which columns hold fields that no column is named after; for offers that the user confirms.
+
+    A column whose words hold those of the field or an alias, ``bot reply`` for output, else one spelt like them.
+    """
+    free, found = list(columns), dict[str, str]()
+    fields = list(fields)
+    for is_near in (_shares_words, _is_spelt_alike):
+        for field in fields:
+            names = (field, *ALIASES.get(field, ()), *_HINTS.get(field, ()))
+            near = None if field in found else next((one for name in names for one in free if is_near(name, one)), None)
+            if near is not None:
+                found[field] = near
+                free.remove(near)
+    return {field: found[field] for field in fields if field in found}
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", str(name)).casefold())
+
+
+def _shares_words(name: str, column: str) -> bool:
+    words = set(_words(column))
+    return bool(words) and words.issuperset(_words(name))
+
+
+def _is_spelt_alike(name: str, column: str) -> bool:
+    return difflib.SequenceMatcher(None, name.casefold(), str(column).casefold()).ratio() >= 0.75
+
+
+def field_options(fields: Iterable[str], guesses: Mapping[str, str]) -> str:
+    """Write the ready options of the command line for fields: ``--field output='bot reply'``."""
+    return " ".join(
+        f"--field {field}={shlex.quote(guesses[field]) if field in guesses else 'COLUMN'}" for field in fields
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a count with its noun: ``1 page``, ``2 pages``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # --- placeholders of prompt files -------------------------------------------------------------------------------------

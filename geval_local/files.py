@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -13,10 +14,13 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO
 
-from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, OutputError, nearest
+
+logger = logging.getLogger("geval_local")
 
 try:
     import fcntl
@@ -33,6 +37,8 @@ MOST_IN_A_LINE = 1 << 26
 _MOST_EXPANSION = 800
 _EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
+#: So much of what is not UTF-8 is enough to tell what it is.
+_JUDGED_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
 #: First bytes of files that are not text, whatever their extension.
 _NO_TEXT = {
@@ -63,17 +69,32 @@ def kind_of_special(mode: int) -> str | None:
     return next((name for test, name in _SPECIAL.items() if test(mode)), None)
 
 
+def no_such_file(path: Path, what: str = "file") -> DataError:
+    """Say that there is no such file, and which one near by may be meant."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+    where = "" if path.parent.is_dir() else f": there is no directory {path.parent}"
+    return DataError(
+        f"there is no {what} {path}{where or nearest(path.name, names)}",
+        hint="Check the path, and the directory it starts from.",
+    )
+
+
 def check_is_file(path: Path) -> None:
     """Check that the path is a regular file, without opening it."""
     try:
         special = kind_of_special(path.stat().st_mode)
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
+        raise no_such_file(path, "file" if path.suffix else "file or directory") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {path}: {reason}", hint="Check the path and its permissions.") from error
     if special == "a directory":
-        raise DataError(f"{path} is a directory", hint="Give the path of one file.")
+        raise DataError(
+            f"{path} is a directory",
+            hint="Give the path of one file in it. `geval-local score` takes directories with --distributed ray.",
+        )
     if special is not None:
         raise DataError(
             f"{path} is {special}, not a file: rows are read more than once",
@@ -81,15 +102,23 @@ def check_is_file(path: Path) -> None:
         )
 
 
-def open_text(path: Path, *, newline: str) -> IO[str]:
-    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates."""
+def open_text(path: Path, *, newline: str, encoding: str | None = None, guess: bool = False) -> IO[str]:
+    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
+
+    Its encoding is told by its first bytes, else UTF-8; with `guess` also Windows-1252, see `is_western`.
+    """
     packed = _unpacked(path)
     with packed:
         head = packed.read(_HEAD_BYTES)
     kind = kind_of_no_text(head)
     if kind is not None:
         raise DataError(f"{path} is {kind}, despite its name", hint="Save it as JSONL, CSV or Parquet.")
+    if encoding is not None:
+        return io.TextIOWrapper(_unpacked(path), encoding=encoding, errors="surrogateescape", newline=newline)
     encoding = encoding_of(head)
+    if guess and encoding == "utf-8-sig":
+        status = path.stat()
+        encoding = _guessed(path.resolve(), status.st_size, status.st_mtime_ns)
     if encoding is None:
         raise DataError(
             f"{path} is not text: it contains zero bytes", hint="Save it as JSONL, CSV or Parquet, in UTF-8 or UTF-16."
@@ -120,6 +149,56 @@ def encoding_of(head: bytes) -> str | None:
         return "utf-16-be"
     # A few zero bytes in a text are a fault of their row; many mean that the file is not text.
     return "utf-8-sig" if even + odd < 0.05 * len(head) else None
+
+
+#: A character of UTF-8 outside ASCII.
+_UTF8 = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_LETTERS = "àáâãäåæçèéêëìíîïñòóôõöøùúûüœÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜŒßÿ"
+#: Letters and marks of Western European languages; others of the code page stand for letters of other code pages.
+_WESTERN = frozenset(f"{_LETTERS}€‚„…‘’“”–—•™‹›\xa0¡¿£§©«»®°±²³´·ºª¼½¾×".encode("cp1252"))
+_RUN = re.compile(rb"[\xc0-\xff]+")
+#: A mark inside a word is a letter of another code page.
+_INSIDE = re.compile(rb"[A-Za-z][\x80-\x91\x93-\x9b\x9d-\xbf][A-Za-z]")
+
+
+def is_western(text: bytes) -> bool:
+    """Whether bytes that are not UTF-8 are plainly Windows-1252, of which Latin-1 is a part.
+
+    No character of UTF-8 among them; nearly all high bytes are Western European letters or marks, marks do not stand
+    inside words, and words do not consist of high bytes as those of other alphabets do. A text that fails is not
+    guessed at: Polish, Cyrillic, Mac Roman and DOS texts do.
+    """
+    high = text.translate(None, bytes(range(128)))
+    if not high or _UTF8.search(text):
+        return False
+    strange = sum(byte not in _WESTERN for byte in high) + len(_INSIDE.findall(text))
+    runs = _RUN.findall(text)
+    return strange <= 0.02 * len(high) and sum(len(run) > 2 for run in runs) <= 0.1 * len(runs)
+
+
+@lru_cache(maxsize=64)
+def _guessed(path: Path, size: int, changed: int) -> str:
+    """Tell whether a file without a mark is UTF-8 or Windows-1252, and say so if it is the latter; once for a file."""
+    decoder, broken, in_line = codecs.getincrementaldecoder("utf-8")(), b"", 0
+    with _unpacked(path) as file:
+        block = file.read(READ_BYTES)
+        while block:
+            following = file.read(READ_BYTES)
+            try:
+                decoder.decode(block, final=not following)
+            except UnicodeDecodeError:
+                broken += block
+                decoder.reset()
+            end = max(block.rfind(b"\n"), block.rfind(b"\r"))
+            in_line = in_line + len(block) if end < 0 else len(block) - end - 1
+            if len(broken) > _JUDGED_BYTES or in_line > MOST_IN_A_LINE:  # who reads such a line refuses it
+                break
+            block = following
+    if not is_western(broken):
+        return "utf-8-sig"
+    shown = next((word for word in re.findall(r"\w+", broken.decode("cp1252", "replace")) if not word.isascii()), "")
+    logger.info("%s is not UTF-8; read as Windows-1252 (%s), unless --encoding says otherwise", path.name, shown)
+    return "cp1252"
 
 
 def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
@@ -296,8 +375,6 @@ def save_text(path: Path, text: str) -> None:
             hint=f"Make room, or choose a directory that you may write to, not {path.parent}.",
         ) from error
 
-
-logger = logging.getLogger("geval_local")
 
 #: A file name may have 255 bytes; a name of this length has room for prefixes and suffixes.
 _LONGEST = 100

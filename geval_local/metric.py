@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, model_validator
+from ruamel.yaml.error import YAMLError
 
-from geval_local.errors import ScaleError
+from geval_local.errors import MetricError, ScaleError
 from geval_local.metric_file import Reading, find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text
-from geval_local.yaml_text import dump_yaml
+from geval_local.yaml_text import dump_yaml, edit_yaml
 
 DEFAULT_INTRODUCTION = """\
 You will be given a text. Your task is to rate it on one metric.
@@ -57,12 +58,12 @@ class StepsProvenance(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: Name of the judge that wrote them.
+    #: Name of the judge that wrote them; ``by hand`` for the presets.
     judge: str
-    #: Content fingerprint of that judge's weights and tokenizer.
-    fingerprint: str
-    #: Hash of the prompt that asked for them.
-    prompt_sha256: str
+    #: Content fingerprint of that judge's weights and tokenizer; empty if people wrote them.
+    fingerprint: str = ""
+    #: Hash of the prompt that asked for them; empty if people wrote them.
+    prompt_sha256: str = ""
     #: UTC date and time, ISO 8601.
     created: str
     #: Version of geval-local.
@@ -229,3 +230,21 @@ class Metric(BaseModel):
 def _digest(record: object) -> str:
     canonical = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+_STEP_KEYS = {"steps", "steps_provenance"}
+
+
+def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
+    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
+    try:
+        result = edit_yaml(text, metric.model_dump(mode="json", include=_STEP_KEYS, exclude_none=True))
+        same = Metric.from_yaml(result) == metric
+    except (MetricError, YAMLError):
+        same = False
+    if not same:
+        raise MetricError(
+            f"{origin}: steps cannot be put into this file without touching the rest of it",
+            hint="Write the metric with its steps into another file: -o FILE.yaml",
+        )
+    return result

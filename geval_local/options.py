@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,7 +26,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from geval_local.errors import ConfigurationError, GevalError
-from geval_local.fields import read_mapping
+from geval_local.fields import nearest, read_mapping
 from geval_local.score import Estimator
 from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
 
@@ -198,6 +199,18 @@ def _estimator(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
+#: Offered for a misspelt encoding.
+_ENCODINGS = ("utf-8", "utf-16", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "latin-1", "mac-roman", "shift-jis")
+
+
+def _encoding(name: str | None) -> str | None:
+    try:
+        "".encode(name or "utf-8")
+    except LookupError:
+        raise ValueError(f"there is no encoding {name!r}{nearest(str(name), _ENCODINGS)}") from None
+    return name
+
+
 def _mapping(value: object) -> object:
     """Read a mapping from pairs, ``output=answer``; None is an empty one."""
     try:
@@ -233,6 +246,9 @@ class RunOptions(Options):
     fields : mapping of str to str
         Field of a metric -> the column, or the dotted path into one, that it is read from; or a list of
         ``FIELD=COLUMN``.
+    encoding : str, optional
+        Encoding of a text file, such as ``cp1252``. When absent UTF-8 or UTF-16; tables also Windows-1252, which is
+        then said.
     group_by : str, optional
         Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
     estimator : Estimator or str
@@ -281,6 +297,15 @@ class RunOptions(Options):
             "output=turns.0.content; may be repeated. Absent: columns are found by their names."
         ),
     ] = Field(default_factory=dict)
+    encoding: Annotated[
+        str | None,
+        AfterValidator(_encoding),
+        Flag(metavar="NAME"),
+        Field(
+            description="Encoding of the file: utf-8, cp1252, latin-1, cp1251, ... Absent: UTF-8 or UTF-16; of tables "
+            "also Windows-1252, and says so."
+        ),
+    ] = None
     group_by: Annotated[
         str | None,
         Flag(metavar="FIELD"),
@@ -320,7 +345,7 @@ class RunOptions(Options):
         Field(
             description="Columns of CSV results, by commas: input columns, row, figures such as score or "
             "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
-            "id,row,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
+            "input,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
         ),
     ] = None
     csv_safe: Annotated[
@@ -376,4 +401,9 @@ class RunOptions(Options):
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
                 raise ConfigurationError(f"{name} is for distributed runs", hint="Add distributed='ray'.")
+        if self.distributed is not None and self.encoding is not None:
+            raise ConfigurationError(
+                "encoding is for runs on one machine: blocks of a file are cut by its bytes",
+                hint="Convert the files to UTF-8, for instance with iconv.",
+            )
         return self

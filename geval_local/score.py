@@ -219,6 +219,15 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
 
 #: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
 LOW_LABEL_MASS = 0.9
+#: Below this one the judge does not answer: its score passes no threshold, and no gate of its mean holds.
+LEAST_LABEL_MASS = 0.1
+
+
+def silence(label_mass: float, what: str = "") -> str:
+    """Say that a judge does not answer, where its label mass (of an answer, or a mean) is too low; else empty."""
+    if not label_mass < LEAST_LABEL_MASS:
+        return ""
+    return f"this judge does not answer{what and ' '}{what} (label mass {label_mass:.3g})"
 
 
 class OrderFigures(NamedTuple):
@@ -321,7 +330,7 @@ class Score:
             margin=distribution.margin,
             threshold=threshold,
             threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
-            passed=None if threshold is None else value >= threshold,
+            passed=None if threshold is None else value >= threshold and distribution.label_mass >= LEAST_LABEL_MASS,
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,

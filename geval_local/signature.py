@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 #: Keys that name versions of libraries: a change may shift scores by rounding only.
 LIBRARIES = ("transformers", "torch", "version")
+
+
+def short_signature(signature: str) -> str:
+    """Name a signature by the first eight digits of its hash."""
+    return hashlib.sha256(signature.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

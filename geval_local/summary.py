@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.score import LOW_LABEL_MASS, Score
+from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Score
 from geval_local.statistics.interval import Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
@@ -118,6 +118,24 @@ class Summary:
         }
 
 
+#: Share of the missing mass that the listed tokens must account for.
+SAID_BY_TOKENS = 0.5
+
+
+def mass_warning(summary: Summary) -> str:
+    """Say that the label mass of a run is low, and what the judge wrote instead; without the word "warning"."""
+    answers = "the judge does not answer here" if summary.label_mass < LEAST_LABEL_MASS else "it is low"
+    told = (
+        f"{summary.metric}: label mass {summary.label_mass:.3f}, below {summary.low_mass:g} in "
+        f"{summary.low_mass_share:.1%} of the scored rows: {answers}"
+    )
+    if summary.other_tokens:
+        told += "; it writes " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
+    if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
+        told += "; the rest starts like a label but continues as another number or word"
+    return told
+
+
 class Reasons:
     """Counts rows without a figure by their reasons; counts of different rows add up."""
 
@@ -198,6 +216,7 @@ class Tally:
         """Summarize the rows so far."""
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
+        masses = masses[~np.isnan(masses)]  # of a table that holds scores only they are not known
         groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
         some = len(values) > 0
         low_rows = max(1, int((masses < self.low_mass).sum()))
@@ -209,10 +228,10 @@ class Tally:
             interval=mean_interval(values, groups) if some else Interval(math.nan),
             grouping=grouping,
             std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-            label_mass=float(masses.mean()) if some else math.nan,
-            label_mass_min=float(masses.min()) if some else math.nan,
+            label_mass=float(masses.mean()) if masses.size else math.nan,
+            label_mass_min=float(masses.min()) if masses.size else math.nan,
             low_mass=self.low_mass,
-            low_mass_share=float((masses < self.low_mass).mean()) if some else math.nan,
+            low_mass_share=float((masses < self.low_mass).mean()) if masses.size else math.nan,
             threshold=self._threshold,
             passed_share=sum(self._passed) / len(self._passed) if self._passed else None,
             shortened=self._shortened,

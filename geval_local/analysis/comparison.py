@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
+from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
 from geval_local.analysis.planning import Plan, plan_both, plan_documents
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
@@ -233,6 +233,8 @@ class RunComparison(Study):
     against_human: dict[str, Comparison]
     #: The arguments that a page of the comparison needs too.
     asked: dict[str, Any]
+    #: Why nothing can be concluded on a metric, in sentences; empty where the judges answer.
+    doubts: list[str]
     #: What finding a difference would need, if it was asked for.
     plan: Plan | None = None
 
@@ -240,6 +242,7 @@ class RunComparison(Study):
         """Give all figures as plain JSON values."""
         first, second = self.runs
         record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
+        record |= {"doubts": self.doubts}
         record |= {"unmatched": self.unmatched, "metrics": self.metrics, "against_human": self.against_human}
         record |= {} if self.plan is None else {"plan": self.plan}
         found: dict[str, Any] = as_record(record)
@@ -251,7 +254,8 @@ class RunComparison(Study):
         differ = dict.fromkeys(
             f"differs in {key}: {one} | {other}" for own in self.differ.values() for key, (one, other) in own.items()
         )
-        return [*found, *(differ or ["no differences in the signatures"]), self.grouping, *self.unmatched]
+        differ = differ or dict.fromkeys(["no differences in the signatures"])
+        return [*found, *differ, self.grouping, *self.unmatched, *self.doubts]
 
     def tables(self) -> list[Table]:
         """Give differences, the test against people, and the rows that differ most."""
@@ -307,14 +311,15 @@ class SystemComparison(Study):
             for own in metrics.values()
             for key, (one, other) in own.items()
         )
-        return [*found, *differ, self.together.grouping, *self.unmatched]
+        doubts = [f"{name}: {one.doubt}" for name, one in self.systems.items() if one.doubt]
+        return [*found, *differ, self.together.grouping, *self.unmatched, *doubts]
 
     def tables(self) -> list[Table]:
         """Give the ranking and the differences of every metric."""
         found = []
         fold = ("documents", "means")
         for name, ranking in self.systems.items():
-            found.append(ranking_table(ranking).titled(f"{name}: which system is better?"))
+            found.append(ranking_table(ranking, self.asked["human"]).titled(f"{name}: which system is better?"))
             pairs = pair_table(ranking, telling_pairs(ranking))
             found.append(pairs.titled(f"{name}: differences", fold=fold))
         return found if self.plan is None else [*found, self.plan.table()]
@@ -389,7 +394,7 @@ def compare(
     if len(scored) == 2 and reason is None and "input" not in across:
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
-    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed}
+    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed, "only": tuple(metrics)}
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
         if plan is not None and human is None:
@@ -440,9 +445,12 @@ def _compare_runs(
     found: dict[str, Difference] = {}
     tests: dict[str, Comparison] = {}
     parts: dict[str, tuple[Interval, Interval]] = {}
+    doubts: list[str] = []
     for name in names:
         one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
         found[name] = differences(one, other, count=largest)
+        told = {run: doubt_of(items) for run, items in (("A", one), ("B", other))}
+        doubts += [f"{name} of {run}: {doubt}" for run, doubt in told.items() if doubt]
         if human is not None:
             tests[name] = compare_agreement(
                 one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
@@ -456,7 +464,7 @@ def _compare_runs(
         own = {name: test.difference for name, test in tests.items()}
         planned = plan_both(parts, plan) if parts else plan_documents(own, plan)
     unpaired = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
-    return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, planned)
+    return RunComparison((first, second), differ, grouping, unpaired, found, corrected(tests), asked, doubts, planned)
 
 
 def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.tables import Table, interval, interval_warnings, mean_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.score import silence
 from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
-from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.records import ScoredItem, mean_mass
 from geval_local.statistics.resampling import PERMUTATIONS, RESAMPLES, SIGN_FLIP_GROUPS, Draws, sign_flip
 from geval_local.statistics.significance import corrected
 
@@ -257,10 +258,18 @@ class Ranking:
     holds_for: str
     #: What came out, in a sentence.
     told: str
+    #: Why nothing can be concluded, in a sentence; empty where the judge answers.
+    doubt: str = ""
 
     def letters(self, system: str) -> str:
         """Name the groups that a system belongs to, see `letters_of`."""
         return letters_of(self.groups, system)
+
+
+def doubt_of(items: Sequence[ScoredItem]) -> str:
+    """Say in a sentence why nothing can be concluded from scores: the judge does not answer; else empty."""
+    told = silence(mean_mass(items))
+    return f"Nothing can be concluded: {told}." if told else ""
 
 
 def rank_systems(
@@ -294,6 +303,7 @@ def rank_systems(
         sides = [item.system for item in own]
         tests[f"{one}\x1f{other}"] = gap(own, sides, one, other, permutations=permutations, tie=tie, seed=seed)
     pairs = tuple(corrected(tests).values())
+    doubt = doubt_of(items)
     groups = letter_groups(ranked, [(pair.first, pair.second) for pair in pairs if pair.is_told_apart])
     return Ranking(
         tuple(means),
@@ -301,7 +311,8 @@ def rank_systems(
         groups if baseline is None else (),
         baseline,
         f"new documents from the same {len(ranked)} systems, not for new systems",
-        _told(ranked, pairs, baseline),
+        doubt or _told(ranked, pairs, baseline),
+        doubt,
     )
 
 
@@ -396,8 +407,8 @@ def _told_p(p: float) -> str:
     return "< .0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.01 else f"= {p:.3f}"
 
 
-def ranking_table(ranking: Ranking) -> Table:
-    """One row per system, the best first."""
+def ranking_table(ranking: Ranking, human: str | None = None) -> Table:
+    """One row per system, the best first; `human` is the field of the ratings."""
     rated = any(side.human == side.human for side in ranking.systems)
     adjusted = any(side.adjusted is not None for side in ranking.systems)
     rows = tuple(
@@ -413,8 +424,9 @@ def ranking_table(ranking: Ranking) -> Table:
         for place, side in enumerate(ranking.systems, start=1)
     )
     means = ("adjusted mean", "own mean") if adjusted else ("mean score",)
-    headers = ("", "rank", *means, *(["group"] if ranking.groups else []), *(["mean human"] if rated else []))
-    notes = [ranking.told]
+    ratings = [f"mean {human or 'human'}"] if rated else []
+    headers = ("", "rank", *means, *(["group"] if ranking.groups else []), *ratings)
+    notes = [] if ranking.doubt else [ranking.told]  # a doubt stands above the table
     if adjusted:
         notes.append(
             "warning: systems answered different documents: ranks are by means adjusted for documents (additive "

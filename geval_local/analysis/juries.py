@@ -209,6 +209,14 @@ class JuryStudy(Study):
     #: Disagreements that the table lists.
     largest: int
 
+    @property
+    def only_judge(self) -> str:
+        """The judge of all runs; empty where there are several."""
+        judges = {
+            signature_parts(run.origin(run.one_metric(self.metric)).signature)["judge"] for run in self.named.values()
+        }
+        return judge_name(judges.pop()) if len(judges) == 1 else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
         jury = self.jury
@@ -231,7 +239,8 @@ class JuryStudy(Study):
 
     def tables(self) -> list[Table]:
         """Give weights, disagreements, and agreement with people."""
-        title = f"{self.metric}: a jury of {len(self.named)}, weights {self.weighting}"
+        what = f"the mean of {len(self.named)} runs of one judge" if self.only_judge else f"a jury of {len(self.named)}"
+        title = f"{self.metric}: {what}, weights {self.weighting}"
         found = [
             weight_table(self.jury).titled(title),
             disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
@@ -253,8 +262,11 @@ class JuryStudy(Study):
         if self.weighting == "human" and self.documents is None:
             told = "note: without documents a judge's weight for a row may come from rows of the same document"
             found.append((told, True))
-        if self.jury.left_out:
-            told = f"note: {self.jury.left_out} items are without a verdict: some judge did not score them"
+        if left_out := self.jury.left_out:
+            items = "1 item is" if left_out == 1 else f"{left_out} items are"
+            found.append((f"note: {items} without a verdict: some judge did not score them", True))
+        if self.only_judge:
+            told = f"all runs are by {self.only_judge}: this is the mean of one judge's runs, not a jury"
             found.append((told, True))
         return found
 

@@ -43,6 +43,7 @@ from geval_local.fields import SYSTEM_FIELDS
 from geval_local.grouping import document_field
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
+from geval_local.score import silence
 from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
 from geval_local.statistics.coefficients import FOLDS, Coefficient, tie_threshold
 from geval_local.statistics.correlation import Correlation, correlate, within
@@ -253,6 +254,10 @@ class SystemPreference:
         return self.p_holm < SIGNIFICANT
 
 
+#: A judge of whose comparisons more than this share name another winner in the other order goes by the order alone.
+ALWAYS_FLIPS = 0.9
+
+
 @dataclass(frozen=True)
 class Consistency:
     """How far a judge agrees with itself."""
@@ -326,11 +331,27 @@ class PairStudy:
         return letters_of(self.groups, system)
 
     @property
+    def doubt(self) -> str:
+        """Why nothing can be concluded, in a sentence: the judge does not answer, or goes by the order; else empty."""
+        own = self.consistency
+        if told := silence(math.fsum(own.masses) / 2, "A, B or tie"):
+            return f"Nothing can be concluded: {told}."
+        if own.flip_rate.value > ALWAYS_FLIPS:
+            which = "first" if own.position_shift.value > 0 else "second"
+            return (
+                f"Nothing can be concluded: this judge goes by the order, and prefers whatever is shown {which} "
+                f"({own.flip_rate.value:.0%} of the comparisons name another winner in the other order)."
+            )
+        return ""
+
+    @property
     def told(self) -> str:
         """What came out for the systems, in a sentence; empty where no two systems were judged."""
         judged = [pair for pair in self.pairs if pair.n]
         if not judged:
             return ""
+        if self.doubt:
+            return self.doubt
         apart = sum(pair.is_told_apart for pair in judged)
         if len(judged) == 1:
             (pair,) = judged

@@ -180,6 +180,7 @@ def rated_items(
                 predicted=value,
                 probabilities=own.get("probabilities") or None,
                 error=(own.get("error") or "unscored") if math.isnan(value) else None,
+                label_mass=number_at(own, "label_mass", where),
                 human=human,
                 group_by=group_by,
                 system=system,
@@ -208,6 +209,7 @@ def scored_item(
     predicted: float,
     probabilities: Mapping[str, float] | None,
     error: str | None,
+    label_mass: float,
     human: str | None,
     group_by: str | None,
     system: str | None,
@@ -231,6 +233,7 @@ def scored_item(
         length=None if output is None else word_count(output),
         key=key,
         error=error,
+        label_mass=label_mass,
     )
 
 

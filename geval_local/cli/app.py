@@ -19,7 +19,8 @@ from geval_local.cli.commands.export import export, merge
 from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
-from geval_local.cli.commands.pairs import pairs, preferences
+from geval_local.cli.commands.pairs import pairs
+from geval_local.cli.commands.preferences import preferences
 from geval_local.cli.commands.reasons import reasons
 from geval_local.cli.commands.report import report
 from geval_local.cli.commands.resume import resume
@@ -28,6 +29,7 @@ from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
 from geval_local.cli.commands.steps import steps
 from geval_local.cli.ending import EXIT_CODES, Verbs
+from geval_local.cli.examples import Verb
 from geval_local.cli.output.console import show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
@@ -60,6 +62,11 @@ app.command()(serve)
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(judges.app, name="judges")
 app.command()(cache)
+
+
+for group in (app, judges.app, metrics.app):
+    for command in group.registered_commands:
+        command.cls = Verb
 
 
 def _show_version(asked: bool) -> None:

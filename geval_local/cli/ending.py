@@ -80,6 +80,10 @@ class _Rendered:
         return len(text)
 
 
+class ClosedPipeError(OutputError):
+    """The reader of stdout has gone, as `head` does: what it wanted it has."""
+
+
 class _Results(Stream):
     """stdout: a failed write raises a plain error, and keeps raising it if it is ignored."""
 
@@ -111,6 +115,8 @@ class _Results(Stream):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+        if isinstance(error, BrokenPipeError):
+            return ClosedPipeError(str(error))
         return OutputError(f"cannot write to stdout: {error.strerror or error}", hint=_REMEDY)
 
 
@@ -145,6 +151,8 @@ def guarded_streams() -> Iterator[None]:
 EXIT_CONFIGURATION = 2
 EXIT_INTERRUPTED = 3
 EXIT_DEFECT = 70
+#: As a shell reports a program that a closed pipe ended.
+EXIT_CLOSED_PIPE = 141
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a gate failed (--fail-under, --max-unscored) or nothing could be scored; 2 usage or "
     "configuration; 3 interrupted, and the command to continue is printed; 70 unexpected (--debug shows where)."
@@ -173,6 +181,8 @@ class Verbs(TyperGroup):
                 except SystemExit as done:
                     code = done.code
                 sys.stdout.flush()
+            except ClosedPipeError:
+                code = EXIT_CLOSED_PIPE
             except GevalError as error:
                 show_error(error)
                 code = EXIT_CONFIGURATION
@@ -230,6 +240,8 @@ def _check_surroundings(arguments: Sequence[str]) -> None:
 
 def _told(error: BaseException, command: str) -> int:
     """Print an error, and return the exit code."""
+    if isinstance(error, ClosedPipeError):
+        return EXIT_CLOSED_PIPE
     if isinstance(error, GevalError):
         show_error(error)
         return EXIT_CONFIGURATION

@@ -53,6 +53,16 @@ def _paths(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
     ]
 
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        "-m",
+        metavar="NAME",
+        help="A preset or a metric's YAML file; may be repeated.",
+        autocompletion=complete_metric,
+    ),
+]
 JudgeNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -109,6 +119,18 @@ FailUnder = Annotated[
 MaxUnscored = Annotated[
     str | None, typer.Option(metavar="N", help="Exit with 1 if more rows than N, or than N%, are unscored.")
 ]
+LabelMass = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        min=0,
+        max=1,
+        help="Exit with 1 if a metric's mean label mass is below X; 0 allows any. Absent: 0.1 where a threshold or a "
+        "mean is checked.",
+    ),
+]
+Lowest = Annotated[int, typer.Option(metavar="N", min=0, max=100, help="Show the N rows with the lowest scores.")]
+NoSteps = Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")]
 ModelsFile = Annotated[
     Path | None,
     typer.Option("--models", metavar="FILE", help="Your own models file, merged over the packaged one."),

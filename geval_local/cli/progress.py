@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from geval_local.cli.output.console import message_console, note
+from geval_local.models.progress import watch_reading
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Seconds between lines if stderr is not a terminal: at most half a minute, even on a busy machine.
 HEARTBEAT = 20.0
+_BYTES = "bytes"
 
 
 @dataclass
@@ -46,7 +48,10 @@ class _Phase:
         """Describe the progress, the rate and the remaining time."""
         seconds = time.monotonic() - self.start
         told, rate = [], 0.0
-        if self.unit:
+        if self.unit == _BYTES:
+            told.append(f"{self.done / 1e9:.1f} of {(self.total or 0) / 1e9:.1f} GB")
+            rate = self.done / max(seconds, 1e-9)
+        elif self.unit:
             of = "" if self.total is None else f" of {self.total // self.each}"
             told.append(f"{self.done // self.each}{of} {self.unit}")
             rate = max(0, self.done - self.there) / self.each / max(seconds, 1e-9)
@@ -83,11 +88,19 @@ class Progress:
         done: int = 0,
     ) -> None:
         """Start the next phase."""
-        self._phase = _Phase(label, total, unit, each, there, done)
+        # What was there, or done before the clock starts, is not part of the rate.
+        self._phase = _Phase(label, total, unit, each, max(there, done), done)
         if self._bar is not None:
             if self._task is not None:
+                self.fill()
                 self._bar.remove_task(self._task)
             self._task = self._bar.add_task(label, total=total, completed=done)
+
+    def fill(self) -> None:
+        """Fill the bar of a phase that is done, whether its total was known or not."""
+        phase = self._phase
+        if self._bar is not None and self._task is not None and phase is not None and phase.done:
+            self._bar.update(self._task, total=phase.done, completed=phase.done, refresh=True)
 
     def advance(self, count: int) -> None:
         """Add to the number of items done."""
@@ -100,6 +113,17 @@ class Progress:
             self._phase.done = count
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=count)
+
+    def read(self, done: int, total: int) -> None:
+        """Show how much of a judge's weights has been read while it is loaded."""
+        phase = self._phase
+        if phase is None or phase.unit not in ("", _BYTES):
+            return
+        if not phase.unit:
+            self.begin(phase.label, total, unit=_BYTES)
+        self.reach(done)
+        if done >= total:  # what is left is no reading: checks, and a probe of the precision
+            self.begin(f"checking what was read, {total / 1e9:.1f} GB")
 
     def show_steps(self, metric: Metric, tokens: int) -> None:
         """Announce the writing of steps, then count their tokens, see `geval_local.judge.steps.OnSteps`."""
@@ -124,7 +148,7 @@ class Progress:
 def show_progress(label: str | None = None, total: int | None = None, *, unit: str = "rows") -> Iterator[Progress]:
     """Show progress on stderr while the context is open."""
     shown = _shown_as_bar() if message_console().is_terminal else _shown_as_lines()
-    with shown as progress:
+    with shown as progress, watch_reading(progress.read):
         if label is not None:
             progress.begin(label, total, unit=unit)
         yield progress

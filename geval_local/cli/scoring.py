@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from geval_local.cli.output.console import note, print_json, print_table, result_console
-from geval_local.cli.output.run_summary import common_record, show_pace, show_result, show_unscored
+from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.run_summary import (
+    LOWEST_SHOWN,
+    common_record,
+    show_gates,
+    show_pace,
+    show_result,
+    show_signatures,
+    show_unscored,
+)
 from geval_local.cli.progress import Progress, show_progress
 from geval_local.errors import ConfigurationError
-from geval_local.evaluation.gates import Gate, Limit, failures
+from geval_local.evaluation.gates import Gate, Limit, checked, failures
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
-from geval_local.score import LOW_LABEL_MASS
+from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS
 
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
@@ -76,12 +84,13 @@ class Stopper:
 EXIT_GATE = 1
 
 
-def read_gates(fail_under: float | None, max_unscored: str | None) -> list[Gate]:
-    """Read the options as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``--max-unscored 2%``.
+def read_gates(fail_under: float | None, max_unscored: str | None, label_mass: float | None = None) -> list[Gate]:
+    """Read the options as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``2%``, ``--label-mass 0.5``.
 
     Each gate holds for every metric of the run.
     """
-    gates = [] if fail_under is None else [Gate("mean", Limit(">=", fail_under, False))]
+    given = {"mean": fail_under, "label_mass": label_mass}
+    gates = [Gate(name, Limit(">=", least, False)) for name, least in given.items() if least is not None]
     if max_unscored is None:
         return gates
     is_share = max_unscored.strip().endswith("%")
@@ -108,12 +117,16 @@ def follow(
     judges: int,
     as_json: bool,
     command: str,
+    lowest: int = LOWEST_SHOWN,
 ) -> None:
     """Execute a run, show its figures, and exit with 1 if a gate failed."""
     result = watch(run, file, results=results, judges=judges)
     failed = failures(gates, result.summaries, answers=result.answers)
-    show = show_decisions if result.answers else show_result
-    show(result, failed, as_json=as_json, command=command)
+    if result.answers:
+        show_decisions(result, failed, as_json=as_json, command=command)
+    else:
+        held = checked(gates, result.summaries)
+        show_result(result, failed, gates=held, lowest=lowest, as_json=as_json, command=command)
     if failed:
         raise typer.Exit(EXIT_GATE)
 
@@ -189,30 +202,32 @@ OPTIONS_SHOWN = 6
 
 def show_decisions(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
     """Print what the answers came to, to stdout, and what failed, to stderr; parameters as `show_result`."""
+    for answer in result.answers:
+        if answer.low_mass_share > 0:
+            note(f"warning: {_low_mass(answer)}", "yellow")
     if as_json:
         print_json(_record(result, failures))
     else:
         _show_table(result)
         show_pace(result, len(result.answers), "answers")
         show_unscored([(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers])
-        console = result_console()
-        for signature in result.signatures:
-            console.print(f"signature {signature}", soft_wrap=True, markup=False)
+        show_signatures([one.name for one in result.answers], result.signatures, result)
         note("next:")
         if result.target.results is None:
             note(f"  keep every row's answers     {command} -o decisions.jsonl")
         else:
             note(f"  every row's answers          {shlex.quote(str(result.target.results))}")
         note(f"  audit the judge              geval-local judges check {shlex.quote(result.judges[0])}")
-    for answer in result.answers:
-        if answer.low_mass_share > 0:
-            note(
-                f"warning: {answer.name}: {answer.low_mass_share:.1%} of the answers have a label mass below "
-                f"{LOW_LABEL_MASS:g}: there the judge meant to write something else than an answer",
-                "yellow",
-            )
-    for failure in failures:
-        note(f"gate failed: {failure}", "bold red")
+    show_gates(failures, 0)
+
+
+def _low_mass(answer: QuestionSummary) -> str:
+    """Say that a judge does not answer a question, and what can be done."""
+    what = "the judge does not answer this" if answer.label_mass < LEAST_LABEL_MASS else "it is low"
+    return (
+        f"{answer.name}: label mass {answer.label_mass:.3f}, below {LOW_LABEL_MASS:g} in {answer.low_mass_share:.1%} "
+        f"of the answers: {what}. Try: a plainer question; another judge."
+    )
 
 
 def _show_table(result: RunResult) -> None:

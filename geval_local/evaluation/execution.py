@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
-from geval_local.evaluation.gates import EVERY_METRIC, Gate, failures, parse_limit
+from geval_local.evaluation.gates import EVERY_METRIC, Gate, checked, failures, parse_limit
 from geval_local.evaluation.model import GateSpec
 from geval_local.fields import nearest
 from geval_local.io.input_checks import check_distinct
@@ -73,6 +73,8 @@ class EvaluationResult:
     reports: dict[str, Path]
     #: The gates that failed, and metrics without any score; each begins with the name of its data file.
     failures: list[str]
+    #: How many limits the figures were held against.
+    gates: int = 0
 
     @property
     def passed(self) -> bool:
@@ -121,6 +123,7 @@ def run_evaluation(
     runs: dict[str, RunResult] = {}
     reports: dict[str, Path] = {}
     failed: list[str] = []
+    gates = 0
     for run in plan.data:
         options = settings.run_options(run.name)
         result = score_file(
@@ -136,10 +139,13 @@ def run_evaluation(
         )
         runs[run.name] = result
         metrics = [metric.name for _ in result.judges for metric in plan.metrics]
-        failed += [f"{run.name}: {one}" for one in failures(run.gates, result.summaries, metrics)]
+        own = failures(run.gates, result.summaries, metrics)
+        failed += [f"{run.name}: {one}" for one in own]
+        held = checked(run.gates, result.summaries, metrics)
+        gates += held
         if run.page is not None:
-            reports[run.name] = _write_page(run, result)
-    return EvaluationResult(plan.file, runs, reports, failed)
+            reports[run.name] = _write_page(run, result, own or [f"{held} of {held} hold"] if held else own)
+    return EvaluationResult(plan.file, runs, reports, failed, gates)
 
 
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
@@ -282,8 +288,8 @@ class _JudgeKeeper:
         return self._judge
 
 
-def _write_page(run: DataRun, result: RunResult) -> Path:
-    """Write the report of a data file's run."""
+def _write_page(run: DataRun, result: RunResult, gates: Sequence[str]) -> Path:
+    """Write the report of a data file's run, with what became of its gates."""
     assert run.page is not None
     results = result.target.results
     if results is None:
@@ -295,7 +301,7 @@ def _write_page(run: DataRun, result: RunResult) -> Path:
         metrics=described.notes,
         group_by=result.manifest.settings.group_by,
         signature=described.signatures,
-        manifest=described.facts,
+        manifest={**({"gates": "; ".join(gates)} if gates else {}), **(described.facts or {})},
         title=run.name,
         fields=described.mapping,
     )

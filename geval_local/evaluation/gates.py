@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from geval_local.questions.tally import QuestionSummary
+from geval_local.score import LEAST_LABEL_MASS
 from geval_local.summary import Reason, Summary
 
 #: In the place of a metric's name: a gate of all of them.
@@ -98,6 +99,28 @@ class Gate:
         return {"mean": summary.mean, "mean_low": summary.low, "label_mass": summary.label_mass}[self.figure]
 
 
+def checked(gates: Sequence[Gate], summaries: Sequence[Summary], metrics: Sequence[str] = ()) -> int:
+    """Count the limits that a run was held against; parameters as `failures`."""
+    pairs = zip(summaries, metrics or [one.metric for one in summaries], strict=True)
+    return sum(gate.concerns(summary.metric, metric) for summary, metric in pairs for gate in gates)
+
+
+def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
+    """Say that no threshold and no mean counts, because the judge does not answer; None if it does, or none is set.
+
+    A gate of the label mass itself goes before this one: ``label_mass: ">= 0"`` allows anything.
+    """
+    figures = {gate.figure for gate in gates}
+    if "label_mass" in figures or (summary.threshold is None and not figures & {"mean", "mean_low", "passed"}):
+        return None
+    if not summary.label_mass < LEAST_LABEL_MASS:
+        return None
+    return (
+        f"{summary.metric}: the mean label mass {summary.label_mass:.3g} is under {LEAST_LABEL_MASS:g}: the judge does "
+        "not answer, so nothing passes (a gate of label_mass, or --label-mass 0, allows it)"
+    )
+
+
 def failures(
     gates: Sequence[Gate],
     summaries: Sequence[Summary],
@@ -111,7 +134,8 @@ def failures(
         if summary.rows and not summary.scored:
             found.append(f"{summary.metric}: {_why(summary.rows, 'a score', summary.reasons)}")
             continue
-        told = (gate.failure(summary) for gate in gates if gate.concerns(summary.metric, metric))
+        own = [gate for gate in gates if gate.concerns(summary.metric, metric)]
+        told = (_unanswered(own, summary), *(gate.failure(summary) for gate in own))
         found += [one for one in told if one is not None]
     for answer in answers:
         if answer.rows and not answer.answered:

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from geval_local.errors import OutputError
 from geval_local.evaluation.model import schema
-from geval_local.fields import nearest, resolve
+from geval_local.fields import guess_columns, nearest, resolve
 from geval_local.files import write_atomically
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 
 SCHEMA_NAME = "evaluation.schema.json"
-DEFAULT_METRICS = ("summarization/coherence",)
+DEFAULT_METRICS = ("assistant/helpfulness",)
 #: Of groups that fit equally well, the one that stands first here.
-PREFERRED = ("rag", "summarization", "correctness", "dialogue", "style")
+PREFERRED = ("rag", "summarization", "correctness", "assistant", "dialogue", "style")
 #: Rows whose columns are looked at.
 ROWS_SEEN = 100
 COLUMNS_NAMED = 20
@@ -101,7 +101,11 @@ def start_evaluation(
     loaded = [Metric.load(name) for name in names]
     mapping, missing = _mapping(loaded, columns)
     if columns:
-        found = ", ".join(f"{field} from {column}" for field, column in mapping.items())
+        known = resolve(tuple(mapping), tuple(columns))
+        found = ", ".join(
+            f"{field} from {column!r}" + ("" if known.get(field) == column else " (a guess)")
+            for field, column in mapping.items()
+        )
         notes.append(f"fields: {found or 'none found'}")
         if missing:
             notes.append(f"not found: {', '.join(missing)}; map them to columns under `fields`")
@@ -130,7 +134,7 @@ def guess_metrics(columns: Sequence[str]) -> list[str]:
         used: set[str] = set()
         for name in names:
             wanted = tuple(Metric.load(name).fields)
-            found = resolve(wanted, tuple(columns))
+            found = _found(wanted, columns)
             if len(found) < len(wanted):
                 break
             used |= set(found.values())
@@ -139,6 +143,13 @@ def guess_metrics(columns: Sequence[str]) -> list[str]:
             if not best[1] or rank > best[0]:
                 best = (rank, names)
     return best[1]
+
+
+def _found(fields: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """Find the columns of fields by their names, else by guesses."""
+    found = dict(resolve(tuple(fields), tuple(columns)))
+    free = [column for column in columns if column not in found.values()]
+    return found | guess_columns([field for field in fields if field not in found], free)
 
 
 def schema_text() -> str:
@@ -171,7 +182,7 @@ def _mapping(metrics: Sequence[Metric], columns: Sequence[str]) -> tuple[dict[st
     found: dict[str, str] = {}
     differing = set()
     for metric in metrics:
-        for field, column in resolve(tuple(metric.fields), tuple(columns)).items():
+        for field, column in _found(tuple(metric.fields), columns).items():
             if found.setdefault(field, column) != column:
                 differing.add(field)  # found by its name in each metric's own way
     wanted = dict.fromkeys(field for metric in metrics for field in metric.fields)

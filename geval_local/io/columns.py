@@ -50,8 +50,6 @@ _ONE_TYPE_ONLY = {
     "choice": ("choice", "confidence", "probabilities"),
     "score": ("score", "confidence", "probabilities"),
 }
-#: The default columns beside the figures; those that the rows lack are left out.
-_DEFAULT_COLUMNS = ("id", "row")
 EVERYTHING = "all"
 INPUT = "input"
 ROW = "row"
@@ -135,7 +133,7 @@ def header_of(
     """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side."""
     own = {f"{metric}.{figure}": figure for metric in metrics for figure in layout.figures_of(metric)}
     kept = [name for name in inputs if name not in own]
-    chosen = [*_DEFAULT_COLUMNS, *layout.default] if columns is None else columns
+    chosen = [INPUT, *layout.default] if columns is None else columns
     if EVERYTHING in chosen:
         return [*kept, *own]
     figures = [name for name in chosen if name in layout.figures]
@@ -151,7 +149,7 @@ def header_of(
                 *earlier,
                 *(f"{metric}.{one}" for metric in metrics for one in figures if one in layout.figures_of(metric)),
             ]
-        elif columns is not None or name in (ROW, *kept):
+        else:
             header.append(name)
     return list(dict.fromkeys(header))
 

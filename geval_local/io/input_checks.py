@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
-from geval_local.fields import check_mapping, field_value, nearest
+from geval_local.fields import check_mapping, field_options, field_value, guess_columns, nearest, resolve
 from geval_local.io.samples import Sample, read_samples
 from geval_local.metric import Metric
 from geval_local.questions.form import state_text
@@ -122,6 +122,7 @@ def check_rows(
     check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))
     check_columns(samples, mapping or {})
     readable = [sample for sample in samples if sample.error is None]
+    unfit: list[tuple[Metric, FieldError]] = []
     for metric in metrics:
         problems: list[FieldError] = []
         for sample in readable:
@@ -134,8 +135,9 @@ def check_rows(
             else:
                 break
         else:
-            if problems:
-                raise _misfit(problems[0], readable, metric, where)
+            unfit += [(metric, problems[0])] if problems else []
+    if unfit:
+        raise _misfit(unfit, readable, where, mapping or {})
 
 
 def check_input(
@@ -144,28 +146,53 @@ def check_input(
     *,
     limit: int | None = None,
     mapping: Mapping[str, str] | None = None,
+    encoding: str | None = None,
 ) -> list[Sample]:
     """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit, fields=mapping), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, fields=mapping, encoding=encoding), ROWS_CHECKED))
     check_rows(first, metrics, os.fspath(path), mapping)
     return first
 
 
-def _misfit(error: FieldError, samples: Sequence[Sample], metric: Metric, where: str) -> DataError:
+def _misfit(
+    unfit: Sequence[tuple[Metric, FieldError]], samples: Sequence[Sample], where: str, mapping: Mapping[str, str]
+) -> DataError:
+    """Name all that is missing at once, with the options that would map it, as far as names tell."""
     columns = _columns(samples)
-    reason = error.message.removeprefix(f"{samples[0].where}: ").split(";", 1)[0]
-    missing = [field for field in metric.fields if f"the field {field!r}" in reason]
-    rows = "its only row" if len(samples) == 1 else f"its first {len(samples)} rows"
-    meant = nearest(missing[0], [column for column in columns if column not in metric.fields]) if missing else ""
-    field = missing[0] if missing else next(iter(metric.fields))
-    return DataError(
-        f"{where}: none of {rows} can be scored on {metric.name}: {reason}{meant}"
-        if len(samples) > 1
-        else f"{where}: {rows} cannot be scored on {metric.name}: {reason}{meant}",
-        hint=f"Columns: {_listed(columns)}. The metric reads {', '.join(metric.fields)}; map a field to its column: "
-        f"--field {field}=COLUMN, or in Python fields={{{field!r}: 'COLUMN'}}."
-        + (f"\n{error.hint}" if "is missing" not in reason and error.hint else ""),
-    )
+    rows = "its only row" if len(samples) == 1 else f"none of its first {len(samples)} rows"
+    cannot = "cannot" if len(samples) == 1 else "can"
+    told: list[str] = []
+    missing: dict[str, None] = {}
+    for metric, error in unfit:
+        found = resolve(tuple(field for field in metric.fields if field not in mapping), tuple(columns))
+        lost = [field for field in metric.fields if field not in found and field not in mapping]
+        missing |= dict.fromkeys(lost)
+        if lost:
+            told.append(f"{metric.name}: the field{'s' if len(lost) > 1 else ''} {_and(lost)} {_are(lost)} missing")
+        else:
+            told.append(f"{metric.name}: {error.message.removeprefix(f'{samples[0].where}: ').split(';', 1)[0]}")
+    hint = f"Columns: {_listed(columns)}."
+    if missing:
+        wanted = dict.fromkeys(field for metric, _ in unfit for field in metric.fields)
+        taken = {
+            *mapping.values(),
+            *resolve(tuple(field for field in wanted if field not in missing), tuple(columns)).values(),
+        }
+        guesses = guess_columns(missing, (column for column in columns if column not in taken))
+        hint += f" Map fields to columns{' (guessed by their names)' if guesses else ''}, or fields={{...}} in Python:"
+        hint += f"\n  {field_options(missing, guesses)}"
+    elif unfit[0][1].hint:
+        hint += f"\n{unfit[0][1].hint}"
+    return DataError(f"{where}: {rows} {cannot} be scored on {'; '.join(told)}", hint=hint)
+
+
+def _and(names: Sequence[str]) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _are(names: Sequence[str]) -> str:
+    return "are" if len(names) > 1 else "is"
 
 
 def _columns(samples: Sequence[Sample]) -> list[str]:
@@ -220,9 +247,11 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | No
         return "", f"{sample.where}: {error.message}"
 
 
-def check_evidence(path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None) -> list[Sample]:
+def check_evidence(
+    path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None, encoding: str | None = None
+) -> list[Sample]:
     """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
-    first = list(islice(read_samples(path, limit=limit), ROWS_CHECKED))
+    first = list(islice(read_samples(path, limit=limit, encoding=encoding), ROWS_CHECKED))
     readable = [sample for sample in first if sample.error is None]
     for column in state.values():
         if readable and all(field_value(sample.fields, column, _ABSENT) is _ABSENT for sample in readable):

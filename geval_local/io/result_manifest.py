@@ -73,6 +73,14 @@ class Manifest:
     fields: Mapping[str, str] = field(default_factory=dict)
     #: By name.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
+    #: Content hash of the rows that are kept beside a CSV file, see `rows_path`; None where none are.
+    rows_sha256: str | None = None
+
+
+def rows_path(results: str | Path) -> Path:
+    """Return where all that a CSV file leaves out is kept: its rows as JSONL, under its name with ``.rows.jsonl``."""
+    results = Path(results)
+    return results.with_name(f"{results.name}.rows.jsonl")
 
 
 def manifest_path(results: str | Path) -> Path:
@@ -96,6 +104,7 @@ def manifest_text(manifest: Manifest) -> str:
             **({"fields": dict(manifest.fields)} if manifest.fields else {}),
         },
         **({} if manifest.results_sha256 is None else {"results": {"sha256": manifest.results_sha256}}),
+        **({} if manifest.rows_sha256 is None else {"rows": {"sha256": manifest.rows_sha256}}),
         "metrics": {
             name: {
                 "signature": metric.signature,
@@ -141,6 +150,20 @@ def check_results(results: str | Path, *, digests: Collection[str | None] = (), 
     """Check that results may be written: a file that replaces only an unchanged result of this tool."""
     check_manifest(results, overwrite=overwrite)
     check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
+    if Path(results).suffix.lower() == ".csv":
+        check_rows_place(results, digests=digests)
+
+
+def check_rows_place(results: str | Path, *, digests: Collection[str | None] = ()) -> Path:
+    """Check that the rows of a CSV file may be kept beside it; return their path."""
+    path = rows_path(results)
+    check_place(path)
+    if path.exists() and not owned(path, digests=[*digests, *_recorded(results)]):
+        raise OutputError(
+            f"{path} exists, and is not as this tool made it; all figures of {Path(results).name} are kept there",
+            hint="Move it to another place, or name another output file.",
+        )
+    return path
 
 
 def is_own_result(results: Path) -> bool:
@@ -149,12 +172,12 @@ def is_own_result(results: Path) -> bool:
 
 
 def _recorded(results: str | Path) -> list[str]:
-    """Return the hash of a result file that the manifest beside it contains, if there is one."""
+    """Return the hashes of a result file, and of the rows beside it, that its manifest contains."""
     try:
         manifest = read_manifest(results)
     except DataError:
         return []
-    return [] if manifest is None or manifest.results_sha256 is None else [manifest.results_sha256]
+    return [] if manifest is None else [one for one in (manifest.results_sha256, manifest.rows_sha256) if one]
 
 
 def read_manifest(results: str | Path) -> Manifest | None:
@@ -191,6 +214,7 @@ def parse_manifest(record: Any, path: object) -> Manifest:
                 for name, metric in record["metrics"].items()
             },
             results_sha256=str(record["results"]["sha256"]) if "results" in record else None,
+            rows_sha256=str(record["rows"]["sha256"]) if "rows" in record else None,
             fields={str(name): str(column) for name, column in record["input"].get("fields", {}).items()},
             questions={
                 name: AskedQuestion(str(one["signature"]), dict(one["definition"]), int(one["unanswered"]))

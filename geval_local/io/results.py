@@ -5,9 +5,12 @@ Report and analysis share the rules for which CSV columns are figures and how ro
 
 from __future__ import annotations
 
+import heapq
 import json
+import logging
 import math
 import os
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,14 +19,19 @@ from typing import Any
 
 from geval_local.errors import DataError
 from geval_local.io.columns import FIGURES
+from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
-from geval_local.io.result_manifest import Manifest, read_manifest
+from geval_local.io.result_manifest import Manifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
+from geval_local.io.samples import Sample
+from geval_local.io.text_formats import as_text
 from geval_local.score import OrderFigures, Score
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
 
+logger = logging.getLogger("geval_local")
+_told: set[Path] = set()
 _HINT = "Expected a result file of `geval-local score`."
 _ABSENT = "the row holds no figures of this metric"
 
@@ -47,16 +55,62 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
     if path.is_dir():
         return PartRows(path)
     described = _described(path)
-    rows = []
+    if path.suffix.lower() == ".csv" and described is not None and described.rows_sha256 is not None:
+        kept = rows_path(path)
+        if kept.exists() and file_sha256(kept) == described.rows_sha256:
+            rows = list(_rows_of(kept, None))
+            is_unchanged = file_sha256(path) == described.results_sha256
+            return rows if is_unchanged else _joined(list(_rows_of(path, described)), rows)
+        if kept not in _told:
+            _told.add(kept)
+            logger.warning("%s is gone or changed: of %s only what the table itself holds is known", kept, path.name)
+    rows = list(_rows_of(path, described))
+    if not rows:
+        raise DataError(f"{path} holds no rows")
+    return rows
+
+
+def _rows_of(path: Path, described: Manifest | None) -> Iterator[Row]:
     for raw in read_rows(path):
         if raw.error is not None:
             raise DataError(f"{path}, row {raw.number}: {raw.error}")
         row = Row(with_figures(raw.fields, () if described is None else described.metrics))
         row.number = raw.number
-        rows.append(row)
-    if not rows:
-        raise DataError(f"{path} holds no rows")
-    return rows
+        yield row
+
+
+def _joined(table: list[Row], kept: Sequence[Row]) -> list[Row]:
+    """Give the rows of a table that was sorted, rated or saved by another program the figures that were kept of them.
+
+    Rows are the same where the input's columns are; a score that differs was edited, and is the user's.
+    """
+    columns = [name for name in kept[0] if name in table[0] and name != "geval"] if table and kept else []
+    waiting: dict[tuple[str, ...], deque[Row]] = {}
+    for row in kept if columns else ():
+        waiting.setdefault(tuple(_cell(row.get(name)) for name in columns), deque()).append(row)
+    for row in table:
+        found = waiting.get(tuple(_cell(row.get(name)) for name in columns))
+        if found:
+            given = row.get("geval", {})
+            figures = found.popleft().get("geval", {})
+            row["geval"] = given | {
+                name: own for name, own in figures.items() if _is_same(given.get(name, {}).get("score"), own["score"])
+            }
+    return table
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else as_text(value).replace("\r\n", "\n").strip()
+
+
+def _is_same(shown: Any, score: float | None) -> bool:
+    """Whether a cell holds a score; spreadsheets may write a decimal comma and fewer digits."""
+    if shown is None or score is None:
+        return shown is None
+    try:
+        return abs(float(str(shown).replace(",", ".")) - score) < 1e-6
+    except ValueError:
+        return False
 
 
 def _described(path: Path) -> Manifest | None:
@@ -130,8 +184,8 @@ class Results:
         return self.ids() or [str(place) for place in range(1, len(self.records) + 1)]
 
 
-def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -> Results:
-    """Read results."""
+def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None, only: Sequence[str] = ()) -> Results:
+    """Read results, of all metrics or of some `only`."""
     mapping: dict[str, str] = {}
     if isinstance(given, str | os.PathLike):
         path = Path(given)
@@ -149,10 +203,24 @@ def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -
     )
     if not metrics:
         raise DataError(f"{name}: no row holds the figures of a metric", hint=_HINT)
+    metrics = tuple(metric for metric in metrics if not only or metric in only)
     records: Collection[Record] = _Records(rows, where, metrics)
     return Results(
         name, metrics, records if isinstance(rows, PartRows) else tuple(records), mapping | dict(fields or {})
     )
+
+
+def lowest_rows(results: Results, count: int) -> dict[str, list[tuple[Sample, Score]]]:
+    """Give the rows with the lowest scores of every metric, lowest first."""
+    found: dict[str, list[tuple[Sample, Score]]] = {}
+    for metric in results.metrics if count else ():
+        scored = (record for record in results.records if record.scores[metric].is_scored)
+        lowest = heapq.nsmallest(count, scored, key=lambda record: record.scores[metric].value)
+        found[metric] = [
+            (Sample(one.columns, one.number, results.name, mapping=results.fields), one.scores[metric])
+            for one in lowest
+        ]
+    return found
 
 
 class _Records(Collection[Record]):

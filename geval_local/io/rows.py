@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from geval_local.errors import DataError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, open_text
 
 #: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
@@ -259,11 +259,13 @@ def _repeated(value: Any) -> str | None:
     return None
 
 
-def read_rows(path: Path) -> Iterator[RawRow]:
+def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
     """Open a file of rows; the format follows from the extension (`FORMATS`; all but Parquet may also end in ``.gz``).
 
-    Bytes that are not UTF-8 come through as lone surrogates, for the caller to detect.
+    Without `encoding`, tables may be Windows-1252, see `geval_local.files.is_western`; else texts are UTF-8 or UTF-16.
+    Bytes that are not come through as lone surrogates, for the caller to detect.
     """
+    check_is_file(path)
     suffix = format_of(path.name)
     if suffix is None:
         raise DataError(
@@ -271,12 +273,13 @@ def read_rows(path: Path) -> Iterator[RawRow]:
             hint=f"Known extensions: {', '.join(FORMATS)}; all but .parquet also with .gz after it.",
         )
     reader = FORMATS[suffix]
-    check_is_file(path)
+    if suffix == ".parquet" and encoding is not None:
+        raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave --encoding out.")
     try:
         path.open("rb").close()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", hint="Check the file's permissions.") from error
-    return _guarded(reader, path)
+    return _guarded(reader, path, encoding)
 
 
 def format_of(name: str) -> str | None:
@@ -286,28 +289,28 @@ def format_of(name: str) -> str | None:
     return None if suffix not in FORMATS or (suffix == ".parquet" and name.endswith(".gz")) else suffix
 
 
-def _guarded(reader: Callable[[Path], Iterator[RawRow]], path: Path) -> Iterator[RawRow]:
+def _guarded(reader: Reader, path: Path, encoding: str | None) -> Iterator[RawRow]:
     last = 0
     try:
-        for row in reader(path):
+        for row in reader(path, encoding):
             last = row.number
             yield row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path} beyond row {last}: {error}", hint="Is the file complete?") from error
 
 
-def _read_jsonl(path: Path) -> Iterator[RawRow]:
-    with open_text(path, newline="\n") as file:
+def _read_jsonl(path: Path, encoding: str | None) -> Iterator[RawRow]:
+    with open_text(path, newline="\n", encoding=encoding) as file:
         over_lines = is_over_lines(bounded_lines(file, path))
     if over_lines:
         decoder = _Decoder()
-        values = _documents(path, decoder)
+        values = _documents(path, decoder, encoding)
         if values is not None:
             for number, value in enumerate(values, start=1):
                 yield decoder.row(number, value, value)
             return
     # Only "\n" ends a line, as in editors; the parser treats a carriage return before it as white space.
-    with open_text(path, newline="\n") as file:
+    with open_text(path, newline="\n", encoding=encoding) as file:
         yield from line_rows(bounded_lines(file, path))
 
 
@@ -345,9 +348,9 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _documents(path: Path, decoder: _Decoder) -> list[Any] | None:
+def _documents(path: Path, decoder: _Decoder, encoding: str | None) -> list[Any] | None:
     """Read a file as one list, or as one JSON value after another; None if it is neither from end to end."""
-    with open_text(path, newline="") as file:
+    with open_text(path, newline="", encoding=encoding) as file:
         text = file.read()
     values: list[Any] = []
     place = _SPACE.match(text).end()  # type: ignore[union-attr]
@@ -361,9 +364,9 @@ def _documents(path: Path, decoder: _Decoder) -> list[Any] | None:
     return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
 
-def _read_json(path: Path) -> Iterator[RawRow]:
+def _read_json(path: Path, encoding: str | None) -> Iterator[RawRow]:
     decoder = _Decoder()
-    with open_text(path, newline="") as file:
+    with open_text(path, newline="", encoding=encoding) as file:
         text = file.read()
     if not text.strip():
         return
@@ -385,8 +388,8 @@ def _read_json(path: Path) -> Iterator[RawRow]:
         yield decoder.row(number, value, dict(value) if isinstance(value, dict) else value)
 
 
-def _read_csv(path: Path, delimiter: str | None = None) -> Iterator[RawRow]:
-    with open_text(path, newline="") as file:
+def _read_csv(path: Path, encoding: str | None, delimiter: str | None = None) -> Iterator[RawRow]:
+    with open_text(path, newline="", encoding=encoding, guess=True) as file:
         records = csv_records(file, path, delimiter)
         header = next(records, [])
         assert isinstance(header, list)
@@ -399,7 +402,7 @@ def _read_csv(path: Path, delimiter: str | None = None) -> Iterator[RawRow]:
                 yield RawRow(number, {"raw": cells} if cells else {}, error)
 
 
-def _read_parquet(path: Path) -> Iterator[RawRow]:
+def _read_parquet(path: Path, encoding: str | None) -> Iterator[RawRow]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -490,12 +493,14 @@ def _refuse_repeated(names: Iterable[str], path: object) -> None:
         raise DataError(f"{path}: columns that occur twice: {', '.join(repeated)}", hint="Rename one of each.")
 
 
+#: Opens a file, of which its encoding may be known.
+Reader = Callable[[Path, str | None], Iterator[RawRow]]
 #: Extension -> reader.
-FORMATS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
+FORMATS: dict[str, Reader] = {
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": lambda path: _read_csv(path, "\t"),
+    ".tsv": lambda path, encoding: _read_csv(path, encoding, "\t"),
     ".parquet": _read_parquet,
 }

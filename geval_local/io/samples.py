@@ -119,7 +119,11 @@ class Sample:
 
 
 def read_samples(
-    path: str | os.PathLike[str], *, limit: int | None = None, fields: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    limit: int | None = None,
+    fields: Mapping[str, str] | None = None,
+    encoding: str | None = None,
 ) -> Iterator[Sample]:
     """Read the rows of a file, one at a time and in order.
 
@@ -135,6 +139,8 @@ def read_samples(
         Stop after this many rows, bad ones included.
     fields : mapping of str to str, optional
         Field of a metric -> the column, or the dotted path into one, that it is read from; see `Sample.mapping`.
+    encoding : str, optional
+        Encoding of a text file; see `geval_local.io.rows.read_rows` for what is assumed without.
 
     Returns
     -------
@@ -154,7 +160,7 @@ def read_samples(
             hint="Leave it out for all.",
         )
     path = Path(path)
-    return _samples(islice(read_rows(path), limit), path, dict(fields or {}))
+    return _samples(islice(read_rows(path, encoding), limit), path, dict(fields or {}))
 
 
 def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> Iterator[Sample]:
@@ -188,7 +194,7 @@ def samples_of(
         if error is None and len(fields) < len(row.fields):
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
-            error = f"{_NOT_UNICODE}; convert the file to UTF-8"
+            error = f"the row {_NOT_UNICODE}; name the file's encoding (--encoding), or convert the file to UTF-8"
         if repeated is not None:
             first = repeated.get(row.number, row.number)
         else:

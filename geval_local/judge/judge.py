@@ -212,7 +212,7 @@ class Judge(Scorer):
         """
         complete, written = pinned_steps(self, metric, on_steps=on_steps)
         if written is not None:
-            logger.info("%s wrote the evaluation steps of %s; they are pinned in %s", self.name, metric.name, written)
+            logger.info("pinned in %s", written)
         return complete
 
     def continue_text(
@@ -228,6 +228,11 @@ class Judge(Scorer):
     @property
     def _beams(self) -> int:
         return 1 if self.is_chat else BEAMS
+
+    @property
+    def writes_steps(self) -> bool:
+        """Whether it is asked for evaluation steps, see `geval_local.models.registry.JudgeEntry`."""
+        return self.loaded.entry.writes_steps
 
     @property
     def generation(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ MAX_STEPS_TOKENS = 512
 _ITEM = re.compile(r"\s*(?P<bold>\**)(?P<number>\d+)(?P<mark>\**[.)]\**)\s+(?P<text>.*\S)\s*")
 #: Numbers are ignored: "Sentence 2: ..." after "Sentence 1: ..." adds nothing.
 _WORD = re.compile(r"[^\W\d]+")
-_REMEDY = "Write `steps:` into the metric's YAML file yourself, or score with --no-steps."
+_REMEDY = "Write `steps:` into the metric's YAML file yourself, or take a judge that writes."
 _FIRST_ITEM = re.compile(r"^\s*\**1\**[.)]", re.MULTILINE)
 
 
@@ -55,6 +55,11 @@ class StepsWriter(Protocol):
     @property
     def is_chat(self) -> bool:
         """Whether it is prompted through a chat template."""
+        ...
+
+    @property
+    def writes_steps(self) -> bool:
+        """Whether it is asked at all: the entry of a judge may say that it cannot write."""
         ...
 
     @property
@@ -99,10 +104,12 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
     on_steps(metric, 0)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS, on_token=partial(on_steps, metric))
     steps = _in_sentence_case(_distinct(_read_answer(prompt.cue, written)))
-    if len(steps) < 2:
+    problem = unfit(steps, metric)
+    if len(steps) < 2 or problem is not None:
+        told = f"evaluation steps for {metric.name} that cannot be used: {problem}"
+        told = f"no two different evaluation steps for {metric.name}" if len(steps) < 2 else told
         raise JudgeError(
-            f"the judge {judge.name} wrote no two different evaluation steps for {metric.name}; it wrote: "
-            f"{written.strip()[:200]!r}",
+            f"the judge {judge.name} wrote {told}; it wrote: {written.strip()[:200]!r}",
             hint=_REMEDY,
         )
     provenance = StepsProvenance(
@@ -114,6 +121,50 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
         generation=f"{judge.generation}, at most {MAX_STEPS_TOKENS} tokens",
     )
     return metric.with_steps(steps, provenance)
+
+
+#: Words in a row that are a repetition, and those that are copied from the form.
+_REPEATED, _COPIED = 7, 12
+_SCALE = re.compile(
+    r"(?:scale|score|rate|rating|from|between)\D{0,40}?(-?\d+)\s*(?:to|and|-|\u2013)\s*(-?\d+)", re.IGNORECASE
+)
+_FORM = re.compile(r"evaluation form|scores? only|\byes or no\b|\byes/no\b", re.IGNORECASE)
+
+
+def unfit(steps: Sequence[str], metric: Metric) -> str | None:
+    """Say why steps cannot go with a metric: another scale, repetition, text copied from the form; None if they can."""
+    low, high = metric.scale.low, metric.scale.high
+    numeric = all(_is_number(label) for label in metric.scale.labels)
+    form = _word_runs(f"{metric.criteria} {metric.introduction}", _COPIED)
+    seen: set[tuple[str, ...]] = set()
+    for number, step in enumerate(steps, start=1):
+        for match in _SCALE.finditer(step):
+            if not numeric or (float(match[1]), float(match[2])) not in ((low, high), (high, low)):
+                return f"step {number} names another scale than {metric.scale.text}: {match[0]!r}"
+        if _FORM.search(step) and not {"Yes", "No"} <= set(metric.scale.labels):
+            return f"step {number} is a piece of a form"
+        runs = [tuple(run) for run in _word_runs(step, _REPEATED, distinct=False)]
+        if len(set(runs)) < len(runs) or seen & set(runs):
+            return f"step {number} repeats itself or an earlier one"
+        seen |= set(runs)
+        if set(_word_runs(step, _COPIED)) & set(form):
+            return f"step {number} copies the criteria"
+    return None
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _word_runs(text: str, length: int, *, distinct: bool = True) -> list[tuple[str, ...]]:
+    """List the runs of so many words in a text."""
+    words = _WORD.findall(text.casefold())
+    runs = [tuple(words[place : place + length]) for place in range(len(words) - length + 1)]
+    return list(dict.fromkeys(runs)) if distinct else runs
 
 
 def _read_answer(cue: str, written: str) -> tuple[str, ...]:
@@ -159,7 +210,7 @@ def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
     except OSError:  # an unreadable home directory has no pins
         return None
     pinned = Metric.load(path)
-    if pinned.hash != metric.hash or not pinned.steps:
+    if pinned.hash != metric.hash or pinned.steps is None:
         raise MetricError(
             f"the pinned steps in {path} belong to another version of {metric.name}", hint="Delete the file."
         )
@@ -172,23 +223,28 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
 
 
 def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> tuple[Metric, Path | None]:
-    """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones."""
+    """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
+
+    A judge that writes none that can be used is not asked again: the metric goes without, which is said and pinned too.
+    """
     if not metric.needs_steps:
         return metric, None
     pinned = read_pinned(metric, judge.fingerprint)
     if pinned is not None:
         return pinned, None
-    if found := _UNABLE.get(judge):
-        raise JudgeError(
-            f"the judge {judge.name} is not asked for the evaluation steps of {metric.name}: it could not write those "
-            f"of {found}",
-            hint=_REMEDY,
-        )
+    if not judge.writes_steps or judge in _UNABLE:
+        told = f"it could not write those of {_UNABLE[judge]}" if judge in _UNABLE else "it is known not to write any"
+        logger.warning("%s is scored without evaluation steps: %s is not asked, %s", metric.name, judge.name, told)
+        return metric.with_steps(()), None
     try:
         complete = write_steps(judge, metric, on_steps=on_steps)
-    except JudgeError:
+    except JudgeError as error:
         _UNABLE[judge] = metric.name
-        raise
+        logger.warning("%s is scored without evaluation steps: %s. %s", metric.name, error.message, error.hint)
+        complete = metric.with_steps(())
+    else:
+        steps = "".join(f"\n  {number}. {step}" for number, step in enumerate(complete.steps or (), start=1))
+        logger.info("%s wrote the evaluation steps of %s; --no-steps goes without:%s", judge.name, metric.name, steps)
     if home_folder("steps") is None:
         return complete, None
     path = pinned_path(metric, judge.fingerprint)

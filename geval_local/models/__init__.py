@@ -4,6 +4,7 @@
 - `load`: model and tokenizer from local files; `options`: arguments for transformers; `precision`: the dtype
 - `config_checks`: requirements on a judge, before and after its weights are loaded
 - `gguf_file`, `gguf_model`: judges from GGUF files
+- `progress`: how much of the weights has been read
 - `adapter`: LoRA adapters, merged into the weights
 - `chat_template`, `render_template`: the text around a prompt, up to the start of the answer
 - `fingerprint`: the identity of a judge, by the content of its files

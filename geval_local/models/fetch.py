@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from geval_local.errors import GevalError, JudgeError, WeightsError
 from geval_local.files import expanded, private_home
 from geval_local.models.fingerprint import weight_files
-from geval_local.models.registry import JudgeEntry, fetch_directory
+from geval_local.models.registry import HUB_ID, JudgeEntry, fetch_directory, find_judge
 
 #: Weights as safetensors, configuration, tokenizer and chat template. No pickles, no Python code, no other formats.
 FILE_PATTERNS = (
@@ -27,6 +28,16 @@ FILE_PATTERNS = (
     "chat_template.json",
     "LICENSE*",
 )
+
+
+def entry_to_fetch(name: str, models: Path | None) -> JudgeEntry:
+    """Find a judge by its name, or make an entry of a hub id."""
+    try:
+        return find_judge(name, models)
+    except JudgeError:
+        if not re.fullmatch(HUB_ID, name):
+            raise
+        return JudgeEntry(name=name, hub=name)
 
 
 def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:

@@ -57,6 +57,7 @@ from geval_local.models.gguf_model import (
 from geval_local.models.needs import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
+from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.models.stored import Stored, bytes_of, kept_narrow
@@ -354,7 +355,8 @@ def _load_weights(
         tensors, digests = read_safetensors(weight_files(directory), hashed=is_new)
         state = {name: kept_narrow(tensors.pop(name), arguments["dtype"]) for name in list(tensors)}
     else:
-        with without_adapter(directory) as plain:
+        size = sum(file.stat().st_size for file in weight_files(directory))
+        with without_adapter(directory) as plain, counted_shards(size):
             model, report = loader_for(_read_type(directory)).from_pretrained(
                 str(plain),
                 use_safetensors=True,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from geval_local.errors import WeightsError
+from geval_local.models.progress import meter
 
 #: Dtypes as safetensors files write them.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -72,12 +73,13 @@ def read_files(
     places: Mapping[Path, Sequence[Place]], *, hashed: Callable[[Path], bool] = lambda file: True
 ) -> dict[Path, Contents]:
     """Read the tensors of several files, some files at a time."""
+    told = meter(sum(place.size for own in places.values() for place in own))
     with ThreadPoolExecutor(_READERS, thread_name_prefix="geval-local reading") as readers:
-        found = readers.map(lambda file: _read(file, places[file], with_digest=hashed(file)), places)
+        found = readers.map(lambda file: _read(file, places[file], told, with_digest=hashed(file)), places)
         return dict(zip(places, found, strict=True))
 
 
-def _read(file: Path, places: Sequence[Place], *, with_digest: bool) -> Contents:
+def _read(file: Path, places: Sequence[Place], told: Callable[[float], None], *, with_digest: bool) -> Contents:
     """Read tensors in the order in which they lie in a file, while another thread hashes what was read."""
     digest, tensors = hashlib.sha256(), {}
     with file.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as hasher:
@@ -105,6 +107,7 @@ def _read(file: Path, places: Sequence[Place], *, with_digest: bool) -> Contents
             if start != end:
                 stream.seek(start)
             tensors[name] = read(size)
+            told(size)
             end = start + size
         rest = file.stat().st_size - end
         if with_digest and rest > 0:

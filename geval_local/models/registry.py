@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from geval_local.errors import ConfigurationError, JudgeError
-from geval_local.files import expanded, home_directory
+from geval_local.files import expanded, home_directory, no_such_file
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.options import JudgeOptions
@@ -80,6 +80,8 @@ class JudgeEntry(BaseModel):
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Whether some layers are recurrent or convolutional instead of attention.
     hybrid: bool = False
+    #: Whether it is asked for evaluation steps; a metric without any is then scored without.
+    writes_steps: bool = True
     #: ``judging``: the model was trained to judge texts.
     made_for: Literal["judging"] | None = None
     #: Source for licence, context and parameters.
@@ -306,6 +308,9 @@ def _expanded(path: str | Path) -> Path | None:
 
 
 def _unknown(registry: Registry, wanted: str) -> JudgeError:
+    if wanted.lower().endswith(".gguf"):
+        missing = no_such_file(Path(wanted))
+        return JudgeError(missing.message, hint="A judge is a name of `judges list`, a model directory or a GGUF file.")
     near = difflib.get_close_matches(wanted, registry.judges, n=3, cutoff=0.5)
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),

@@ -65,6 +65,8 @@ class PartsRun:
             [metric.name for metric in self.metrics], wanted.settings.group_by, wanted.settings.gather_by
         )
         self.seconds = 0.0
+        #: Outcomes that an earlier run had finished.
+        self.there = 0
         self._several = False
         self._cluster = ExitStack()
 
@@ -213,6 +215,7 @@ class PartsRun:
         remove_parts(self.directory.place, self.manifest.run, {task.part for task in tasks})
         missing = self._missing(tasks, record)
         there = self.totals.rows
+        self.there = there * results
         if there:
             self.events.on_resume(there * results, rows * results)
         if not missing:

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
 from geval_local.io.places import Place
-from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, write_manifest
+from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, rows_path, write_manifest
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
+from geval_local.runs.exporter import with_rows
 from geval_local.runs.run_file import read_run
 
 
@@ -46,18 +48,25 @@ def merge_parts(
     place = directory.child(PARTS_MANIFEST)
     description = parse_manifest(json.loads(place.read()), place)
     names, count = list(manifest.results), 0
-    with ResultWriter.open(target, names, columns=columns, csv_safe=csv_safe) as writer:
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(ResultWriter.open(file, names, columns=columns, csv_safe=csv_safe))
+            for file in with_rows([target])
+        ]
         for row in PartRows(directory):
             figures = dict(row.get("geval") or {})
             scores = {name: read_score(name, figures.pop(name, None), f"{address}, row {row.number}") for name in names}
             fields = {name: value for name, value in row.items() if name != "geval"}
             earlier = {name: own for name, own in figures.items() if own is not None}
-            writer.write(Sample(fields | ({"geval": earlier} if earlier else {}), row.number), scores)
+            for writer in writers:
+                writer.write(Sample(fields | ({"geval": earlier} if earlier else {}), row.number), scores)
             count += 1
         if count != manifest.input.rows:
             raise OutputError(
                 f"the parts in {address} hold {count} rows, and the run had {manifest.input.rows}",
                 hint=f"Score what is missing: geval-local resume {shlex.quote(address)}",
             )
-    write_manifest(target, replace(description, results_sha256=file_sha256(target)))
+    rows = rows_path(target)
+    kept = file_sha256(rows) if target.suffix.lower() == ".csv" else None
+    write_manifest(target, replace(description, results_sha256=file_sha256(target), rows_sha256=kept))
     return count

@@ -103,9 +103,11 @@ def _complete(
         answers=[],
         signatures=[run.manifest.judges[0].signatures[metric.name] for metric in run.metrics],
         files=[Path(target.parts)] if target.directory is not None else [],
-        first_rows=[],
+        lowest=[[] for _ in summaries],
         rows=run.totals.rows,
+        there=run.there,
         load_seconds=0.0,
+        steps_seconds=0.0,
         seconds=run.seconds,
         totals={
             "rows": run.totals.rows * len(run.metrics),

@@ -52,10 +52,11 @@ class _Writer:
         self._record = record
         self._tokens = 0
 
-    def about(self) -> tuple[str, bool, str] | GevalError:
+    def about(self) -> tuple[str, bool, str, bool] | GevalError:
         try:
             self._judge = self._load(self._record)
-            return self._judge.fingerprint, self._judge.is_chat, self._judge.generation
+            judge = self._judge
+            return judge.fingerprint, judge.is_chat, judge.generation, judge.writes_steps
         except GevalError as error:
             return error
 
@@ -78,7 +79,7 @@ class _RemoteJudge:
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
         self._actor = actor
-        self.fingerprint, self.is_chat, self.generation = self._value(actor.about.remote())
+        self.fingerprint, self.is_chat, self.generation, self.writes_steps = self._value(actor.about.remote())
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         import ray

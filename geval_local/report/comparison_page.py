@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
+from geval_local.analysis.differences import doubt_of
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -107,14 +108,16 @@ def write_comparison(
     coefficient: str = "spearman",
     target: Target | None = None,
     seed: int = 0,
+    only: Sequence[str] = (),
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
-    Items are paired by ``id`` if all rows of both runs have distinct ones, else by position in the run.
+    The metrics are all that both runs have, or some `only`. Items are paired by ``id`` if all rows of both runs have
+    distinct ones, else by position in the run.
     Differences between the signatures, and the number of pairs with different texts, are shown at the top.
     """
     path_of_page = check_target(path, run_a, run_b)
-    runs = (load_results(run_a), load_results(run_b))
+    runs = (load_results(run_a, only=only), load_results(run_b, only=only))
     shared = tuple(metric for metric in runs[0].metrics if metric in runs[1].metrics)
     if not shared:
         have = "; ".join(f"{run.name}: {', '.join(run.metrics)}" for run in runs)
@@ -141,6 +144,13 @@ def write_comparison(
         ],
         pairing=pairing,
         agreement=agreement_table({metric: agree(*both) for metric, both in items.items()}),
+        doubts=[
+            f"{metric} of {name}: {told}"
+            for metric, both in items.items()
+            for name, own in zip(names, both, strict=True)
+            if (told := doubt_of(own))
+        ],
+        rated={field: None for metric in shared if (field := human_field(human, metric)) is not None},
         against_people=_against_people(
             items,
             human,
@@ -173,7 +183,7 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
             runs[0].path,
             runs[1].path,
             path,
-            metrics=first.notes,
+            metrics={name: first.notes[name] for name in study.metrics if name in first.notes},
             signatures=(first.signatures, second.signatures),
             manifests=(first.facts, second.facts),
             **study.asked,
@@ -181,13 +191,13 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
     return write_report(
         study.together.rows(),
         path,
-        metrics=told[0].notes,
+        metrics={name: told[0].notes[name] for name in study.systems if name in told[0].notes},
         signature=told[0].signatures,
         manifest=told[0].facts if len(runs) == 1 else None,
         title=" and ".join(run.name for run in runs),
         fields=runs[0].mapping,
         system="system",
-        **{**study.asked, "group_by": study.together.document},
+        **{**study.asked, "group_by": study.together.document, "only": tuple(study.systems)},
     )
 
 
@@ -248,6 +258,7 @@ def _data(
                 [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
+                rating=human_field(human, metric),
             )
             | {"groups": [], "reasons": []}
         )

@@ -58,6 +58,7 @@ def scored_items(
                 probabilities=score.probabilities,
                 # Only this text: the reasons, which may differ from row to row, are stored with the scores.
                 error=None if score.error is None else "unscored",
+                label_mass=score.label_mass,
                 human=field,
                 group_by=group_by,
                 system=system,

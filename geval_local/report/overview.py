@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -14,7 +15,7 @@ from geval_local.io.results import Record, Results
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import as_text
 from geval_local.signature import signature_parts
-from geval_local.summary import Summary, Tally
+from geval_local.summary import Summary, Tally, mass_warning
 
 
 class MetricNotes(TypedDict, total=False):
@@ -57,7 +58,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
     low_mass = found[0].low_mass
     rows = []
     for one in found:
-        few = round(one.low_mass_share * one.scored) if one.scored else 0
+        few = "-" if math.isnan(one.low_mass_share) else f"{one.low_mass_share:.1%}"
         rows.append(
             (
                 one.metric,
@@ -67,7 +68,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
                 number(one.std),
                 number(one.label_mass),
                 number(one.label_mass_min),
-                f"{few:,}",
+                few,
                 "-" if one.passed_share is None else f"{one.passed_share:.1%} reach {one.threshold:g}",
                 f"{one.unscored:,}",
             )
@@ -85,6 +86,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
         "unscored",
     )
     notes = [
+        *(mass_warning(one) for one in found if one.low_mass_share > 0),
         f"interval of the mean: Student's t over documents; {found[0].grouping}",
         "std: between rows, n - 1 in the denominator",
         *(f"warning: {one.metric}: {one.interval.warning}" for one in found if one.interval.warning),

@@ -61,8 +61,9 @@ def metric_payload(
     *,
     spec: object | None,
     low_mass: float,
+    rating: str | None = None,
 ) -> dict[str, Any]:
-    """Lay out one metric."""
+    """Lay out one metric; `rating` is the field of the human ratings."""
     scores = [score for run in runs for score in run if score is not None and score.is_scored]
     labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
     low, high = scale_range(scores, labels, spec)
@@ -74,6 +75,7 @@ def metric_payload(
         "threshold": next((score.threshold for score in scores if score.threshold is not None), None),
         "lowMass": low_mass,
         "human": [_round(value) for value in human],
+        "rating": as_text(rating or ""),
         "runs": [_run(run, labels) for run in runs],
     }
 

@@ -78,10 +78,11 @@ def write_report(
     reasons: Sequence[WrittenReason] = (),
     rows: int = MOST_ROWS,
     up: str = "",
+    only: Sequence[str] = (),
 ) -> Path:
-    """Write a run as one self-contained HTML page."""
+    """Write a run as one self-contained HTML page, with all of its metrics or some `only`."""
     target = check_target(path, results)
-    run = load_results(results, fields)
+    run = load_results(results, fields, only)
     check_reasons(reasons, run)
     notes, manifest = metrics or {}, manifest or {}
     signatures = signatures_by_metric(signature, run.metrics)
@@ -96,7 +97,15 @@ def write_report(
     people = _people(run, items, human, grouped=documents is not None)
     pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]
     compared = [
-        system_section(metric, own, named=system is not None, baseline=baseline, tie=tie, seed=seed)
+        system_section(
+            metric,
+            own,
+            named=system is not None,
+            baseline=baseline,
+            tie=tie,
+            seed=seed,
+            human=human_field(human, metric),
+        )
         for metric, own in items.items()
     ]
     overall = summaries(run, low_mass=low_mass, group_by=group_by)
@@ -204,6 +213,7 @@ def _data(
                 [by_metric[metric].ratings[place] for place in chosen] if metric in by_metric else (),
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
+                rating=by_metric[metric].field if metric in by_metric else None,
             )
             | {
                 "groups": _spearman(by_metric.get(metric)),

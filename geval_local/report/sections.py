@@ -1,4 +1,4 @@
-"""Systems and pairs on the page of a run: rankings as pictures and as tables; `interval_chart` is geometry only."""
+"""Systems and pairs on the page of a run: rankings as pictures and as tables."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from geval_local.io.results import Results
 from geval_local.statistics.interval import Interval
 from geval_local.statistics.records import ScoredItem
 
-#: Of the drawing, in its own units; the style sheet decides how large it is shown.
-WIDTH = 420
-_SIDE, _TOP, _ROW, _AXIS = 10, 6, 34, 22
-_LONGEST_NAME = 36
+#: Per cent of a track's width that stay free at its ends, so that no dot is cut.
+_SIDE = 2
+_LONGEST_NAME = 60
 #: More distinct names than this in a column that was not named as the system's are no systems.
 MOST_SYSTEMS = 40
 
 
 @dataclass(frozen=True)
 class ChartRow:
-    """One figure."""
+    """One figure; places are per cents of the track's width."""
 
     name: str
     short: str
     text: str
-    y: float
     x: float | None
     low: float | None
     high: float | None
@@ -50,7 +48,6 @@ class IntervalChart:
 
     title: str
     axis: str
-    height: int
     rows: tuple[ChartRow, ...]
     ticks: tuple[tuple[float, str], ...]
 
@@ -74,7 +71,7 @@ def interval_chart(
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
     def place(value: float) -> float | None:
-        inside = _SIDE + (value - low) / (high - low) * (WIDTH - 2 * _SIDE)
+        inside = _SIDE + (value - low) / (high - low) * (100 - 2 * _SIDE)
         return round(inside, 2) if math.isfinite(value) else None
 
     rows = tuple(
@@ -82,14 +79,13 @@ def interval_chart(
             name,
             name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
             f"{interval(one)} {(remarks or {}).get(name, '')}".rstrip(),
-            _TOP + index * _ROW,
             *(place(value) for value in (one.value, one.low, one.high)),
         )
-        for index, (name, one) in enumerate(figures.items())
+        for name, one in figures.items()
     )
     count = round((high - low) / step)
     ticks = tuple((place(low + index * step) or 0.0, f"{round(low + index * step, 9):g}") for index in range(count + 1))
-    return IntervalChart(title, axis, _TOP + len(rows) * _ROW + _AXIS + 16, rows, ticks)
+    return IntervalChart(title, axis, rows, ticks)
 
 
 def _step(low: float, high: float) -> float:
@@ -109,6 +105,7 @@ class SystemSection:
     table: Table | None = None
     pairs: Table | None = None
     why: str = ""
+    doubt: str = ""
 
 
 def system_section(
@@ -119,6 +116,7 @@ def system_section(
     baseline: str | None = None,
     tie: float = 0.0,
     seed: int = 0,
+    human: str | None = None,
 ) -> SystemSection | None:
     """Compare the systems of a run on one metric; None where its rows name fewer than two."""
     found = {item.system for item in items}
@@ -137,8 +135,9 @@ def system_section(
         metric,
         ranking.told,
         _chart(ranking),
-        _without_sentence(ranking_table(ranking), ranking.told),
+        _without_sentence(ranking_table(ranking, human), ranking.told),
         pair_table(ranking),
+        doubt=ranking.doubt,
     )
 
 

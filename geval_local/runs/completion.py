@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from geval_local.errors import ConfigurationError, GevalError, Interrupted
 from geval_local.grouping import Documents
 from geval_local.io.result_manifest import AskedQuestion, ScoredMetric, read_manifest
 from geval_local.io.result_manifest import Manifest as Description
+from geval_local.io.rows import read_rows
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of
@@ -31,8 +33,10 @@ from geval_local.summary import Summary, Tally
 if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
-#: Rows whose scores are handed out with the result, to be shown.
-FIRST_ROWS = 8
+#: Tables up to this size are counted first, in about a second; of larger ones progress has no total.
+COUNTED_BYTES = 1 << 27
+#: Rows of a metric that are handed out with the result, to be shown.
+LOWEST_KEPT = 100
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,12 @@ class RunResult:
         One per judge and metric, or question.
     files : list of Path
         The result files; empty if nothing was kept.
-    first_rows : list of (Sample, list of Score)
-        The first rows with their scores, one per judge and metric.
-    rows : int
-        Rows of the input.
-    load_seconds, seconds : float
-        Time of loading, and of scoring and writing.
+    lowest : list of list of (Sample, Score)
+        The rows with the lowest scores, lowest first, at most `LOWEST_KEPT` per judge and metric.
+    rows, there : int
+        Rows of the input, and outcomes that an earlier run had finished.
+    load_seconds, steps_seconds, seconds : float
+        Time of loading, of writing evaluation steps, and of scoring and writing results.
     totals : dict of str to int
         Over all judges and metrics: outcomes from the cache, tokens of prompts, tokens that went through a model.
     precisions : list of str
@@ -69,9 +73,11 @@ class RunResult:
     answers: list[QuestionSummary]
     signatures: list[str]
     files: list[Path]
-    first_rows: list[tuple[Sample, list[Score]]]
+    lowest: list[list[tuple[Sample, Score]]]
     rows: int
+    there: int
     load_seconds: float
+    steps_seconds: float
     seconds: float
     totals: dict[str, int]
     precisions: list[str]
@@ -132,7 +138,8 @@ class _Completion:
     load_seconds: float = 0.0
     there: int = 0
     done: int = 0
-    first_rows: list[tuple[Sample, list[Score]]] = field(default_factory=list)
+    steps_seconds: float = 0.0
+    loaded_at: float | None = None
     precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -146,6 +153,8 @@ class _Completion:
                 self.question_tallies.append(QuestionTally(key, self.run.questions[place]))
             else:
                 self.tallies.append(Tally(key, low_mass=LOW_LABEL_MASS))
+        #: Heaps of the lowest rows: the negative score, and the negative place, so that the first of equals stays.
+        self.lowest: list[list[tuple[float, int, Sample, Score]]] = [[] for _ in self.tallies]
 
     def result(self) -> RunResult:
         """Compute what is missing, write the results, and sum up."""
@@ -184,10 +193,12 @@ class _Completion:
             answers=answers,
             signatures=list(self._signatures()),
             files=files,
-            first_rows=self.first_rows,
+            lowest=[[(sample, score) for *_, sample, score in sorted(heap, reverse=True)] for heap in self.lowest],
             rows=self.rows,
+            there=self.there,
             load_seconds=self.load_seconds,
-            seconds=time.perf_counter() - begin - self.load_seconds,
+            steps_seconds=self.steps_seconds,
+            seconds=time.perf_counter() - begin - self.load_seconds - self.steps_seconds,
             totals=totals,
             precisions=self.precisions,
             manifest=run.manifest,
@@ -222,6 +233,8 @@ class _Completion:
             limit = None
         elif rows is None and file.name.lower().endswith((".jsonl", ".ndjson")):
             rows = max(1, file.lines)
+        elif rows is None and file.bytes <= COUNTED_BYTES:
+            rows = sum(1 for _ in read_rows(Path(file.path), self.run.manifest.settings.encoding))
         if rows is not None and limit is not None:
             rows = min(rows, limit)
         return None if rows is None else rows * self.run.forms * len(self.run.manifest.judges)
@@ -233,13 +246,17 @@ class _Completion:
         self.events.on_loaded(judge)
         whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
         self.precisions.append(f"{whose}{judge.precision}")
-        self.load_seconds += time.perf_counter() - start
+        self.loaded_at = time.perf_counter()
+        self.load_seconds += self.loaded_at - start
         return judge
 
     def _begin(self, judge: JudgeRecord) -> None:
         """Check what depends on the judge, once it is known what it is, before it is put to work."""
         for name, calibration in self.calibrations.items():
             calibration.check(judge.signatures[name])
+        if self.loaded_at is not None:  # steps are written between loading and scoring
+            self.steps_seconds += time.perf_counter() - self.loaded_at
+            self.loaded_at = None
         self.events.on_score(judge.name, self._expected(), self.there, self.done)
 
     def _advance(self, count: int) -> None:
@@ -254,8 +271,10 @@ class _Completion:
     def _count(self, sample: Sample, results: list[Score | Answer]) -> None:
         self.rows += 1
         scores = [result for result in results if isinstance(result, Score)]
-        if len(self.first_rows) < FIRST_ROWS:
-            self.first_rows.append((sample, scores))
+        for heap, score in zip(self.lowest, scores, strict=True):
+            if score.is_scored:
+                entry = (-score.value, -self.rows, sample, score)
+                (heapq.heappush if len(heap) < LOWEST_KEPT else heapq.heappushpop)(heap, entry)
         # A row that could not be read says nothing of its document, and has no score.
         document = self.documents.add(sample.fields) if sample.error is None else None
         for tally, score in zip(self.tallies, scores, strict=True):

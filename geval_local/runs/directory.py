@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
+from geval_local.files import check_is_file
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
@@ -238,6 +239,7 @@ def result_file(path: str | Path) -> Path:
     """Return the result file for a path."""
     path = Path(path)
     if not path.is_dir():
+        check_is_file(path)
         return path
     manifest = read_manifest(path)
     if manifest is None:

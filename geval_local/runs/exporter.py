@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,15 @@ from types import TracebackType
 
 from geval_local.errors import OutputError
 from geval_local.io.ownership import file_sha256, owned
-from geval_local.io.result_manifest import Manifest, check_manifest, manifest_path, manifest_text, write_manifest
+from geval_local.io.result_manifest import (
+    Manifest,
+    check_manifest,
+    check_rows_place,
+    manifest_path,
+    manifest_text,
+    rows_path,
+    write_manifest,
+)
 from geval_local.io.samples import Sample
 from geval_local.io.writer import Figures, ResultWriter
 from geval_local.runs.directory import remove_run
@@ -39,7 +47,7 @@ class Exporter:
 
     def __enter__(self) -> Exporter:
         with self._stack as stack:
-            self._writers = [stack.enter_context(self._open(file)) for file in self.files]
+            self._writers = [stack.enter_context(self._open(file)) for file in with_rows(self.files)]
             self._stack = stack.pop_all()
         return self
 
@@ -72,6 +80,11 @@ class Exporter:
         self._stack.__exit__(kind, error, traceback)
 
 
+def with_rows(files: Iterable[Path]) -> list[Path]:
+    """List result files, each CSV file followed by the rows that are kept beside it."""
+    return [one for file in files for one in ((file, rows_path(file)) if file.suffix == ".csv" else (file,))]
+
+
 def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     """Deliver the results of a finished run to the requested place.
 
@@ -88,6 +101,8 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
     try:
+        if rows_path(files[0]).exists():  # first: while the former description is there, the former rows are ours
+            os.replace(rows_path(files[0]), check_rows_place(output, digests=known))
         # From here on the results rather have no description than another run's.
         check_manifest(output, overwrite=True).unlink(missing_ok=True)
         os.replace(files[0], output)
@@ -106,7 +121,9 @@ def _output_of(run: Run) -> Path | None:
 
 def describe(run: Run, file: Path, description: Manifest) -> None:
     """Write the manifest beside a result file."""
-    description = replace(description, results_sha256=file_sha256(file))
+    rows = rows_path(file)
+    kept = file_sha256(rows) if file.suffix == ".csv" and rows.exists() else None
+    description = replace(description, results_sha256=file_sha256(file), rows_sha256=kept)
     if run.manifest.settings.output is not None:
         write_manifest(file, description)
     elif run.directory is not None:

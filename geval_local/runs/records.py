@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
+from geval_local.files import no_such_file
 from geval_local.io.ownership import is_lone_file
 
 _BLOCK = 1 << 20
@@ -56,7 +57,7 @@ def fingerprint_input(path: Path) -> InputFile:
                 digest.update(block)
                 lines += block.count(b"\n")
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}", hint="Check the path, and the directory it starts from.") from None
+        raise no_such_file(path) from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory", hint="Give the path of one file.") from None
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from geval_local.errors import Interrupted, OutputError
 from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
-from geval_local.io.result_manifest import manifest_path
+from geval_local.io.result_manifest import manifest_path, rows_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.judge.steps import OnSteps, read_pinned
 from geval_local.judge.windows import window_piece
@@ -55,8 +55,10 @@ def export_name(format_name: str, stem: str = "scores") -> str:
 def planned_names(manifest: Manifest) -> list[str]:
     """List the files that a run is to write into its directory beside its store, as far as names can be told."""
     names = [export_name(one, manifest.settings.stem) for one in manifest.settings.formats]
+    rows = [rows_path(name).name for name in names if name.endswith(".csv")]
     if manifest.settings.output is None:
         names += [manifest_path(name).name for name in names]
+    names += rows
     scored = manifest.settings.metrics if manifest.settings.questions is None else []
     with_steps = {metric["name"] for metric in scored if metric.get("steps") != []}
     return [*names, *(name for (_, metric), name in steps_names(manifest).items() if metric in with_steps)]
@@ -119,7 +121,9 @@ class Run:
     def samples(self) -> Iterator[Sample]:
         """Read the input from its beginning: its rows, or the pairs of them that are to be judged."""
         settings = self.manifest.settings
-        samples = read_samples(self.manifest.input.path, limit=settings.limit, fields=settings.fields)
+        samples = read_samples(
+            self.manifest.input.path, limit=settings.limit, fields=settings.fields, encoding=settings.encoding
+        )
         return samples if settings.pairs is None else pair_samples(samples, settings.pairs)
 
     @property

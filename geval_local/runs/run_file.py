@@ -209,7 +209,7 @@ def decide_file(
     metrics = question_metrics(asked, rotations)
     evidence = read_state(state)
     records, loaded = _judges(judges)
-    first = check_evidence(path, evidence, limit=options.limit)
+    first = check_evidence(path, evidence, limit=options.limit, encoding=options.encoding)
     types = {str(question.name): question.type for question in asked}
     check_chosen(options.columns, first, list(types), decision_layout(types))
     settings = Settings(
@@ -312,7 +312,7 @@ def _calibrations(
 def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> None:
     """Check that a file can be scored, by its first rows."""
     group_by = options.group_by
-    first = check_input(file, metrics, limit=options.limit, mapping=options.fields)
+    first = check_input(file, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
     if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
         raise DataError(
             f"{file}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
@@ -397,8 +397,8 @@ def _pairs(
     asked = [pair_metric(metric) for metric in metrics]
     plan = plan.model_copy(update={"compared": compared.pop()})
     if plan.given is None:
-        check_input(path, metrics, limit=options.limit, mapping=options.fields)
-    samples = read_samples(path, limit=options.limit, fields=options.fields)
+        check_input(path, metrics, limit=options.limit, mapping=options.fields, encoding=options.encoding)
+    samples = read_samples(path, limit=options.limit, fields=options.fields, encoding=options.encoding)
     first = list(islice(pair_samples(samples, plan), ROWS_CHECKED))
     if plan.given is not None:
         check_rows(first, asked, str(path), options.fields)

@@ -107,7 +107,7 @@ class Settings(RunOptions):
     def differences(self, other: Settings) -> list[str]:
         """List the differences of other settings that affect outcomes; `self` are the recorded ones."""
         found = []
-        names = ["window", "limit", "distributed"]
+        names = ["window", "limit", "distributed", "encoding"]
         if self.distributed is not None and other.distributed is not None:
             names += _FINAL_IN_PARTS
         for name in names:

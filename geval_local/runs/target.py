@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io.result_manifest import check_manifest
+from geval_local.io.result_manifest import check_manifest, is_own_result
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
 from geval_local.runs.exporter import EXPORT_FORMATS
@@ -82,6 +82,9 @@ def find_run(place: str | os.PathLike[str]) -> Path:
         found = is_run_directory(directory)
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"cannot use {str(place)!r}: {error}", hint="Give the path of a run directory.") from error
+    if not found and is_own_result(path):
+        hint = f"Look at it: geval-local report {place} -o report.html"
+        raise OutputError(f"{place} is complete: nothing is left to resume", hint=hint)
     if not found:
         raise OutputError(f"there is no run in {place}", hint="`geval-local score FILE ... -o DIR/` begins one.")
     return directory

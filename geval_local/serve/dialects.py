@@ -8,6 +8,7 @@ and none are kept.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -39,7 +40,7 @@ from geval_local.questions.question import (
     Question,
     ScoreQuestion,
 )
-from geval_local.score import Score
+from geval_local.score import Score, silence
 from geval_local.serve.requests import Refused, Strict, measure
 
 #: OpenAI's limit; a longer scale is a choice, or a question in Python.
@@ -308,6 +309,7 @@ class _Named(TypedDict):
     name: str | None
     label_mass: float
     spread: NotRequired[float]
+    warning: NotRequired[str]
 
 
 class _PredicateAnswer(_Named):
@@ -370,7 +372,7 @@ def write_decisions(decision: Decision, model: str) -> dict[str, Any]:
         figures = answer.to_dict() if answer.is_answered else {"type": "refusal"}
         # How many prompts there were is not part of the dialect.
         kept = {name: value for name, value in figures.items() if name not in ("orders", "prompt_tokens")}
-        answers.append({**kept, "name": answer.name})
+        answers.append({**kept, "name": answer.name, **_warning(answer.label_mass)})
     usage = {
         "input_tokens": decision.tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -490,6 +492,7 @@ class SystemOneRequest(Strict):
 class _Figures(TypedDict):
     x_label_mass: float
     x_spread: NotRequired[float]
+    x_warning: NotRequired[str]
 
 
 class _NoulFigures(_Figures):
@@ -537,7 +540,7 @@ def write_system_one(decision: Decision, model: str, request: SystemOneRequest) 
 
 def _figures(answer: Answer, criteria: Any) -> dict[str, Any]:
     spread = {} if answer.spread is None else {"x_spread": answer.spread}
-    extra = {"x_label_mass": answer.label_mass, **spread}
+    extra = {"x_label_mass": answer.label_mass, **spread, **_warning(answer.label_mass, "x_warning")}
     if isinstance(answer, PredicateAnswer):
         return {"type": "noul", "noul": answer.probability, **extra}
     extra["confidence"] = answer.confidence
@@ -588,6 +591,7 @@ class ScoreAnswer(TypedDict):
     metric: str
     signature: str
     rows: list[dict[str, Any]]
+    warning: NotRequired[str]
 
 
 def write_scores(
@@ -598,4 +602,12 @@ def write_scores(
         {**plain(dict(sample.fields)), "geval": {metric.name: score.to_dict()}}
         for sample, score in zip(samples, scores, strict=True)
     ]
-    return {"model": model, "metric": metric.name, "signature": signature, "rows": rows}
+    known = [score.label_mass for score in scores if score.is_scored]
+    mass = math.fsum(known) / len(known) if known else math.nan
+    return {"model": model, "metric": metric.name, "signature": signature, "rows": rows, **_warning(mass)}
+
+
+def _warning(label_mass: float, name: str = "warning") -> dict[str, str]:
+    """Say of an answer that the judge does not answer; nothing where it does."""
+    told = silence(label_mass)
+    return {name: f"Nothing can be concluded: {told}."} if told else {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError
+from geval_local.options import JudgeOptions
 
 KEY_VARIABLE = "GEVAL_LOCAL_API_KEY"
 _SIZE = re.compile(r"(\d+)\s*(|B|KB|MB|GB|KiB|MiB|GiB)", re.IGNORECASE)
@@ -81,3 +83,32 @@ def read_key(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
     if not key:
         raise ConfigurationError(f"the API key file {file} is empty")
     return key
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Bind the address before a judge is loaded; no connections are accepted yet."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="Is another server there? Choose --port."
+        ) from error
+    return listening
+
+
+def named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
+    """Return the judges' public names: for a directory its last part, so that no path is revealed."""
+    from geval_local.models.registry import label_of
+    from geval_local.signature import judge_name
+
+    found: dict[str, JudgeOptions] = {}
+    for choice in choices:
+        label = label_of(choice)
+        name = judge_name(label) if Path(label).is_dir() else label
+        if name in found:
+            raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")
+        found[name] = choice
+    return found

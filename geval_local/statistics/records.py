@@ -33,6 +33,14 @@ class ScoredItem:
     key: str = ""
     #: Why the item is unscored.
     error: str | None = None
+    #: Probability of all labels together; NaN where it is not known.
+    label_mass: float = math.nan
+
+
+def mean_mass(items: Iterable[ScoredItem]) -> float:
+    """Average the label mass where it is known; NaN where it is for none."""
+    known = [item.label_mass for item in items if math.isfinite(item.label_mass)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def word_count(text: str) -> int:

@@ -225,3 +225,18 @@ def test_several_outputs_of_a_system_for_a_document_count_together():
     own = consistency(found)
     # On average a beats b, by (.9 + .3) / 2; the last comparison alone would make no circle.
     assert (own.document_triads, own.document_cyclic, own.triads, own.cyclic) == (1, 1, 1, 1)
+
+
+def test_a_judge_that_does_not_answer_or_goes_by_the_order_concludes_nothing():
+    def both(first, second, mass=1.0):
+        # The preference for the first output when it is shown first, and when it is shown second.
+        return [
+            one(f"d{n}", "a", "b", (first + second) / 2, orders=(first, second), masses=(mass, mass)) for n in range(8)
+        ]
+
+    assert "does not answer" in study_pairs(both(0.9, 0.8, mass=0.003)).told
+    biased = study_pairs(both(0.95, 0.05)).told
+    assert "Nothing can be concluded" in biased
+    assert "whatever is shown first" in biased
+    assert "100%" in biased
+    assert "Nothing" not in study_pairs(both(0.9, 0.8)).told

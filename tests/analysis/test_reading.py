@@ -32,7 +32,8 @@ def test_scores_are_read_back_as_they_were_written(tmp_path):
     rows = result_rows()
     scored, lost = ScoredRun.of(write(tmp_path / "r.jsonl", rows)).items("m", human="rating.mean", group_by="doc")
     assert scored == ScoredItem(
-        "a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None
+        *("a", "x", 2.0, rows[0]["geval"]["m"]["score"], rows[0]["geval"]["m"]["probabilities"], 3, "1", None),
+        label_mass=rows[0]["geval"]["m"]["label_mass"],
     )
     assert math.isnan(lost.predicted)
     assert math.isnan(lost.human)

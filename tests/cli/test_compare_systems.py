@@ -101,7 +101,7 @@ def test_every_figure_on_the_page_is_the_commands(scored):
         mean = side["mean"]
         written = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
         # In the picture and in the table.
-        assert page.text.count(written) >= 3
+        assert page.text.count(written) >= 2
     for pair in own["pairs"]:
         d = pair["difference"]
         cells = f"{pair['first']} - {pair['second']} {pair['means'][0]:.3f} / {pair['means'][1]:.3f} "
@@ -130,7 +130,7 @@ def test_two_files_are_two_systems_where_their_texts_differ(here):
     assert "human.jsonl" in record["files"][0]
     shown = compare(here, "human.jsonl", "machine.jsonl", "--group-by", "doc").stdout
     assert "outputs differ under the same id or row number (a guess" in shown
-    assert "By this judge" in shown
+    assert "Nothing can be concluded: this judge does not answer" in shown  # its weights are random
     assert record["systems"]["clarity"]["told"] in Page(Path("both.html").read_text(encoding="utf-8")).text
     runs = compare(here, "human.jsonl", "machine.jsonl", "--across", "input").stdout
     assert "A and B on the rows that both scored" in runs

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_run import METRIC, STEPS, good_rows, judge_directory, run, write_rows
+from cli_run import METRIC, STEPLESS, STEPS, good_rows, judge_directory, run, write_rows
 
 from geval_local import Judge, Metric
 from geval_local.prompt import render_form
@@ -18,6 +18,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "data.jsonl", [{"source": "x"}, *good_rows(2)])
     (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    (tmp_path / "plain.yaml").write_text(STEPLESS, encoding="utf-8")
     # No weights: whatever needs them fails.
     shutil.copytree(judge_directory(), tmp_path / "judge", ignore=shutil.ignore_patterns("*.safetensors"))
     return tmp_path
@@ -39,7 +40,7 @@ def test_the_first_usable_form_is_shown_to_the_letter_without_weights(here):
 
 
 def test_json_holds_tokens_and_trie(here):
-    done = dry(here, "-m", "clarity.yaml", "-m", "factuality/summary_consistency", "--json")
+    done = dry(here, "-m", "clarity.yaml", "-m", "plain.yaml", "-m", "factuality/summary_consistency", "--json")
     record = json.loads(done.stdout)
     form = record["forms"]["clarity"]
     assert form["row"] == 2
@@ -47,16 +48,17 @@ def test_json_holds_tokens_and_trie(here):
     assert len(form["token_ids"]) == len(form["text"].encode()) - len("<s>") + 1
     assert [(one["label"], one["text"]) for one in form["surface_forms"][:2]] == [("1", "1"), ("1", " 1")]
     assert form["inner_nodes"] == [[], [form["surface_forms"][1]["token_ids"][0]]]
-    assert record["forms"]["factuality/summary_consistency"]["steps"] == "to be written"
+    assert record["forms"]["factuality/summary_consistency"]["steps"] == "present"  # presets bring theirs
+    assert record["forms"]["plain"]["steps"] == "to be written"
 
 
 def test_missing_steps_are_told_and_pinned_ones_are_used(here, monkeypatch):
-    done = dry(here, "-m", "summarization/fluency", judge=judge_directory())
+    done = dry(here, "-m", "plain.yaml", judge=judge_directory())
     assert "no evaluation steps yet" in done.stderr
     assert "Evaluation Steps:" not in done.stdout
     monkeypatch.setattr(Judge, "continue_text", lambda *_, **__: STEPS)
-    assert run("steps", "summarization/fluency", "--judge", judge_directory(), home=here / "home").exit_code == 0
-    done = dry(here, "-m", "summarization/fluency", judge=judge_directory())
+    assert run("steps", "plain.yaml", "--judge", judge_directory(), home=here / "home").exit_code == 0
+    done = dry(here, "-m", "plain.yaml", judge=judge_directory())
     assert "no evaluation steps yet" not in done.stderr
     assert "2. Compare them." in done.stdout
 

@@ -60,7 +60,7 @@ def test_fields_are_mapped_and_the_run_knows_it(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the field 'source' is missing"),
+        ([], "the fields 'source' and 'output' are missing"),
         (["--field", "source=doc.bdy", "--field", "output=out.0"], "no row has such a column"),
         (["--field", "sauce=doc", "--field", "output=out"], "no metric here has a field 'sauce'"),
         (["--field", "nothing"], "is not a mapping"),
@@ -84,7 +84,7 @@ def test_meta_eval_finds_out_before_a_judge(here: Path, no_judge: None) -> None:
     for arguments, message in (
         (("--human", "doc"), "doc is not a number"),
         (("--human", "humen"), "did you mean 'human'?"),
-        (("--human", "human"), "can be scored on clarity: the field 'source' is missing"),
+        (("--human", "human"), "can be scored on clarity: the fields 'source' and 'output' are missing"),
         (("--human", "human", "--field", "source=nowhere"), "no row has such a column"),
     ):
         done = meta(*arguments)

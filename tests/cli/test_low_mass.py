@@ -23,8 +23,8 @@ def test_the_tokens_that_took_the_mass_are_named_with_their_mean_share():
     assert found.other_tokens == ((" The", pytest.approx(0.4)), (" A", pytest.approx(0.1)))
     assert found.to_dict()["label_mass"]["other_tokens"][0] == [" The", pytest.approx(0.4)]
     told = low_mass_warning(found, SIGNATURE.format(scale="1-5", style="chat"))
-    assert "66.7% of the scored rows have a label mass below 0.9" in told
-    assert "such as ' The' (40.0%), ' A' (10.0%)" in told
+    assert "below 0.9 in 66.7% of the scored rows" in told
+    assert "it writes ' The' (40.0%), ' A' (10.0%)" in told
     assert "continues as another number" not in told
 
 
@@ -41,13 +41,16 @@ def test_mass_that_no_token_took_went_on_behind_the_first_token_of_a_label():
 @pytest.mark.parametrize(
     ("scale", "style", "remedy"),
     [
-        ("1-5", "completion", "--style chat"),
+        ("1-5", "completion", "leave --style completion out"),
         ("1-5", "chat-no-prefill", "--style chat"),
         ("poor/fair/good", "chat", "a scale of numbers"),
         ("1-5", "chat+closed-thinking", "what each label means"),
     ],
 )
 def test_the_remedy_fits_the_style_and_the_scale(scale, style, remedy):
-    told = low_mass_warning(summary((0.1, ((" The", 0.9),))), SIGNATURE.format(scale=scale, style=style))
+    signature = SIGNATURE.format(scale=scale, style=style)
+    told = low_mass_warning(summary((0.1, ((" The", 0.9),))), signature, is_plain=True)
     assert remedy in told
-    assert ("--style chat" in told) is (style in ("completion", "chat-no-prefill"))
+    # A judge that completes a text although nobody asked for that has no template.
+    assert "--style completion" not in low_mass_warning(summary((0.1, ((" The", 0.9),))), signature)
+    assert ("--style chat" in told) is (style == "chat-no-prefill")

@@ -98,6 +98,19 @@ def test_a_line_tells_of_loading(here, monkeypatch):
     assert re.search(r"^loading the judge: 0:0\d so far$", done.stderr, re.MULTILINE)
 
 
+def test_loading_shows_bytes():
+    shown = Progress()
+    shown.begin("loading the judge")
+    shown.read(4_200_000_000, 16_100_000_000)
+    assert shown.line().startswith("loading the judge: 4.2 of 16.1 GB, ")
+    assert shown.line().endswith(" left")
+    shown.read(16_100_000_000, 16_100_000_000)
+    assert shown.line().startswith("checking what was read, 16.1 GB: ")
+    shown.begin("scoring data.jsonl", 8, unit="rows")
+    shown.read(1, 2)
+    assert "rows" in shown.line()
+
+
 def test_lines_come_at_least_every_half_minute():
     assert progress.HEARTBEAT <= 30
 

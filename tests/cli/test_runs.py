@@ -96,7 +96,11 @@ def test_resume_takes_the_output_too_and_says_where_there_is_no_run(here, monkey
     assert run("resume", "out.jsonl", home=here / "home").exit_code == 0
     done = run("resume", "out.jsonl", home=here / "home")
     assert done.exit_code == 2
-    assert "there is no run in out.jsonl" in done.stderr
+    assert "out.jsonl is complete: nothing is left to resume" in done.stderr
+    (here / "own.jsonl").write_text('{"output": "x"}\n', encoding="utf-8")
+    done = run("resume", "own.jsonl", home=here / "home")
+    assert done.exit_code == 2
+    assert "there is no run in own.jsonl" in done.stderr
 
 
 @pytest.mark.slow

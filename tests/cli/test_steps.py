@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from cli_run import STEPS, judge_directory, run
 
 from geval_local import Judge, Metric
-from geval_local.cli.commands.steps import with_steps_in_text
 from geval_local.errors import MetricError
-from geval_local.metric import StepsProvenance
+from geval_local.metric import StepsProvenance, with_steps_in_text
 
 PROVENANCE = StepsProvenance(judge="j", fingerprint="f", prompt_sha256="p", created="2025-01-01", version="1")
 HEAD = "# My metric.\nname: clarity  # the name\ncriteria: How clear it is.\n"
@@ -112,21 +110,14 @@ def test_existing_steps_stay_without_force_and_are_compared_with_it(tmp_path, wr
     assert Metric.load(file).steps == ("Read both texts.", "Compare them.", "Choose a score.")
 
 
-def test_a_presets_steps_are_pinned_and_stay_pinned(tmp_path, writes, monkeypatch):
-    first = steps(tmp_path, "summarization/fluency")
-    pinned = next((tmp_path / "home" / "steps").iterdir())
-    assert str(pinned) in first.stderr
-    writes[0] = " Other.\n2. Steps.\n\n"
-    with monkeypatch.context() as patch:
-        patch.setattr(Judge, "load", None)  # what is pinned needs no model
-        assert steps(tmp_path, "summarization/fluency").stdout == first.stdout
-    forced = steps(tmp_path, "summarization/fluency", "--force", "--json")
-    assert json.loads(forced.stdout)["steps"] == ["Other.", "Steps."]
-    assert "+1. Other." in forced.stderr
-    judge = Judge.load(judge_directory())
-    assert Metric.load(pinned).steps == ("Other.", "Steps.")
-    assert list((tmp_path / "home" / "steps").iterdir()) == [pinned]
-    assert judge.fingerprint in pinned.name
+def test_a_preset_shows_its_steps_and_asks_no_judge(tmp_path, writes):
+    shown = steps(tmp_path, "summarization/fluency")
+    preset = Metric.load("summarization/fluency")
+    assert shown.stdout == "".join(f"{number}. {step}\n" for number, step in enumerate(preset.steps, start=1))
+    assert "-o FILE.yaml" in shown.stderr
+    refused = steps(tmp_path, "summarization/fluency", "--force")
+    assert refused.exit_code == 2
+    assert "-o FILE.yaml" in refused.stderr
 
 
 def test_a_new_file_gets_the_whole_metric(tmp_path, writes):

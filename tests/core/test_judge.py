@@ -20,7 +20,7 @@ from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
 from geval_local.prompt import CHAT_FORM
-from geval_local.score import LOW_LABEL_MASS, Estimator, Score
+from geval_local.score import LEAST_LABEL_MASS, LOW_LABEL_MASS, Estimator, Score
 
 METRIC = Metric(name="x/quality", introduction="Rate it.", criteria="Is it good?", scale="0-10", steps=())
 TEXTS = ["A.", "Short text", "Another, longer text, with 10 words or so in it.", "é" * 30, "10", "A. B. C. " * 12]
@@ -213,15 +213,16 @@ def test_progress_goes_to_stderr(judge, capsys):
 
 def test_thresholds(judge):
     plain = judge.score(METRIC, output="A text.")
+    assert plain.label_mass < LEAST_LABEL_MASS
     for threshold in (0.0, plain.value - 0.01, plain.value + 0.01, 10.0):
         score = judge.score(METRIC, output="A text.", threshold=threshold)
-        assert score.passed is (plain.value >= threshold)
+        assert score.passed is False  # a judge that does not answer passes nothing
         assert score.threshold == threshold
         reached = sum(p for label, p in plain.probabilities.items() if float(label) >= threshold)
         assert score.threshold_probability == pytest.approx(reached)
     own = METRIC.model_copy(update={"threshold": 9.5})
     assert judge.score(own, output="A text.").threshold == 9.5
-    assert judge.score(own, output="A text.", threshold=0.0).passed is True
+    assert judge.score(own, output="A text.", threshold=0.0).threshold == 0.0
 
 
 def test_the_mode_is_the_likeliest_labels_value(judge, one_by_one):

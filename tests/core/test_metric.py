@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from geval_local.errors import MetricError
+from geval_local.judge.steps import unfit
 from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance
 from geval_local.metric_file import preset_names
 from geval_local.prompt import FORM_HEADING, render_form, render_steps_prompt
@@ -488,6 +489,8 @@ def test_every_metric_survives_yaml(descriptions, template, scale, **keys):
 # --- presets ----------------------------------------------------------------------------------------------------------
 
 PRESETS = {
+    "assistant/helpfulness": ("1-5", ["question", "output"]),
+    "assistant/instruction_following": ("1-5", ["question", "output"]),
     "correctness/answer_correctness": ("1-5", ["question", "reference", "output"]),
     "data_to_text/informativeness": ("1-6", ["source", "output"]),
     "data_to_text/naturalness": ("1-6", ["source", "output"]),
@@ -501,6 +504,7 @@ PRESETS = {
     "rag/context_relevance": ("1-5", ["question", "context"]),
     "rag/faithfulness": ("1-5", ["question", "context", "output"]),
     "safety/harmlessness": ("1-5", ["output"]),
+    "style/conciseness": ("1-5", ["output"]),
     "style/professionalism": ("1-5", ["output"]),
     "summarization/coherence": ("1-5", ["source", "output"]),
     "summarization/consistency": ("1-5", ["source", "output"]),
@@ -520,7 +524,8 @@ def test_preset_holds_together(name):
     assert metric.name == name
     assert metric.scale == Scale.parse(scale)
     assert list(metric.fields) == fields
-    assert metric.needs_steps
+    assert len(metric.steps) >= 3
+    assert unfit(metric.steps, metric) is None
     assert metric.introduction != DEFAULT_INTRODUCTION
     assert 2 <= len(re.findall(r"[.?](?:\s|$)", metric.introduction)) <= 4
     assert 2 <= len(re.findall(r"[.?](?:\s|$)", metric.criteria)) <= 5

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, ScaleError
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Estimator, Score, estimate
+from geval_local.score import LEAST_LABEL_MASS, Distribution, Estimator, Score, estimate
 
 ONE_TO_FIVE = Scale.parse("1-5")
 
@@ -396,7 +396,8 @@ def test_a_score_is_strict_json(distribution):
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert record["score"] == distribution.score
     assert 0 <= record["normalized"] <= 1
-    assert record["passed"] == (distribution.score >= threshold)
+    answers = distribution.label_mass >= LEAST_LABEL_MASS
+    assert record["passed"] == (distribution.score >= threshold and answers)
 
 
 def test_a_score_reports_every_figure():

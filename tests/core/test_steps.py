@@ -35,6 +35,7 @@ class FakeJudge:
         self.fingerprint = fingerprint
         self.is_chat = is_chat
         self.generation = "greedy"
+        self.writes_steps = True
         self.text = text
         self.prompts: list[Prompt] = []
 
@@ -115,7 +116,7 @@ def test_what_is_no_list_is_an_error_with_its_beginning(written):
     ) as caught:
         write_steps(FakeJudge(written), a_metric())
     assert repr(written.strip()[:200]) in caught.value.message
-    assert "--no-steps" in caught.value.hint
+    assert "`steps:`" in caught.value.hint
 
 
 SENTENCE = "Read the summary and compare it with the source text."
@@ -229,15 +230,33 @@ def test_metrics_that_need_no_steps_are_returned_as_they_are(home):
     assert not judge.prompts
 
 
-def test_a_judge_that_cannot_write_steps_is_asked_once(home):
+def test_a_judge_that_cannot_write_steps_is_asked_once(home, caplog):
     judge = FakeJudge("I cannot.")
-    with pytest.raises(JudgeError, match="wrote no two different evaluation steps for x/tone"):
-        pinned_steps(judge, a_metric())
-    with pytest.raises(JudgeError, match=r"not asked for .* x/other: it could not write those of x/tone") as caught:
-        pinned_steps(judge, a_metric(name="x/other"))
-    assert "--no-steps" in caught.value.hint
+    complete, path = pinned_steps(judge, a_metric())
+    assert complete.steps == ()
+    assert "scored without evaluation steps: the judge" in caplog.text
+    assert "wrote no two different evaluation steps for x/tone" in caplog.text
+    assert pinned_steps(judge, a_metric(name="x/other"))[0].steps == ()
+    assert "it could not write those of x/tone" in caplog.text
     assert len(judge.prompts) == 1
-    assert pinned_steps(FakeJudge(), a_metric())[0].steps == STEPS  # another judge is
+    assert pinned_steps(FakeJudge("I cannot."), a_metric())[0].steps == ()  # pinned, and not asked for again
+    assert pinned_steps(FakeJudge(fingerprint="a" * 16), a_metric())[0].steps == STEPS  # another judge is
+    assert Metric.load(path).steps == ()
+
+
+def test_a_judge_that_is_known_not_to_write_is_not_asked(home, caplog):
+    judge = FakeJudge()
+    judge.writes_steps = False
+    assert pinned_steps(judge, a_metric())[0].steps == ()
+    assert not judge.prompts
+    assert "is known not to write" in caplog.text
+
+
+def test_new_steps_are_shown(home, caplog):
+    caplog.set_level("INFO", logger="geval_local")
+    pinned_steps(FakeJudge(), a_metric())
+    for number, step in enumerate(STEPS, start=1):
+        assert f"{number}. {step}" in caplog.text
 
 
 def test_pinned_steps_may_be_edited_by_hand():

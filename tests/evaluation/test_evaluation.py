@@ -356,8 +356,9 @@ def test_init_without_data_or_with_strange_columns(here):
     start = start_evaluation(here / "odd.yaml", here / "odd: name.csv", metrics=["clarity.yaml"])
     document = load_yaml(start.text)[0]
     assert document["data"]["odd_name"]["file"] == "odd: name.csv"
-    assert "did you mean 'Outptu'" in start.text
-    assert any("not found: source, output" in note for note in start.notes)
+    assert document["data"]["odd_name"]["fields"] == {"output": "Outptu"}
+    assert "fields: output from 'Outptu' (a guess)" in start.notes
+    assert any("not found: source" in note for note in start.notes)
     assert guess_metrics(["source", "output"])[0].startswith("summarization/")
     assert guess_metrics(["x"]) == []
     assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]

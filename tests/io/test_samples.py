@@ -209,8 +209,8 @@ def test_bad_jsonl_rows_in_place(tmp_path: Path) -> None:
     expected = {
         2: "rows.jsonl, row 2: not valid JSON: Expecting value at column ",
         4: "rows.jsonl, row 4: not a JSON object but list",
-        5: "rows.jsonl, row 5: holds text that is not valid Unicode",
-        6: "rows.jsonl, row 6: holds text that is not valid Unicode",
+        5: "rows.jsonl, row 5: the row holds text that is not valid Unicode",
+        6: "rows.jsonl, row 6: the row holds text that is not valid Unicode",
         7: "rows.jsonl, row 7: the column 'output' occurs twice",
         9: "rows.jsonl, row 9: not readable as JSON",
     }

@@ -280,7 +280,7 @@ def test_every_input_row_appears_once(tmp_path: Path, suffix: str) -> None:
     assert [bool(error) for error in errors] == [True, False, True, False]
     assert [value != "" for value in found] == [False, True, False, True]
     assert errors[0].startswith("in.jsonl, row 1: not valid JSON")
-    assert errors[2].startswith("in.jsonl, row 3: holds text that is not valid Unicode")
+    assert errors[2].startswith("in.jsonl, row 3: the row holds text that is not valid Unicode")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -462,18 +462,19 @@ def chosen(path: Path, columns: list[str] | None, *, safe: bool = False, rows: A
         return list(csv.reader(file))
 
 
-def test_csv_holds_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
+def test_csv_holds_the_input_and_the_scores_unless_more_is_asked_for(tmp_path: Path) -> None:
     header, first, second = chosen(tmp_path / "o.csv", None)
     figures = ("score", "calibrated", "error")  # calibrated only where there is such a figure, as here
-    assert header == ["id", "row", *(f"{metric}.{figure}" for metric in ("coherence", "tone") for figure in figures)]
-    assert first == ["a", "5", str(FULL.value), str(FULL.calibrated), "", "", "", "=too(long)"]
+    scores = [f"{metric}.{figure}" for metric in ("coherence", "tone") for figure in figures]
+    assert header == ["id", "source", "output", "late", *scores]
+    assert first == ["a", "S", "O", "", str(FULL.value), str(FULL.calibrated), "", "", "", "=too(long)"]
     with ResultWriter.open(tmp_path / "o.csv", ["coherence"]) as writer:
         writer.write(Sample({"id": "a"}, 1), {"coherence": Score.unscored("coherence", "too long")})
-    assert (tmp_path / "o.csv").read_text().splitlines() == ["id,row,coherence.score,coherence.error", "a,1,,too long"]
-    assert second[:2] == ["b", "6"]
+    assert (tmp_path / "o.csv").read_text().splitlines() == ["id,coherence.score,coherence.error", "a,,too long"]
+    assert second[:4] == ["b", "T", "P", "1"]
     (header, first) = chosen(tmp_path / "o.csv", None, rows=[{"source": "S", "row": "own"}])
-    assert header[:2] == ["row", "coherence.score"]
-    assert first[0] == "own"
+    assert header[:3] == ["source", "row", "coherence.score"]
+    assert first[1] == "own"
 
 
 @pytest.mark.parametrize(
@@ -505,8 +506,9 @@ def test_all_columns_of_a_csv_file_lose_nothing(tmp_path: Path) -> None:
 def test_scores_of_an_earlier_run_stay_beside_the_new_ones(tmp_path: Path) -> None:
     row = {"id": "a", "fluency.score": "3", "fluency.entropy": "1", "coherence.score": "9"}
     header, first = chosen(tmp_path / "o.csv", None, rows=[row])
-    assert header[:4] == ["id", "row", "fluency.score", "coherence.score"]
-    assert first[2:4] == ["3", str(FULL.value)]
+    found = dict(zip(header, first, strict=True))
+    assert header[:3] == ["id", "fluency.score", "fluency.entropy"]
+    assert (found["fluency.score"], found["coherence.score"]) == ("3", str(FULL.value))
 
 
 def test_formulas_are_neutralised_on_request(tmp_path: Path) -> None:

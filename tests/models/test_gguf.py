@@ -19,6 +19,7 @@ from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
 from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
+from geval_local.models.progress import watch_reading
 from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.models.stored import Stored
 from geval_local.options import JudgeOptions
@@ -60,6 +61,15 @@ def file(tmp_path, model):
 
 
 # --- the same model -------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_told_in_bytes(file):
+    told = []
+    with watch_reading(lambda done, total: told.append((done, total))):
+        load_model(find_judge(file))
+    (total,) = {total for _, total in told}
+    assert told[-1][0] == total <= file.stat().st_size
+    assert len(told) > 10
 
 
 def test_weights_tokenizer_and_template_come_from_the_file(file, model):

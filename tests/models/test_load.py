@@ -17,6 +17,8 @@ from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, U
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
+from geval_local.models.progress import watch_reading
+from geval_local.models.reading import stored_tensors
 from geval_local.models.registry import JudgeEntry, find_judge
 from geval_local.options import JudgeOptions
 
@@ -151,6 +153,20 @@ def test_shards_load_and_each_missing_one_is_named(tmp_path):
         load_model(find_judge(directory))
     assert shards[1].name in caught.value.message
     assert shards[2].name in caught.value.message
+
+
+def test_reading_is_told_in_bytes(tmp_path):
+    directory = save_judge(tmp_path / "shards", tiny_model("llama", 263), byte_tokenizer(), max_shard_size="100KB")
+    size = sum(one.size for file in directory.glob("*.safetensors") for one in stored_tensors(file).values())
+    told = []
+    with watch_reading(lambda done, total: told.append((done, total))):
+        load_model(find_judge(directory))
+    assert told[-1] == (size, size)
+    assert {total for _, total in told} == {size}
+    assert len(told) > 10
+    assert told == sorted(told)
+    load_model(find_judge(directory))
+    assert told[-1] == (size, size)
 
 
 def test_an_index_that_points_outside_its_directory_is_refused(judge):

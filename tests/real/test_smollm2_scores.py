@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,3 +151,15 @@ def test_judges_check_passes(smollm2, tmp_path):
     assert record["batch_difference"] < 1e-4
     assert record["example"]["label_mass"] > 0.9
     assert np.isfinite(record["example"]["score"])
+
+
+@pytest.mark.parametrize("name", ["assistant/helpfulness", "style/conciseness", "assistant/instruction_following"])
+def test_presets_for_assistants_are_answered_and_tell_good_from_bad(judge, name):
+    """On rows that were written for this after the presets, six pairs each; with so small a judge only on average."""
+    rows = [row for row in read(Path(__file__).with_name("assistants.jsonl")) if row["metric"] == name]
+    scores = judge.score_many(Metric.load(name), rows)
+    assert min(score.label_mass for score in scores) > 0.9
+    good, bad = (
+        np.mean([s.value for s, row in zip(scores, rows, strict=True) if row["is_good"] is w]) for w in (True, False)
+    )
+    assert good > bad

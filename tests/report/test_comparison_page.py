@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 
 import pytest
+from cli_run import write_rows
 from html_page import Page
 from report_data import HOSTILE, rescored, rows
 
+from geval_local.analysis.comparison import compare
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
-from geval_local.report.comparison_page import write_comparison
+from geval_local.report.comparison_page import write_compared, write_comparison
 from geval_local.report.described import differences
 from geval_local.report.human_ratings import scored_items
 from geval_local.statistics.agreement import agree
@@ -124,3 +126,36 @@ def test_hostile_texts_stay_texts(tmp_path):
     assert page.tags.count("script") == 2
     assert not {"img", "svg", "a:evil"} & set(page.tags)
     assert [one.split()[:2] for one in page.comments] == [["geval-local", "page"]]  # with its digest
+
+
+def test_the_field_of_the_ratings_is_named(tmp_path):
+    made = rows(40, metrics=("coherence",))
+    page = written(tmp_path, made, rescored(made, seed=1), human="scores.coherence", group_by="doc_id")
+    assert "Agreement with people against scores.coherence" in page.text
+    assert page.data["metrics"][0]["rating"] == "scores.coherence"
+
+
+def test_a_page_holds_the_metrics_that_were_asked_for(tmp_path):
+    made = rows(10)
+    one, other = (
+        write_rows(tmp_path / name, own) for name, own in (("a.jsonl", made), ("b.jsonl", rescored(made, seed=1)))
+    )
+    for given, options in (((one, other), {"across": ("any",)}), ((one,), {"system": "system_id", "across": ("any",)})):
+        study = compare(given, metrics=("fluency",), **options)
+        page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
+        assert [one["name"] for one in page.data["metrics"]] == ["fluency"]
+        assert "coherence" not in page.text
+
+
+def test_a_judge_that_does_not_answer_concludes_nothing(tmp_path):
+    made = rows(80, metrics=("coherence",), per_group=8)
+    for row in made:
+        row["geval"]["coherence"]["label_mass"] = 0.003
+    one, other = (write_rows(tmp_path / f"{name}.jsonl", made) for name in "ab")
+    doubt = "Nothing can be concluded: this judge does not answer (label mass 0.003)."
+    for given in ((one, other), (one,)):
+        study = compare(given, across=("any", "input"))
+        assert any(doubt in line for line in study.lines())
+        page = Page(write_compared(study, tmp_path / "page.html").read_text(encoding="utf-8"))
+        assert doubt in page.text
+        assert "By this judge" not in page.text + " ".join(note for table in study.tables() for note in table.notes)

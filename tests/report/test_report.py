@@ -243,7 +243,7 @@ def test_hostile_texts_add_no_element_attribute_or_comment(tmp_path):
     assert [one.split()[:2] for one in page.comments] == [["geval-local", "page"]]  # with its digest
     assert not {"img", "iframe", "link", "object", "base"} & set(page.tags)
     # The page's own pictures and no other.
-    assert [value for tag, name, value in page.attributes if (tag, name) == ("svg", "class")] == ["chart"] * (
+    assert [value for tag, name, value in page.attributes if (tag, name) == ("svg", "class")] == ["track"] * (
         page.tags.count("svg")
     )
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]

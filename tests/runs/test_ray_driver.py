@@ -29,7 +29,7 @@ from geval_local.ray.cluster import WorkerShare, share_out
 from geval_local.ray.input_blocks import choose_cut
 from geval_local.ray.merge import merge_parts
 from geval_local.ray.messages import Job, Task, pack, unpack
-from geval_local.ray.own_cluster import watched_head
+from geval_local.ray.own_cluster import _own_settings, watched_head
 from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
@@ -525,6 +525,14 @@ def test_blocks_are_neither_too_many_for_the_driver_nor_too_large_for_workers(si
     settings = Settings(metrics=[definition(METRICS[0])], window=4096, workers=workers)
     blocks = -(-size // choose_cut(settings, None, size, lambda: workers).bytes)
     assert least <= blocks <= most
+
+
+def test_workers_of_an_own_cluster_are_no_nicer_than_the_command(monkeypatch):
+    # Ray's default starves them beside other work: the driver only waits for them.
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    assert _own_settings()["RAY_worker_niceness"] == "0"
+    monkeypatch.setenv("RAY_worker_niceness", "5")
+    assert "RAY_worker_niceness" not in _own_settings()
 
 
 def test_a_head_that_is_gone_is_told_once(caplog):

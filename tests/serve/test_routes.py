@@ -174,3 +174,19 @@ def test_the_log_as_json(monkeypatch):
 def test_the_application_imports_no_torch():
     code = "import sys, geval_local.serve.app, geval_local.serve.connections; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_answer_says_when_the_judge_does_not_answer(client, monkeypatch):
+    score = {"metric": "summarization/fluency", "rows": [{"output": "A text."}]}
+
+    def warnings():
+        decisions = client.post("/v1/decisions", json=DECISIONS).json()["answers"]
+        systemone = client.post("/v1/systemone", json=SYSTEM_ONE).json()["answers"].values()
+        scores = client.post("/v1/score", json=score).json()
+        return [one.get("warning") for one in (*decisions, scores)] + [one.get("x_warning") for one in systemone]
+
+    assert warnings() == [None] * 7
+    monkeypatch.setattr("geval_local.score.LEAST_LABEL_MASS", 1.1)  # the mock's mass is below
+    found = warnings()
+    assert len(found) == 7
+    assert all(one.startswith("Nothing can be concluded: this judge does not answer (label mass ") for one in found)

@@ -24,6 +24,8 @@ steps:
   - Read the text.
   - Choose a score.
 """
+#: A metric whose steps a judge is to write.
+STEPLESS = METRIC.partition("steps:")[0].replace("clarity", "plain")
 STEPS = " Read both texts.\n2. Compare them.\n3. Choose a score.\n\n"
 
 

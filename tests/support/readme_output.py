@@ -32,8 +32,8 @@ def first_output() -> str:
         arguments[-1] = str(Path(folder) / arguments[-1])
         done = run(*arguments, home=Path(folder) / "home")
         assert done.exit_code == 0, done.stderr
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
-    return "\n".join(line for line in lines if line).replace(str(ROOT), "")
+        shown = done.stdout.replace(f"{folder}/", "").replace(str(ROOT), "")
+    return "\n".join(line.rstrip() for line in shown.splitlines() if line.strip())
 
 
 def shown_output() -> str:

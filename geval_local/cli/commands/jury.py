@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from geval_local.cli import options
+from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError, OutputError
 
 
@@ -65,6 +66,8 @@ def jury(
     if output is not None:
         save_jury(study, output)
     show_study(study, as_json=as_json)
+    if output is not None:
+        note(f"wrote {output}")
 
 
 def _check_output(output: Path, inputs: Sequence[Path], *, overwrite: bool) -> None:

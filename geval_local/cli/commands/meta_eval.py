@@ -50,7 +50,7 @@ def meta_eval(
         bool, typer.Option("--ablations", help="Also without steps, and by other estimators than the expectation.")
     ] = False,
     estimator: options.Estimators = None,
-    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the forms.")] = False,
+    no_steps: options.NoSteps = False,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="Leave reference metrics out.")] = False,
     limit_groups: Annotated[
         int | None, typer.Option(metavar="N", help="The first N documents only, for a quick look.")

@@ -14,46 +14,6 @@ from geval_local.errors import ConfigurationError, MetricError, OutputError
 
 app = typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics.")
 
-TEMPLATE = """\
-# A metric for geval-local. Everything after a # is a comment; lines that begin with one are optional.
-name: {name}
-
-# Opens the prompt. Absent: a neutral sentence.
-# introduction: >-
-#   You will be given a question and an answer to it. Your task is to rate the answer on one metric.
-
-# What is rated, and what separates good from bad. Replace this text by your own.
-criteria: >-
-  How easy the text is to understand for a reader who is new to its subject. A clear text explains its terms, keeps its
-  sentences short and says things in the order in which they are needed. Lower the score for unexplained terms and for
-  sentences that have to be read twice.
-
-# Columns of your data -> headings in the form, in the form's order.
-fields:
-  output: Text
-# source: Source Text
-
-# 1-5, 0-10, 0-1 step 0.25, Yes/No, or labels with values:  {{poor: 1, fair: 2, good: 3}}
-scale: 1-5
-
-# What single labels, or bands of them, mean; printed under the criteria.
-# rubric:
-#   1: hard to understand throughout
-#   5: clear throughout
-
-# Evaluation steps. Absent: the judge writes them once (`geval-local steps FILE`).
-# steps:
-#   - Read the text.
-#   - Note every place that a newcomer would stumble over.
-#   - Choose the score that fits the criteria.
-
-# A score from which a text passes, on the scale above.
-# threshold: 4
-
-# The one field that may lose its end when a prompt is too long for the judge.
-# shorten: source
-"""
-
 
 @app.command("list")
 def list_metrics(as_json: options.Json = False) -> None:
@@ -123,6 +83,7 @@ def new(
 ) -> None:
     """Write a commented metric file to start from; an existing file is never overwritten."""
     from geval_local.metric import Metric
+    from geval_local.metric_file import TEMPLATE
 
     if output.suffix not in (".yaml", ".yml"):
         raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")

@@ -1,4 +1,4 @@
-"""``geval-local pairs`` and ``preferences``: which of two outputs is better, and what that says of systems."""
+"""``geval-local pairs``: which of two outputs is better."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def pairs(
             "--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file, or a directory for the run."
         ),
     ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
-    ] = None,
+    metric: options.Metrics = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
     ] = None,
@@ -41,7 +38,7 @@ def pairs(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
     system: options.System = None,
-    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    no_steps: options.NoSteps = False,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
     *,
@@ -93,49 +90,10 @@ def pairs(
         found = {key: rank_run(written, key).studies[key].to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
-        show_result(result, failed, as_json=False, command=str(context.find_root().obj))
+        show_result(result, failed, lowest=0, as_json=False, command=str(context.find_root().obj))
         for key in keys:
             show_study(rank_run(written, key), as_json=False)
         if given is None:  # verdicts are in the rows otherwise
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
         raise typer.Exit(EXIT_GATE)
-
-
-def preferences(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Results of `pairs`, or of `score`, whose outputs are then compared."),
-    ],
-    metric: options.OneMetric = None,
-    human: options.Human = None,
-    ratings: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Rows that hold the ratings; results of `score` hold them themselves."),
-    ] = None,
-    group_by: options.GroupBy = None,
-    system: options.System = None,
-    coefficient: options.Coefficient = "spearman",
-    new: options.New = None,
-    every_pair: Annotated[bool, typer.Option("--every-pair", help="Also show every pair of systems.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Rank systems by comparisons, side by side where several runs are given; with ratings also against people.
-
-    Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
-    """
-    from geval_local.analysis.pairs import rank
-    from geval_local.cli.output.tables import show_study
-
-    found = rank(
-        runs,
-        metric=metric,
-        human=human,
-        ratings=ratings,
-        group_by=group_by,
-        system=system,
-        coefficient=coefficient,
-        target=new,
-        every_pair=every_pair,
-    )
-    show_study(found, as_json=as_json)

@@ -38,6 +38,7 @@ def report(
         typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
     ] = None,
     field: options.Fields = None,
+    lowest: options.Lowest = 3,
     rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
     ] = 20_000,
@@ -45,9 +46,13 @@ def report(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Write a run as one self-contained HTML page, or many as one folder; without a network, opens from any disk."""
-    from geval_local.fields import read_mapping
+    from geval_local.cli.output.run_summary import show_lowest
+    from geval_local.fields import counted, read_mapping
+    from geval_local.io.results import load_results, lowest_rows
     from geval_local.report.reports import report as write
+    from geval_local.runs.directory import result_file
 
+    fields = read_mapping(field or [])
     is_folder = len(runs) > 1 or output.is_dir()
     written = write(
         runs,
@@ -57,12 +62,15 @@ def report(
         system=system,
         estimators=options.read_estimators(estimator, others=True),
         reasons=reasons or (),
-        fields=read_mapping(field or []),
+        fields=fields,
         rows=rows,
         title=title,
         overwrite=overwrite,
     )
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
-    pages = f" and {written.pages} pages" if is_folder else ""
+    for run in [] if is_folder else runs:
+        for metric, found in lowest_rows(load_results(result_file(run), fields), lowest).items():
+            show_lowest(metric, found, lowest)
+    pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")

@@ -20,6 +20,7 @@ def resume(
     retry_errors: options.RetryErrors = False,
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
+    label_mass: options.LabelMass = None,
     as_json: options.Json = False,
 ) -> None:
     """Continue an interrupted run with the settings of its manifest.
@@ -31,7 +32,7 @@ def resume(
     from geval_local.metric import Metric
     from geval_local.runs import run_file
 
-    gates = read_gates(fail_under, max_unscored)
+    gates = read_gates(fail_under, max_unscored, label_mass)
     manifest = run_file.read_run(run)
     follow(
         lambda events: run_file.resume(

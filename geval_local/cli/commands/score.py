@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from geval_local.cli import options
 from geval_local.cli.option_groups import takes_options
-from geval_local.cli.options import complete_metric
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
-
-if TYPE_CHECKING:
-    from geval_local.metric import Metric
 
 
 @takes_options()
@@ -29,16 +25,7 @@ def score(
             "--distributed also several, directories, patterns, and addresses such as s3://BUCKET/DIR.",
         ),
     ],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            "-m",
-            metavar="NAME",
-            help="A preset or a metric's YAML file; may be repeated.",
-            autocompletion=complete_metric,
-        ),
-    ] = None,
+    metric: options.Metrics = None,
     prompt_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
     ] = None,
@@ -47,9 +34,11 @@ def score(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
     ] = False,
-    no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
+    no_steps: options.NoSteps = False,
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
+    label_mass: options.LabelMass = None,
+    lowest: options.Lowest = 3,
     as_json: options.Json = False,
     *,
     judges: list[JudgeOptions],
@@ -60,13 +49,14 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
+    from geval_local.cli.metrics import check_on_scales, chosen_metrics
     from geval_local.cli.scoring import read_gates
     from geval_local.cli.standard_input import input_file
 
-    gates = read_gates(fail_under, max_unscored)
-    chosen = _metrics(metric or [], prompt_file, scale, no_steps)
+    gates = read_gates(fail_under, max_unscored, label_mass)
+    chosen = chosen_metrics(metric or [], prompt_file, scale, no_steps)
     for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
-        _check_on_scales(name, limit_value, chosen)
+        check_on_scales(name, limit_value, chosen)
     if dry_run:
         from geval_local.cli.output.forms import show_forms
 
@@ -104,6 +94,7 @@ def score(
             judges=len(judges),
             as_json=as_json,
             command=str(context.find_root().obj),
+            lowest=lowest,
         )
 
 
@@ -115,40 +106,3 @@ def _one(file: list[str]) -> Path:
             hint="Several files, directories and addresses are for --distributed ray.",
         )
     return Path(file[0])
-
-
-def _metrics(names: list[str], prompt_file: Path | None, scale: str | None, no_steps: bool) -> list[Metric]:
-    from geval_local.metric import Metric
-    from geval_local.prompt import metric_from_prompt_file
-
-    if prompt_file is None:
-        if scale is not None:
-            raise ConfigurationError("--scale belongs to --prompt-file; a metric brings its own scale")
-        if not names:
-            raise ConfigurationError(
-                "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
-            )
-        metrics = [Metric.load(name) for name in names]
-    elif names or scale is None or no_steps:
-        raise ConfigurationError(
-            "--prompt-file is a metric by itself: it goes with --scale, and with neither --metric nor --no-steps",
-            hint=f"geval-local score FILE --prompt-file {prompt_file} --scale 1-5",
-        )
-    else:
-        metrics = [metric_from_prompt_file(prompt_file, scale)]
-    doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
-    if doubled:
-        raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` in one of the YAML files."
-        )
-    return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
-
-
-def _check_on_scales(option: str, value: float | None, metrics: list[Metric]) -> None:
-    """Reject a limit that every score of the metric reaches, or none can: it was meant for another scale."""
-    for metric in metrics:
-        if value is not None and not metric.scale.low <= value <= metric.scale.high:
-            raise ConfigurationError(
-                f"{option} {value:g} is outside the scale {metric.scale.text} of {metric.name}",
-                hint="It is meant on the metric's own scale; metrics with different scales need runs of their own.",
-            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -52,7 +51,7 @@ def serve(
     It listens at once; while libraries are imported and judges are loaded, /ready and all that needs them answer 503.
     On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
     """
-    from geval_local.serve.settings import ServeSettings, parse_size, read_key
+    from geval_local.serve.settings import ServeSettings, bound, named, parse_size, read_key
 
     settings = ServeSettings(
         host=host,
@@ -74,8 +73,8 @@ def serve(
         from geval_local.serve.watch import log_json
 
         log_json()
-    choices = _named(judges)
-    listening = _bound(host, port)
+    choices = named(judges)
+    listening = bound(host, port)
     port = listening.getsockname()[1]
     failures: list[BaseException] = []
 
@@ -103,32 +102,3 @@ def _load(name: str, choice: JudgeOptions) -> Judge:
     judge = Judge.load(choice)
     logger.info("engine: %s", judge.engine_report.text)
     return judge
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """Bind the address before a judge is loaded; no connections are accepted yet."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host.strip("[]"), port))
-    except OSError as error:
-        listening.close()
-        raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="Is another server there? Choose --port."
-        ) from error
-    return listening
-
-
-def _named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
-    """Return the judges' public names: for a directory its last part, so that no path is revealed."""
-    from geval_local.models.registry import label_of
-    from geval_local.signature import judge_name
-
-    named: dict[str, JudgeOptions] = {}
-    for choice in choices:
-        label = label_of(choice)
-        name = judge_name(label) if Path(label).is_dir() else label
-        if name in named:
-            raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")
-        named[name] = choice
-    return named

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from geval_local.cli.output.console import print_table, result_console
 
 if TYPE_CHECKING:
     from geval_local.engine.self_check import SelfCheck
-    from geval_local.judge.audit import PromptAudit
+    from geval_local.judge.audit import JudgeAudit, PromptAudit
     from geval_local.judge.reason_writer import WritingCheck
+    from geval_local.metric import Metric
 
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24
@@ -148,3 +150,78 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+#: Characters shown by `check` from the end of the rendered prompt.
+TAIL = 400
+
+
+def show_audit(audit: JudgeAudit, name: str, metric: Metric, style: str, engine_text: str) -> None:
+    """Print what an audit found: size, engine, the prompt's end, labels, and an example."""
+    console = result_console()
+
+    def line(what: str, value: str) -> None:
+        console.print(f"{what:<24} {value}", markup=False, soft_wrap=True)
+
+    line("judge", f"{name} ({audit.directory})")
+    line("fingerprint", f"{audit.fingerprint}, tokenizer {audit.tokenizer_hash}")
+    line("size", f"{short(audit.parameters)} parameters, {audit.memory_bytes / 1e6:.1f} MB in {audit.dtype}")
+    line("precision", audit.precision.text(audit.dtype))
+    line("attention", audit.attention)
+    line("engine", engine_text)
+    line("context", f"{audit.context} tokens")
+    line("metric", f"{metric.name}, scale {metric.scale.text}, style {style}")
+    line("BOS tokens", str(audit.prompt.bos_count))
+    console.rule("the example's prompt, its end", align="left")
+    console.print(("..." if len(audit.prompt.text) > TAIL else "") + audit.prompt.text[-TAIL:], markup=False)
+    console.rule()
+    show_labels(audit.prompt)
+    example = audit.example
+    line("example: score", f"{example.score:.4f} on {metric.scale.text}, std {example.std:.3f}")
+    line("example: label mass", f"{example.label_mass:.6f}")
+    if len(example.scale.labels) <= 12:
+        line("example: labels", "  ".join(f"{label}: {p:.4f}" for label, p in example.probabilities.items()))
+    if audit.other_tokens:
+        line("example: other tokens", "  ".join(f"{token!r}: {p:.4f}" for token, p in audit.other_tokens))
+    lengths = ", ".join(map(str, audit.lengths))
+    line(
+        "batched - one by one",
+        f"{audit.batch_difference:.2e} at most ({audit.batches} batches of prompts with {lengths} tokens)",
+    )
+
+
+def audit_record(audit: JudgeAudit) -> dict[str, Any]:
+    """Describe an audit."""
+    return {
+        "directory": str(audit.directory),
+        "fingerprint": audit.fingerprint,
+        "tokenizer": audit.tokenizer_hash,
+        "parameters": audit.parameters,
+        "memory_bytes": audit.memory_bytes,
+        "dtype": audit.dtype,
+        "precision": {
+            "reason": audit.precision.reason,
+            "noise": None if audit.precision.noise is None else asdict(audit.precision.noise),
+        },
+        "attention": audit.attention,
+        "engine": audit.engine,
+        "context": audit.context,
+        "prompt": label_record(audit.prompt),
+        "example": {
+            "score": audit.example.score,
+            "label_mass": audit.example.label_mass,
+            "probabilities": audit.example.probabilities,
+            "other_tokens": [list(pair) for pair in audit.other_tokens],
+        },
+        "batch_difference": audit.batch_difference,
+        "batches": audit.batches,
+        "batch_lengths": list(audit.lengths),
+    }
+
+
+def short(count: float) -> str:
+    """Write a large count."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {letter}"
+    return f"{count:g}"

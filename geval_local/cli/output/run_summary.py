@@ -1,103 +1,144 @@
-"""The end of a scoring run: the table, unscored rows with reasons, signatures, and suggested next commands."""
+"""The end of a scoring run: warnings, the table, unscored and lowest rows, signatures, and the next commands."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
-from geval_local.signature import signature_parts
+from geval_local.fields import output_text
+from geval_local.io.result_manifest import manifest_path
+from geval_local.io.samples import Sample
+from geval_local.score import LEAST_LABEL_MASS
+from geval_local.signature import short_signature, signature_parts
+from geval_local.summary import mass_warning
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from geval_local.runs.completion import RunResult
+    from geval_local.score import Score
     from geval_local.summary import Reason, Summary
 
 #: Most reasons shown per metric; `--json` has them all.
 REASONS_SHOWN = 8
-#: Most labels whose probabilities fit on a line.
-LABELS_SHOWN = 7
-#: Share of the missing mass that the listed tokens must account for.
-SAID_BY_TOKENS = 0.5
+#: Rows with the lowest scores that are shown unless more are asked for.
+LOWEST_SHOWN = 3
+#: Characters of a line, of a row's name in it, and the fewest that a piece of its text is worth showing in.
+LINE, NAME, PIECE = 80, 16, 20
 
 
-def show_result(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
-    """Print a run's figures to stdout, and its gates to stderr."""
+def show_result(
+    result: RunResult,
+    failures: Sequence[str],
+    *,
+    gates: int = 0,
+    lowest: int = LOWEST_SHOWN,
+    as_json: bool,
+    command: str,
+) -> None:
+    """Print a run's figures to stdout, and its warnings, gates and next commands to stderr."""
     if as_json:
-        print_json(run_record(result) | {"failed_gates": failures})
+        print_json(run_record(result, lowest) | {"failed_gates": list(failures)})
+        show_warnings(result)
     else:
-        _show_first_rows(result)
-        _show_table(result)
+        show_warnings(result)
+        print_table(summary_table(result.summaries))
+        show_pace(result, len(result.summaries), "scores")
         show_unscored([(f"unscored in {summary.metric}", summary.reasons) for summary in result.summaries])
-        console = result_console()
-        for signature in result.signatures:
-            console.print(f"signature {signature}", soft_wrap=True, markup=False)
-        _show_next(result, command)
-    show_warnings(result)
+        for summary, rows in zip(result.summaries, result.lowest, strict=True):
+            show_lowest(summary.metric, rows, lowest)
+        show_signatures([one.metric for one in result.summaries], result.signatures, result)
+        _show_next(result, command, lowest)
+    show_gates(failures, gates)
+
+
+def show_gates(failures: Sequence[str], gates: int) -> None:
+    """Say which gates failed, or that all hold."""
     for failure in failures:
         note(f"gate failed: {failure}", "bold red")
+    if gates and not failures:
+        note(f"gates: {gates} of {gates} hold", "green")
 
 
 def show_warnings(result: RunResult, prefix: str = "") -> None:
     """Warn of low label mass and of rows that were cut; every line begins with `prefix`."""
+    is_plain = any(judge.choice.get("style") == "completion" for judge in result.manifest.judges)
     for summary, signature in zip(result.summaries, result.signatures, strict=True):
         if summary.low_mass_share > 0:
-            note(prefix + low_mass_warning(summary, signature), "yellow")
+            note(prefix + low_mass_warning(summary, signature, is_plain=is_plain), "yellow")
         if summary.shortened:
             told = f"warning: {summary.metric}: {summary.shortened} rows were cut to fit the judge's context"
             note(prefix + told, "yellow")
 
 
-def low_mass_warning(summary: Summary, signature: str) -> str:
+def low_mass_warning(summary: Summary, signature: str, *, is_plain: bool = False) -> str:
     """Describe the rows with low label mass, the tokens that received the mass, and remedies."""
-    told = (
-        f"warning: {summary.metric}: {summary.low_mass_share:.1%} of the scored rows have a label mass below "
-        f"{summary.low_mass:g}: there the judge wants to write something other than a label"
-    )
-    if summary.other_tokens:
-        told += ", such as " + ", ".join(f"{token!r} ({p:.1%})" for token, p in summary.other_tokens)
-    if sum(p for _, p in summary.other_tokens) < SAID_BY_TOKENS * (1 - summary.label_mass):
-        told += "; the rest starts like a label but continues as another number or word"
-    return f"{told}. {_low_mass_remedy(signature)}"
+    return f"warning: {mass_warning(summary)}. {_low_mass_remedy(signature, is_plain)}"
 
 
-def _low_mass_remedy(signature: str) -> str:
+def _low_mass_remedy(signature: str, is_plain: bool) -> str:
+    """Name what can be done; of pairs and questions neither labels nor scale can be changed.
+
+    Without `is_plain`, which says that the user asked for that style, only judges without a template complete a text.
+    """
     parts = signature_parts(signature)
+    is_fixed = parts.get("scale", "").replace(" ", "") in ("A/tie/B", "A/B/tie", "B/tie/A")
     remedies = []
-    if parts.get("style") == "completion":
-        remedies.append("give it its chat template if it has one (--style chat)")
+    if is_plain and parts.get("style") == "completion":
+        remedies.append("leave --style completion out")
     if parts.get("style", "").startswith("chat-no-prefill"):
-        remedies.append("let the form open its answer (--style chat)")
-    if "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
-        remedies.append("name the words that it writes in the scale, or take a scale of numbers such as 1-3")
-    remedies.append("say in the criteria what each label means, or take a stronger judge")
-    return f"Suggested fixes: {'; '.join(remedies)}."
+        remedies.append("--style chat, which opens the answer")
+    if not is_fixed and "/" in parts.get("scale", "") and not any(char.isdigit() for char in parts["scale"]):
+        remedies.append("a scale of numbers such as 1-3, or of the words that it writes")
+    if not is_fixed:
+        remedies.append("say in the criteria what each label means")
+    return f"Try: {'; '.join([*remedies, 'another judge'])}."
 
 
-def _show_first_rows(result: RunResult) -> None:
-    """Show the first rows with their label probabilities."""
+def show_lowest(metric: str, rows: Iterable[tuple[Sample, Score]], count: int) -> None:
+    """Show the rows with the lowest scores, each with its label probabilities and a piece of its text."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    for place, summary in enumerate(result.summaries):
-        scored = [(sample, scores[place]) for sample, scores in result.first_rows if scores[place].is_scored]
-        labels = list(scored[0][1].probabilities or {}) if scored else []
-        if not 0 < len(labels) <= LABELS_SHOWN:
-            continue
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        table.add_column(f"first rows: {summary.metric}", overflow="ellipsis", no_wrap=True, max_width=40)
-        for heading in ("score", *(f"p({label})" for label in labels)):
-            table.add_column(Text(heading), justify="right", no_wrap=True)
-        for sample, score in scored:
-            name = sample.fields.get("id") or f"row {sample.row}"
-            shares = (f"{p:.3f}" for p in (score.probabilities or {}).values())
-            table.add_row(*map(Text, (str(name), f"{score.value:.3f}", *shares)))
-        print_table(table)
+    shown = list(rows)[:count]
+    if not shown:
+        return
+    headings = [f"p({label})" for label in shown[0][1].probabilities or ()]
+    room = LINE - NAME - len("  0.000  ")
+    piece = room - sum(max(len(heading), len("0.00")) + len("  ") for heading in headings)
+    if piece < PIECE:  # a long scale leaves no room beside the text
+        headings, piece = [], room
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("lowest", no_wrap=True)
+    for heading in ("score", *headings):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    table.add_column(Text(metric), no_wrap=True, overflow="ellipsis", max_width=piece)
+    for sample, score in shown:
+        shares = [f"{p:.2f}" for p in (score.probabilities or {}).values()] if headings else []
+        cells = (_piece(_name(sample), NAME), f"{score.value:.3f}", *shares, _piece(_text(sample), piece))
+        table.add_row(*map(Text, cells))
+    print_table(table)
+
+
+def _name(sample: Sample) -> str:
+    given = sample.fields.get("id")
+    return f"row {sample.row}" if given is None else str(given)
+
+
+def _text(sample: Sample) -> str:
+    """Return the text that was rated, else the row's longest one."""
+    texts = [value for value in sample.fields.values() if isinstance(value, str)]
+    return output_text(sample.fields, sample.mapping) or max(texts, key=len, default="")
+
+
+def _piece(text: str, most: int) -> str:
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Table:
@@ -110,8 +151,7 @@ def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Tab
     if data:
         table.add_column("data", overflow="fold")
     table.add_column("metric", overflow="fold")
-    low_mass = summaries[0].low_mass
-    for heading in ("scored", "mean [95 % CI]", "std", "mass", "min", f"<{low_mass:g}"):
+    for heading in ("scored", "mean [95 % CI]", "std", "mass", f"<{summaries[0].low_mass:g}"):
         table.add_column(heading, justify="right", no_wrap=True)
     has_threshold = any(summary.threshold is not None for summary in summaries)
     if has_threshold:
@@ -122,42 +162,40 @@ def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Tab
     return table
 
 
-def _show_table(result: RunResult) -> None:
-    print_table(summary_table(result.summaries))
-    low_mass = result.summaries[0].low_mass
-    show_pace(result, len(result.summaries), "scores")
-    for line in dict.fromkeys(f"interval of the mean: {_interval_told(summary)}" for summary in result.summaries):
-        note(line, "dim")
-    note(f"mass, min, <{low_mass:g}: mean label mass, its minimum, and the share of rows below {low_mass:g}", "dim")
-
-
 def show_pace(result: RunResult, each: int, what: str) -> None:
-    """Say how many results a row has, who gave them, how fast, in what precision, and what was saved."""
+    """Say in one line how many results there are, who gave them, how fast, and what was saved; then the precision."""
     count = result.rows * each
-    rate = f"{count / result.seconds:.1f} {what}/s" if result.seconds > 0 else ""
-    loading = f"after {result.load_seconds:.1f} s of loading"
-    note(f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s ({rate}), {loading}")
+    computed = count - result.totals.get("from_cache", 0) - result.there
+    rate = f" ({computed / result.seconds:.1f}/s)" if result.seconds > 0 and computed > 0 else ""
+    told = [f"{count} {what} by {', '.join(result.judges)} in {result.seconds:.1f} s{rate}"]
+    if result.there:
+        told.append(f"{result.there} of them there before")
+    if cached := result.totals.get("from_cache", 0):
+        told.append(f"{cached} from the cache of earlier runs (--no-cache computes them again)")
+    if result.manifest.settings.distributed is not None:
+        told.append("loading included")
+    if result.load_seconds:
+        told.append(f"{result.load_seconds:.1f} s of loading")
+    if result.steps_seconds >= 1:
+        told.append(f"{result.steps_seconds:.1f} s of writing steps")
+    prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
+    if 0 < planned < prompts:
+        told.append(f"{1 - planned / prompts:.0%} of {prompts} prompt tokens saved by shared texts")
+    note("; ".join(told))
+    for line in _interval_lines(result.summaries):
+        note(line, "dim")
     for precision in result.precisions:
         note(f"precision: {precision}", "dim")
-    _show_savings(result)
 
 
-def _interval_told(summary: Summary) -> str:
-    """Describe the basis of the interval."""
-    told = f"t over {summary.interval.units} documents" if summary.interval.units else "none"
-    warning = f"; warning: {summary.interval.warning}" if summary.interval.warning else ""
-    return f"{told}{warning}; {summary.grouping}"
-
-
-def _show_savings(result: RunResult) -> None:
-    """Show the savings by sharing and by the cache."""
-    prompts, planned = result.totals.get("prompt_tokens", 0), result.totals.get("planned_tokens", 0)
-    saved = f"{1 - planned / prompts:.1%} saved by shared texts" if planned < prompts else "with padding"
-    if prompts:
-        note(f"{prompts} prompt tokens, {planned} through the model ({saved})", "dim")
-    if cached := result.totals.get("from_cache", 0):
-        what = "outcomes" if result.answers else "scores"
-        note(f"{cached} {what} are those of earlier runs, from the cache (--no-cache computes them again)")
+def _interval_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Describe the basis of the intervals, once, and what is wrong with single ones."""
+    based = (
+        f"interval: {f'{one.interval.units} documents' if one.interval.units else 'none'}; {one.grouping}"
+        for one in summaries
+    )
+    wrong = (f"interval of {one.metric}: {one.interval.warning}" for one in summaries if one.interval.warning)
+    return list(dict.fromkeys([*based, *wrong]))
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -168,7 +206,6 @@ def _cells(summary: Summary) -> list[str]:
         f"{_figure(summary.mean, 3)}{interval}",
         _figure(summary.std, 2),
         _figure(summary.label_mass, 3),
-        _figure(summary.label_mass_min, 3),
         "-" if math.isnan(summary.low_mass_share) else f"{summary.low_mass_share:.1%}",
     ]
 
@@ -178,7 +215,11 @@ def _figure(value: float, digits: int) -> str:
 
 
 def _passed(summary: Summary) -> str:
-    return "-" if summary.passed_share is None else f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
+    if summary.passed_share is None:
+        return "-"
+    if summary.label_mass < LEAST_LABEL_MASS:
+        return "no: mass"
+    return f"{summary.passed_share:.1%} (>= {summary.threshold:g})"
 
 
 def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
@@ -196,20 +237,33 @@ def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
             console.print(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
 
 
-def _show_next(result: RunResult, command: str) -> None:
+def show_signatures(names: Sequence[str], signatures: Sequence[str], result: RunResult) -> None:
+    """Name the signatures in one line, and the file that holds them whole."""
+    listed = ", ".join(f"{name} {short_signature(one)}" for name, one in zip(names, signatures, strict=True))
+    whole = manifest_path(result.files[0]) if result.files else "--json"
+    result_console().print(f"signature: {listed} (whole: {whole})", soft_wrap=True, markup=False)
+
+
+def _show_next(result: RunResult, command: str, lowest: int) -> None:
     settings, choice = result.manifest.settings, result.manifest.judges[0].choice
     note("next:")
     if result.target.results is None:
         note(f"  keep every row's figures     {command} -o scores.jsonl")
     else:
         output = shlex.quote(str(result.target.results))
+        if settings.distributed is not None:
+            note(f"  make one file of the parts   geval-local merge {output} -o scores.jsonl")
+        elif settings.pairs is None and lowest and any(result.lowest):
+            metric = shlex.quote(result.summaries[0].metric)
+            said = f"geval-local reasons {output} -m {metric} --lowest {lowest} -o reasons.jsonl"
+            note(f"  why the lowest are low       {said}")
         note(f"  look at them in a browser    geval-local report {output} -o report.html")
-    judge = f" {shlex.quote(result.judges[0])}"
-    if choice.get("models_file") is not None:
-        judge += f" --models {shlex.quote(choice['models_file'])}"
-    metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
-    note(f"  audit the judge              geval-local judges check{judge}{metric}")
-    note("  compare with another judge   geval-local judges list, then the same command with --judge NAME")
+    if any(summary.low_mass_share > 0 for summary in result.summaries):
+        judge = f" {shlex.quote(result.judges[0])}"
+        if choice.get("models_file") is not None:
+            judge += f" --models {shlex.quote(choice['models_file'])}"
+        metric = f" --metric {shlex.quote(settings.metric_names[0])}" if settings.metric_names else ""
+        note(f"  audit the judge              geval-local judges check{judge}{metric}")
 
 
 def common_record(result: RunResult) -> dict[str, Any]:
@@ -225,18 +279,26 @@ def common_record(result: RunResult) -> dict[str, Any]:
         "rows": result.rows,
         "precision": result.precisions,
         "load_seconds": round(result.load_seconds, 3),
+        "steps_seconds": round(result.steps_seconds, 3),
         "seconds": round(result.seconds, 3),
     }
 
 
-def run_record(result: RunResult) -> dict[str, Any]:
+def run_record(result: RunResult, lowest: int = LOWEST_SHOWN) -> dict[str, Any]:
     """Return a run's figures as plain JSON values."""
     return {
         **common_record(result),
         "estimator": result.manifest.settings.estimator.text,
         "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
         "metrics": {
-            summary.metric: summary.to_dict() | {"signature": signature}
-            for summary, signature in zip(result.summaries, result.signatures, strict=True)
+            summary.metric: summary.to_dict()
+            | {
+                "signature": signature,
+                "lowest": [
+                    {"row": sample.row, "id": sample.fields.get("id"), "score": score.value}
+                    for sample, score in rows[:lowest]
+                ],
+            }
+            for summary, signature, rows in zip(result.summaries, result.signatures, result.lowest, strict=True)
         },
     }

@@ -12,11 +12,11 @@ const box = (...charts) => el("div", { class: "charts" }, ...charts);
 const massMark = (metric) => (low, high) => high <= metric.lowMass + 1e-9;
 
 function reportCharts(metric) {
-  const run = metric.runs[0], low = run.mass.filter((mass) => isNumber(mass) && mass < metric.lowMass).length;
+  const run = metric.runs[0], known = run.mass.filter(isNumber), low = known.filter((mass) => mass < metric.lowMass).length;
   return box(
     histogram("Scores", run.score, ...spread(metric, run.score), "score"),
     labelChart("Mean label probabilities", metric.labels, meanLabels(metric), DATA.runs),
-    histogram(`Label mass: ${low ? `${plural(low, "item")} below ${metric.lowMass}` : `none below ${metric.lowMass}`}`,
+    histogram(`Label mass: ${!known.length ? "not known" : low ? `${plural(low, "item")} below ${metric.lowMass}` : `none below ${metric.lowMass}`}`,
       run.mass, 0, 1, "label mass", { marked: massMark(metric) }));
 }
 
@@ -33,7 +33,7 @@ function comparisonCharts(metric) {
 
 function peopleCharts(metric) {
   const score = metric.runs[0].score, charts = [
-    scatter("Score against human rating", metric.human, score, rangeOf(metric.human), spread(metric, score), "human", "score", { open: openItem })];
+    scatter(`Score against ${metric.rating}`, metric.human, score, rangeOf(metric.human), spread(metric, score), metric.rating, "score", { open: openItem })];
   if (metric.groups.length) charts.push(histogram("Spearman within groups", metric.groups, -1, 1, "correlation"));
   return box(...charts);
 }

@@ -48,8 +48,8 @@ function columns() {
     plain("distance", "|A − B|", (item) => { const d = difference(metric, item); return isNumber(d) ? Math.abs(d) : null; }, "number wide");
   }
   if (metric.human.length) {
-    plain("human", "human", (item) => humanOf(metric, item), "number wide");
-    if (!COMPARING) plain("difference", "score − h", (item) => difference(metric, item), "number wide");
+    plain("human", snippet(metric.rating, 16), (item) => humanOf(metric, item), "number wide");
+    if (!COMPARING) plain("difference", "score − rating", (item) => difference(metric, item), "number wide");
   }
   if (metric.why.size) {
     add("why", "reason", (item) => whyText(metric, item) || null,

@@ -1,0 +1,55 @@
+"""What an evaluation found, on a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from geval_local import __version__
+from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.run_summary import (
+    LOWEST_SHOWN,
+    run_record,
+    show_gates,
+    show_lowest,
+    show_signatures,
+    show_unscored,
+    show_warnings,
+    summary_table,
+)
+
+if TYPE_CHECKING:
+    from geval_local.evaluation.execution import EvaluationResult
+
+
+def show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
+    """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
+    for name, run in result.runs.items():
+        show_warnings(run, f"{name}: " if len(result.runs) > 1 else "")
+    if as_json:
+        print_json(
+            {
+                "version": __version__,
+                "evaluation": result.file.record.model_dump(),
+                "data": {name: run_record(run) for name, run in result.runs.items()},
+                "reports": {name: str(page) for name, page in result.reports.items()},
+                "failed_gates": result.failures,
+            }
+        )
+    else:
+        names = [name for name, run in result.runs.items() for _ in run.summaries]
+        print_table(summary_table([one for run in result.runs.values() for one in run.summaries], names))
+        for run in result.runs.values() if result.failures else ():
+            for summary, rows in zip(run.summaries, run.lowest, strict=True):
+                if any(summary.metric in failure for failure in result.failures):
+                    show_lowest(summary.metric, rows, LOWEST_SHOWN)
+        for name, run in result.runs.items():
+            show_unscored([(f"unscored in {one.metric} of {name}", one.reasons) for one in run.summaries])
+        for run in result.runs.values():
+            show_signatures([one.metric for one in run.summaries], run.signatures, run)
+        for run in result.runs.values():
+            files = ", ".join(shlex.quote(str(file)) for file in run.files)
+            note(f"wrote {files}", "dim")
+        for page in result.reports.values():
+            note(f"wrote {shlex.quote(str(page))}; open it in any browser")
+    show_gates(result.failures, result.gates)

@@ -1,0 +1,61 @@
+"""How much of a judge's weights has been read, for whoever shows it; without torch and transformers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Takes the bytes that have been read, and those of all weights.
+OnRead = Callable[[int, int], None]
+
+_watchers: list[OnRead] = []
+
+
+@contextmanager
+def watch_reading(on_read: OnRead) -> Iterator[None]:
+    """Tell `on_read` of every judge that is loaded meanwhile, in whatever thread, how much of it has been read."""
+    _watchers.append(on_read)
+    try:
+        yield
+    finally:
+        _watchers.remove(on_read)
+
+
+def meter(total: int) -> Callable[[float], None]:
+    """Give what takes counts of bytes that were just read, in any thread, and tells their sum."""
+    done, lock = 0.0, threading.Lock()
+
+    def add(count: float) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            for watcher in _watchers:
+                watcher(round(done), total)
+
+    return add
+
+
+@contextmanager
+def counted_shards(total: int) -> Iterator[None]:
+    """Count while transformers fills a model from safetensors files of so many bytes.
+
+    It goes through the parameters, which may join many tensors each: all are taken for equally large.
+    """
+    from transformers.utils import logging
+
+    def counted(items: Collection[Any]) -> Iterator[Any]:
+        add = meter(total)
+        for item in items:
+            yield item
+            add(total / len(items))
+
+    def hook(factory: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return counted(given[0]) if named.get("desc") == "Loading weights" else factory(*given, **named)
+
+    former = logging.set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(former)

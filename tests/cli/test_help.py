@@ -1,0 +1,54 @@
+"""Help pages: an example on each, whose options exist; no type of flags, no line broken in the middle of a sentence."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+
+import pytest
+import typer
+from cli_run import run
+
+from geval_local.cli.app import app
+from geval_local.cli.examples import EXAMPLES
+
+
+def _paths(command, path=()):
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _paths(one, (*path, name)) if hasattr(one, "commands") else [" ".join((*path, name))]
+
+
+PATHS = sorted(_paths(typer.main.get_command(app)))
+
+
+def options_of(path):
+    command = typer.main.get_command(app)
+    for name in path.split():
+        command = command.commands[name]
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_every_verb_has_an_example():
+    assert sorted(EXAMPLES) == PATHS
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_examples_name_options_that_exist(path):
+    for line in EXAMPLES[path]:
+        program, *words = shlex.split(line)
+        assert program == "geval-local"
+        assert words[: len(path.split())] == path.split()
+        assert {word for word in words if word.startswith("-")} <= options_of(path)
+
+
+@pytest.mark.parametrize("path", ["score", "judges check", "bias"])
+def test_a_help_page_ends_with_its_examples_and_shows_no_type_of_flags(path, tmp_path):
+    shown = run(*path.split(), "--help", home=tmp_path).stdout
+    assert "<bool>" not in shown
+    assert "Examples:" in shown
+    flat = " ".join(shown.split())
+    assert EXAMPLES[path][0] in flat
+    prose = [line for line in shown.splitlines() if line.startswith(" ") and not re.search("[│╭╰]", line)]
+    short = [a for a, b in itertools.pairwise(prose) if b.strip() and a.strip() and len(a.rstrip()) < 50]
+    assert not [line for line in short if re.search(r"[a-z,]$", line)]

