@@ -150,6 +150,11 @@ class MockJudge(Judge):
         self._context = context
 
     @property
+    def writes_steps(self) -> bool:
+        """Whether it is asked for evaluation steps: yes."""
+        return True
+
+    @property
     def context(self) -> int:
         """Longest prompt in tokens, including the label's tokens."""
         return self._context

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bias": ("geval-local bias scored.jsonl --side system_id",),
     "calibrate": ("geval-local calibrate scored.jsonl --human rating -o calibration.json",),
     "jury": ("geval-local jury runs/a runs/b -o jury.jsonl",),
+    "estimate": ("geval-local estimate scored.jsonl --human rating --share 4",),
     "serve": ("geval-local serve -j nano --port 8000",),
     "cache": ("geval-local cache",),
     "judges list": ("geval-local judges list",),

@@ -26,7 +26,7 @@ def test_the_assertion_gives_the_score_of_a_preset(monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setenv("GEVAL_LOCAL_API_KEY", "k")
     context = {"vars": {"question": TEXTS["question"]}, "config": {"metric": "rag/answer_relevance", "threshold": 1}}
-    wanted = MockJudge().score(Metric.load("rag/answer_relevance").with_steps(()), **TEXTS)
+    wanted = MockJudge().score(Metric.load("rag/answer_relevance"), **TEXTS)
     with serving(MockJudge(), api_key="k") as (port, _):
         monkeypatch.setattr(module, "URL", f"http://127.0.0.1:{port}")
         found = module.get_assert(TEXTS["output"], context)
