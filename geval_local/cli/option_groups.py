@@ -86,19 +86,30 @@ def _parameter(group: type[Options], name: str, *, many: bool) -> inspect.Parame
     elif many or get_origin(kind) in (list, dict):
         shown = list[str] | None
     else:
-        shown = (kind if get_origin(kind) is Literal or kind in (int, float, Path) else str) | None
+        shown = (kind if kind in (int, float, Path) else str) | None
+    # Choices are checked with all else, where a close one is proposed; here they are shown and completed.
+    choices = [str(one) for one in get_args(kind)] if get_origin(kind) is Literal else []
     option = typer.Option(
         *_option_names(name, field),
         help=text,
-        metavar=flag.metavar,
+        metavar=flag.metavar or (f"[{'|'.join(choices)}]" if choices else None),
         rich_help_panel=flag.panel,
         show_default=False,
-        autocompletion=_COMPLETIONS.get(name),
+        autocompletion=_COMPLETIONS.get(name) or (_completes(choices) if choices else None),
         min=next((one.ge for one in _all_metadata(field) if getattr(one, "ge", None) is not None), None)
         if kind is int
         else None,
     )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[shown, option])
+
+
+def _completes(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """Give a function that lists the choices that begin with what was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [one for one in choices if one.startswith(incomplete)]
+
+    return complete
 
 
 def _all_metadata(field: FieldInfo) -> list[Any]:

@@ -167,7 +167,7 @@ def test_ratings_and_judges_are_checked_before_a_meta_evaluation_begins(here, lo
 def test_a_wrong_dtype_is_told_the_nearest(here):
     done = score(here, "-j", "twin", "--dtype", "fp16")
     assert done.exit_code == 2
-    assert "'fp16' is not one of" in done.stderr
+    assert "did you mean 'float16'?" in done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name, field in JudgeOptions.model_fields.items() if field.default is None])
