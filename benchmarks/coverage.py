@@ -46,7 +46,7 @@ SYSTEMS = 16
 #: Data sets per cell before the table is written.
 ROUND = 8
 #: Exchanges in place of 9,999, which moves a p near .05 by .007 from one seed to another.
-significance.PERMUTATIONS = 999
+significance.PERMUTATIONS = 999  # type: ignore[attr-defined]
 #: Nominal coverage and rejection.
 COVERAGE, REJECTION = (0.93, 0.97), (0.03, 0.07)
 AIMS = {
@@ -128,10 +128,16 @@ def items_of(human: np.ndarray, scores: np.ndarray, there: np.ndarray | None = N
 
 
 @cache
-def fixed_truth(ordinal: bool) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
-    """Choose fixed systems, and compute their true agreement, of judges that think alike of them."""
+def alike() -> tuple[np.ndarray, np.ndarray]:
+    """Choose fixed systems, and two judges that think alike of them."""
     system, own = effects(np.random.default_rng(7))
-    own = np.stack([own[0], own[0]])
+    return system, np.stack([own[0], own[0]])
+
+
+@cache
+def fixed_truth(ordinal: bool) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, np.ndarray]]:
+    """Give the fixed systems of `alike`, and compute their true agreement."""
+    system, own = alike()
     human, scores = ratings(np.random.default_rng(8), 40_000, system, own, ordinal=ordinal)
     each = np.array([coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)])
     return (system, own), {
@@ -181,18 +187,73 @@ def mirrored() -> tuple[np.ndarray, np.ndarray]:
 
 
 def exchange(
-    table: Table, kind: str, name: str, data: str, documents: int, judges: tuple[Any, Any], target: Target
+    table: Table,
+    kind: str,
+    name: str,
+    data: str,
+    documents: int,
+    judges: tuple[Any, Any],
+    target: Target,
+    coefficient: str = "kendall",
 ) -> None:
     """Count the test in use, and beside it the others: Student's t with the bootstrap's error, and exchanges."""
-    found = compare(*judges, "system", "kendall", target=target)
+    found = compare(*judges, "system", coefficient, target=target)
     used = "PERM-SYSTEMS" if "PERM" in found.why else "t"
     p = {used: found.p, "t": t_test(found.difference.value, found.difference.error, found.difference.units)}
-    other: significance.Exchange = "PERM-INPUTS" if target == "documents" else "PERM-BOTH"
-    p[other] = compare(*judges, "system", "kendall", target=target, test=other).p
-    for test, value in p.items():
+    others: tuple[significance.Exchange, ...] = ("PERM-INPUTS",)
+    if target == "both":
+        others = ("PERM-SYSTEMS", "PERM-BOTH")
+    for test in others:
+        if test not in p:
+            p[test] = compare(*judges, "system", coefficient, target=target, test=test).p
+    for own, value in p.items():
         table.count(
-            kind if test == used or kind == "power" else "beside", f"{name}: {test}", data, documents, value < 0.05
+            kind if own == used or kind == "power" else "beside", f"{name}: {own}", data, documents, value < 0.05
         )
+
+
+def erring_unlike(table: Table, documents: int, rng: Rng) -> None:
+    """System level: two judges that agree equally well with people, and err in other ways."""
+    human, scores = ratings(rng, documents, *alike(), ordinal=False)
+    leaning = scores[1] + 2 * rng.normal(size=(documents, 1))
+    pair = (items_of(human, scores[0]), items_of(human, leaning))
+    exchange(table, "rejection", "fixed, one judge leans by document", "normal", documents, pair, "documents")
+    # The second judge's opinions are off by much for a fifth of the systems and by little for the others; their
+    # variance is that of the first, or they are as far off as leaves Kendall's coefficient the same.
+    for coefficient, much in (("kendall", far_off(documents)), ("pearson", math.sqrt((0.15 - 0.8 * 0.1**2) / 0.2))):
+        system, own = effects(rng)
+        own[1] = opinions(rng, SYSTEMS, much)
+        human, scores = ratings(rng, documents, system, own, ordinal=False)
+        pair = (items_of(human, scores[0]), items_of(human, scores[1]))
+        name = f"new, far off for a few, {coefficient}"
+        exchange(table, "rejection", name, "heavy tails", documents, pair, "both", coefficient)
+
+
+def opinions(rng: Rng, count: int, much: float) -> np.ndarray:
+    """Draw opinions of systems with heavy tails: a fifth are `much` off."""
+    return np.asarray(np.where(rng.random(count) < 0.2, much, 0.1) * rng.normal(size=count))
+
+
+@cache
+def far_off(documents: int) -> float:
+    """Find how far off the judge of `opinions` has to be to agree with people, by Kendall's tau, as the others do."""
+
+    def agreement(own: np.ndarray) -> float:
+        rng = np.random.default_rng(1)
+        system, noise = (
+            math.sqrt(0.3) * rng.normal(size=own.size),
+            rng.normal(size=(3, own.size)) / math.sqrt(documents),
+        )
+        quality = system + 0.7 * noise[0]
+        return float(coefficients(quality + 0.5 * noise[1], 0.7 * quality + own + 0.6 * noise[2])[2])
+
+    wanted = agreement(math.sqrt(0.15) * np.random.default_rng(2).normal(size=100_000))
+    low, high = 0.1, 6.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        over = agreement(opinions(np.random.default_rng(2), 100_000, middle)) > wanted
+        low, high = (middle, high) if over else (low, middle)
+    return (low + high) / 2
 
 
 def systems_new(table: Table, documents: int, rng: Rng) -> None:
@@ -258,6 +319,13 @@ def few_ratings(table: Table, documents: int, rng: Rng) -> None:
         table.cover("estimate, share", data, documents, truth[2], share.combined)
         if slope:
             table.cover("estimate, share by Rogan and Gladen", data, documents, truth[2], share.rogan_gladen)
+    for data, common, right in (("rare yes", 0.1, 0.95), ("weak judge", 0.7, 0.65)):
+        yes = rng.random(total) < common
+        said = (yes == (rng.random(total) < right)).astype(float)
+        items = items_of(np.where(np.arange(total) < count, yes, NAN)[:, None], said[:, None])
+        share = estimate_mean(items, said.tolist())
+        if share.rogan_gladen is not None:
+            table.cover("estimate, share by Rogan and Gladen", data, documents, common, share.rogan_gladen)
 
 
 @cache
@@ -358,7 +426,7 @@ def means_and_gaps(table: Table, documents: int, rng: Rng) -> None:
     )
 
 
-STUDIES = (few_ratings, people, means_and_gaps, systems_fixed, systems_new, within_documents)
+STUDIES = (few_ratings, people, means_and_gaps, systems_fixed, systems_new, erring_unlike, within_documents)
 
 
 def text_of(rows: list[dict[str, Any]]) -> str:
@@ -373,10 +441,10 @@ def text_of(rows: list[dict[str, Any]]) -> str:
         if own != kind:
             kind, aim = own, AIMS[own]
             head = "  ".join(f"{count:>4} documents" for count in counts)
-            lines += ["", f"{own} (aim {aim[0]:g} to {aim[1]:g}){'':22}{'data':<14}{head}"]
+            lines += ["", f"{own} (aim {aim[0]:g} to {aim[1]:g}){'':26}{'data':<14}{head}"]
         cells = [found.get(count) for count in counts]
         shown = "  ".join("-".rjust(14) if c is None else f"{c['share']:.3f} {c['off']:<4}".rjust(14) for c in cells)
-        lines.append(f"  {what:<46}{data:<14}{shown}")
+        lines.append(f"  {what:<50}{data:<14}{shown}")
     return "\n".join(lines[1:])
 
 

@@ -18,6 +18,8 @@ from geval_local.statistics.resampling import drawn_by_document
 Floats = NDArray[np.float64]
 #: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
 EPSILONS = (0.1, 0.2)
+#: With fewer rows of one kind intervals of sensitivity and kappa are too short (benchmarks/coverage.py).
+FEW_VERDICTS = 20
 #: Bins of probability of the calibration error.
 BINS = 10
 
@@ -85,6 +87,8 @@ class GoodEnough:
             ]
             notes = ("yes: a score above the middle of the scale; 95 % intervals from draws of documents",)
             notes += tuple(interval_warnings({key: one.kappa for key, one in self.verdicts.items()}))
+            if any(min(one.yes, one.n - one.yes) < FEW_VERDICTS for one in self.verdicts.values()):
+                notes += (f"fewer than {FEW_VERDICTS} rows that people say yes, or no, to: too short intervals",)
             table = Table(("", *names, "people say yes"), tuple(rows), notes)
             found.append(table.titled("yes and no against people's", sections=True))
         if self.probabilities:

@@ -4,7 +4,9 @@ PPI++ (Angelopoulos, Duchi and Zrnic, 2023, arXiv:2311.01453) corrects the mean 
 scores between rated and other rows, times a power that makes the error smallest; a power of 0 gives the ratings alone.
 Rows of one document count as one unit. The power is estimated too, so that the error has two degrees of freedom fewer
 than there are rated documents. Rogan and Gladen (1978) correct a share of yes by sensitivity and specificity; its
-interval is Fieller's, which holds where their sum is near 1. Both take the rated rows for a random sample of all.
+interval is Fieller's, which holds where their sum is near 1, with a yes and a no added to the ratings of each kind
+(Lang and Reiczigel, 2014, doi:10.1016/j.prevetmed.2013.09.015), which holds from 20 ratings on and is rather too long
+where the judge is seldom wrong. Both take the rated rows for a random sample of all.
 """
 
 from __future__ import annotations
@@ -136,25 +138,30 @@ def _rogan_gladen(
     from scipy.special import stdtrit
 
     yes, no = rated[human[rated] == 1], rated[human[rated] == 0]
-    if not yes.size or not no.size or units < 3:
+    if not yes.size or not no.size or units < 3 or verdict[yes].mean() <= verdict[no].mean():
         return Interval(math.nan)
+    wrong = float(verdict[no].mean())
+    value = min(1.0, max(0.0, float((verdict.mean() - wrong) / (verdict[yes].mean() - wrong))))
+    # Of a few ratings often all are said rightly; a yes and a no more of each kind keep the error from being 0.
+    rows = np.arange(verdict.size)
+    added = verdict.size + np.arange(4)
+    yes, no = np.append(yes, added[:2]), np.append(no, added[2:])
+    verdict, codes = np.append(verdict, (1.0, 0.0, 1.0, 0.0)), np.append(codes, codes.max() + 1 + np.arange(4))
 
     def part(rows: NDArray[np.int64], values: Floats) -> tuple[float, Floats]:
         mean = float(values[rows].mean())
-        added = np.bincount(codes[rows], (values[rows] - mean) / rows.size, minlength=int(codes.max()) + 1)
-        return mean, np.asarray(added, dtype=np.float64)
+        own = np.bincount(codes[rows], (values[rows] - mean) / rows.size, minlength=int(codes.max()) + 1)
+        return mean, np.asarray(own, dtype=np.float64)
 
-    said, sensitivity, specificity = part(np.arange(verdict.size), verdict), part(yes, verdict), part(no, 1 - verdict)
+    said, sensitivity, specificity = part(rows, verdict), part(yes, verdict), part(no, 1 - verdict)
     above, below = said[0] + specificity[0] - 1, sensitivity[0] + specificity[0] - 1
     a, b = said[1] + specificity[1], sensitivity[1] + specificity[1]
-    if below <= 0:
-        return Interval(math.nan)
-    t = float(stdtrit(units - 2, 0.975)) * math.sqrt(units / (units - 2))
-    two, one, none = below**2 - t**2 * (b @ b), above * below - t**2 * (a @ b), above**2 - t**2 * (a @ a)
-    value = min(1.0, max(0.0, above / below))
-    if two <= 0 or one**2 < two * none:
-        return Interval(value, warning="the judge's sensitivity and specificity are too low, or known too badly")
-    root = math.sqrt(one**2 - two * none)
-    low, high = float((one - root) / two), float((one + root) / two)
+    t = float(stdtrit(units - 1, 0.975))
+    # All shares p with (above - p below)^2 <= t^2 |a - p b|^2; where they are in two pieces, what lies between as well.
+    curve = np.array([below**2 - t**2 * (b @ b), -2 * (above * below - t**2 * (a @ b)), above**2 - t**2 * (a @ a)])
+    roots = np.roots(curve)
+    ends = [value, *(p for p in roots[np.isreal(roots)].real if 0 <= p <= 1)]
+    ends += [p for p in (0.0, 1.0) if np.polyval(curve, p) <= 0]
     residual = a - value * b
-    return Interval(value, max(0.0, low), min(1.0, high), math.sqrt(float(residual @ residual)) / below, units - 1)
+    error = math.sqrt(float(residual @ residual)) / below if below > 0 else math.nan
+    return Interval(value, float(min(ends)), float(max(ends)), error, units - 1)
