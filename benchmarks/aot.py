@@ -124,6 +124,8 @@ def shaped(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 def pretend(capability: int) -> None:
     """Let PyTorch believe that it has one card of this kind."""
+    from torch._dynamo.device_interface import CudaInterface
+
     torch._C._ensureCUDADeviceGuardSet()  # while PyTorch still knows that there is none
     processors = CARDS[capability][1]
     card = SimpleNamespace(
@@ -145,11 +147,20 @@ def pretend(capability: int) -> None:
         "get_device_capability": (card.major, card.minor),
         "get_device_properties": card,
         "get_device_name": card.name,
-        "_lazy_init": None,
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": None,
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
     }
     for name, answer in answers.items():
-        mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer).start()
+        known = lambda *_, answer=answer, **__: answer  # noqa: E731
+        mock.patch.object(torch.cuda, name, known).start()
+        # Dynamo holds functions of torch.cuda under their names without the underscore.
+        if hasattr(CudaInterface, name.lstrip("_")):
+            mock.patch.object(CudaInterface, name.lstrip("_"), staticmethod(known)).start()
     # These would start CUDA.
+    mock.patch("torch.accelerator.is_available", lambda: False).start()
+    mock.patch("torch._inductor.fx_passes.joint_graph.lazy_init", lambda *_: None).start()
     mock.patch("geval_local.engine.prefix_sharing.flex.to_device", shaped).start()
     mock.patch("torch._subclasses.fake_tensor.init_gpu_context", lambda _: None).start()
     mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None).start()
