@@ -1,9 +1,9 @@
-"""Compile the attention kernel for cards that are not here: does it fit into shared memory, and does it spill?
+"""Compile the attention kernel for cards that are not here: whether it fits into shared memory, and spills.
 
     python benchmarks/aot.py [--only "sm_90 .*bfloat16"] >> aot.jsonl
 
-Needs a CUDA build of PyTorch with Triton, and no card. `kernel_error`, which compares the kernel with float64 on a card,
-is called on fake tensors with a driver that knows a card's limits and nothing else. Inductor writes the kernel, Triton
+Needs a CUDA build of PyTorch with Triton, and no card. `kernel_error`, which compares the kernel with float64 on a
+card, is called on fake tensors with a driver that knows a card's limits and nothing else. Inductor writes the kernel, Triton
 and ptxas make machine code, and where that asks for more shared memory than the card has, the driver says what
 PyTorch's says, so that FlexKernel walks its own ladder of settings. One JSON line per case, as soon as it is compiled;
 `--only` takes what is missing. The exit code is 1 if a case reached no setting that fits.
@@ -56,13 +56,12 @@ class Driver:
         self.refused: list[int] = []
 
     def get_current_target(self) -> Any:
+        """Return what to compile for."""
         return self.target
 
     def get_current_device(self) -> int:
+        """Return the one card."""
         return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         """Note what a kernel asks for; Triton compares it with the limit right after this."""
@@ -74,7 +73,7 @@ class Driver:
 
 
 def resources(binary: bytes) -> dict[str, int]:
-    """Registers of a thread and bytes of its stack, where spilled registers go, from the machine code."""
+    """Read a thread's registers and the bytes of its stack, where spilled registers go, from the machine code."""
     import tempfile
 
     import triton
@@ -159,11 +158,11 @@ def pretend(capability: int) -> None:
         if hasattr(CudaInterface, name.lstrip("_")):
             mock.patch.object(CudaInterface, name.lstrip("_"), staticmethod(known)).start()
     # These would start CUDA.
-    mock.patch("torch.accelerator.is_available", lambda: False).start()
-    mock.patch("torch._inductor.fx_passes.joint_graph.lazy_init", lambda *_: None).start()
+    mock.patch("torch.accelerator.is_available", return_value=False).start()
+    mock.patch("torch._inductor.fx_passes.joint_graph.lazy_init").start()
     mock.patch("geval_local.engine.prefix_sharing.flex.to_device", shaped).start()
-    mock.patch("torch._subclasses.fake_tensor.init_gpu_context", lambda _: None).start()
-    mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None).start()
+    mock.patch("torch._subclasses.fake_tensor.init_gpu_context").start()
+    mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu").start()
 
 
 def cases(only: str) -> Iterator[tuple[str, int, int, torch.dtype, dict[str, Any]]]:
