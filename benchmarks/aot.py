@@ -3,8 +3,8 @@
     python benchmarks/aot.py [--only "sm_90 .*bfloat16"] >> aot.jsonl
 
 Needs a CUDA build of PyTorch with Triton, and no card. `kernel_error`, which compares the kernel with float64 on a
-card, is called on fake tensors with a driver that knows a card's limits and nothing else. Inductor writes the kernel, Triton
-and ptxas make machine code, and where that asks for more shared memory than the card has, the driver says what
+card, is called on fake tensors with a driver that knows a card's limits and nothing else. Inductor writes the kernel,
+Triton and ptxas make machine code, and where that asks for more shared memory than the card has, the driver says what
 PyTorch's says, so that FlexKernel walks its own ladder of settings. One JSON line per case, as soon as it is compiled;
 `--only` takes what is missing. The exit code is 1 if a case reached no setting that fits.
 """
