@@ -56,22 +56,27 @@ def length_groups(config: Any) -> Callable[[int], int]:
 
 
 def rope_reset(trunk: nn.Module) -> Callable[[], None]:
-    """Return a function that resets dynamic NTK scaling to its initial state.
+    """Return a function that resets embeddings which follow the length to their initial state.
 
     Transformers keeps the frequencies of the longest prompt so far; without a reset before every forward
-    pass a prompt beyond the switch would change the scores of later prompts.
+    pass a prompt beyond the switch would change the scores of later prompts. Where layer types have long factors of
+    their own, some releases (5.17) fail in the second pass beyond the switch, unless they compute them anew.
     """
     growing: list[tuple[Any, str]] = []
+    switching: list[tuple[Any, str]] = []
     for module in trunk.modules():
         kind = getattr(module, "rope_type", None)
         # If layer types have separate embeddings, one module contains them all.
         kinds = {f"{layer}_": part for layer, part in kind.items()} if isinstance(kind, dict) else {"": kind}
         growing += [(module, prefix) for prefix, part in kinds.items() if isinstance(part, str) and "dynamic" in part]
+        switching += [(module, prefix) for prefix, part in kinds.items() if prefix and part == "longrope"]
 
     def reset() -> None:
         for module, prefix in growing:
             frequencies = getattr(module, f"{prefix}inv_freq")
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(frequencies.device))
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+        for module, prefix in switching:
+            module.__dict__.pop(f"{prefix}long_inv_freq", None)
 
     return reset
