@@ -67,7 +67,7 @@ class Form:
         return self.heading + self.apart + self.cue
 
     def asked(self, after: str) -> str:
-        """What follows the judged text in a chat: heading, request, end of the turn, cue."""
+        """Write what follows the judged text in a chat: heading, request, end of the turn, cue."""
         lines = [f"{self.cue} {label}" for label in self.scale.shown]
         lines = lines if len(lines) <= LABELS_SHOWN else [*lines[:2], "...", lines[-1]]
         return "\n".join([f"{self.heading}\n\n{ANSWER_REQUEST}", "", *lines]) + after + self.cue

@@ -1,4 +1,4 @@
-"""What a pretrained trunk tells of a text without a person: how likely its words are, with the source and without it."""
+"""What a pretrained trunk tells of a text without a person: how likely its words are, with the source and alone."""
 
 from __future__ import annotations
 

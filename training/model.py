@@ -94,10 +94,7 @@ class Layer(nn.Module):
         y = self.input_layernorm(x)
         q = rotate(self.q_proj(y).view(n, heads, size), cos, sin)
         k = rotate(self.k_proj(y).view(n, -1, size), cos, sin)
-        v = self.v_proj(y).view(n, -1, size)
-        if k.shape[1] < heads:
-            k, v = (x.repeat_interleave(self.shape.shared, 1) for x in (k, v))
-        return q, k, v
+        return q, k, self.v_proj(y).view(n, -1, size)
 
     def after(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block."""
@@ -152,32 +149,25 @@ class Batch:
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
     b, t = batch.trunk.shape
     _, leaves, length = batch.leaves.shape
-    heads, size = q.shape[1], q.shape[2]
-    cut = b * t
+    cut, size = b * t, q.shape[2]
 
     def trunk(x: Tensor) -> Tensor:
-        return x[:cut].view(b, t, heads, size).transpose(1, 2)
+        return x[:cut].view(b, t, -1, size).transpose(1, 2)
 
     def leaf(x: Tensor) -> Tensor:
-        return x[cut:].view(b, leaves, length, heads, size).permute(0, 3, 1, 2, 4)  # b h k l d
+        return x[cut:].view(b * leaves, length, -1, size).transpose(1, 2)
 
-    first = F.scaled_dot_product_attention(trunk(q), trunk(k), trunk(v), is_causal=True)
-    ql, kl, vl = leaf(q), leaf(k), leaf(v)
-    flat = ql.reshape(b, heads, leaves * length, size) * size**-0.5
-    far = flat @ trunk(k).transpose(-1, -2)
+    def both(x: Tensor) -> Tensor:
+        return torch.cat((trunk(x).repeat_interleave(leaves, 0), leaf(x)), 2)
+
+    first = F.scaled_dot_product_attention(trunk(q), trunk(k), trunk(v), is_causal=True, enable_gqa=True)
+    seen = torch.ones(length, t + length, dtype=torch.bool, device=q.device).tril(t).expand(b * leaves, 1, -1, -1)
     if b > 1:  # a tree alone has no padding in its trunk
-        padding = torch.arange(t, device=q.device)[None, :] >= batch.trunk_length[:, None]
-        far = far.masked_fill(padding[:, None, None, :], float("-inf"))
-    near = flat.view(b, heads, leaves, length, size) @ kl.transpose(-1, -2)
-    future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    near = near.masked_fill(future, float("-inf"))
-    weights = torch.cat((far, near.reshape(b, heads, leaves * length, length)), -1).softmax(-1)
-    second = weights[..., :t] @ trunk(v)
-    own = weights[..., t:].reshape(b, heads, leaves, length, length) @ vl
-    second = second.view(b, heads, leaves, length, size) + own
-    return torch.cat(
-        (first.transpose(1, 2).reshape(cut, heads, size), second.permute(0, 2, 3, 1, 4).reshape(-1, heads, size))
-    )
+        own = torch.arange(t + length, device=q.device)
+        real = (own < batch.trunk_length[:, None]) | (own >= t)
+        seen = seen & real.repeat_interleave(leaves, 0)[:, None, None, :]
+    second = F.scaled_dot_product_attention(leaf(q), both(k), both(v), attn_mask=seen, enable_gqa=True)
+    return torch.cat([x.transpose(1, 2).reshape(-1, q.shape[1], size) for x in (first, second)])
 
 
 class Nano(nn.Module):

@@ -83,7 +83,7 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
         [tree.trunk, *[leaf.before + leaf.body + leaf.tail for leaf in tree.leaves]], add_special_tokens=False
     )
     trunk = encoded[0]
-    steps_wanted = tree.unseen or rng.random() < 0.5
+    steps_wanted = tree.unseen or not tree.leaves or rng.random() < 0.5
     source_wanted = rng.random() < source_lm
     lm = [0]
     for start, stop in trunk.offsets:

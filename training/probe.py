@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
 
-from training import corpus, export, packing, tokenizer
+from training import corpus, packing, tokenizer
+from training.recipes import RECIPES
 from training.tasks import Maker
 
 NAMES = ("error", "unsupported", "foreign", "order", "repeated", "minor")
@@ -34,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(options.seed)
-    net, code = export.load(options.name), tokenizer.load()
+    net, code = RECIPES["nano"].load(options.name), tokenizer.load()
     maker = Maker(corpus.load("held_out"), rng, words=(60, 250))
     scores, truths, gathered, shares = [], [], [], []
     ranks: dict[str, list[float]] = {}

@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import random
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from tokenizers import Tokenizer
 
+from geval_local.prompt import Prompt
 from training import corpus, embedding, initial, shelf, smol, tokenizer
 from training.losses import Weights
 from training.model import Nano, Shape
 from training.smol import Smol
-from training.tasks import Maker
+from training.tasks import WEIGHTS, Maker
 from training.teacher import Teacher
+
+#: A trunk that knows how to copy needs few random criteria, and replies need more than a tenth of so few trees.
+MORE = {"unseen": 7, "naturalness": 8, "dialogue_coherence": 8, "engagingness": 8, "groundedness": 8}
+RUNS = Path(__file__).resolve().parent / "runs"
 
 
 class Recipe:
@@ -23,7 +29,7 @@ class Recipe:
 
     dtype = torch.bfloat16
     most_lm = 0.12  # share of the positions that the language model learns at
-    defaults: dict[str, Any] = {"workers": 2, "trees": 12, "lr": 0.008}
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 12, "lr": 0.008}
 
     def tokenizer(self) -> Tokenizer:
         """Load the judge's tokenizer."""
@@ -40,6 +46,21 @@ class Recipe:
     def sizes(self, net: Any) -> dict[str, float]:
         """Give what is needed to make the network again."""
         return dict(net.shape.dictionary())
+
+    def load(self, name: str) -> Nano | Smol:
+        """Read a run's network from its checkpoint."""
+        state = torch.load(RUNS / name / "checkpoint.pt", weights_only=True)
+        net = self.again(state["shape"])
+        net.load_state_dict(state["net"], strict=False)
+        return net
+
+    def again(self, sizes: dict[str, Any]) -> Nano | Smol:
+        """Make the network of such sizes."""
+        return Nano(Shape(**sizes))
+
+    def form(self, prompt: Prompt, style: str) -> str:
+        """Write a prompt as the judge reads it."""
+        return prompt.text
 
     def maker(self, part: str, rng: random.Random) -> Maker:
         """Make the source of trees."""
@@ -62,7 +83,7 @@ class Adapting(Recipe):
 
     dtype = torch.float32
     most_lm = 0.0
-    defaults: dict[str, Any] = field(default_factory=lambda: {"workers": 1, "trees": 2, "lr": 0.001})
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.0015}
     known: int = 0
     raw: list[shelf.Material] = field(default_factory=list)
 
@@ -78,9 +99,27 @@ class Adapting(Recipe):
         """Give the adapter's sizes."""
         return asdict(net.adapter) if net.adapter else {}
 
+    def again(self, sizes: dict[str, Any]) -> Smol:
+        """Make the network with an adapter of such sizes."""
+        return Smol(smol.Adapter(**sizes)).load_trunk()
+
+    def form(self, prompt: Prompt, style: str) -> str:
+        """Write a prompt as the judge reads it: a chat, or in one text."""
+        if style == "completion":
+            return prompt.text
+        before, after = smol.chat()
+        return before + prompt.question + after + prompt.cue
+
     def maker(self, part: str, rng: random.Random) -> Maker:
         """Make the source of trees; the shelf must hold something."""
-        found = Maker(corpus.load(part), rng, words=(50, 200), corpora=shelf.CORPORA, chat=smol.chat())
+        found = Maker(
+            corpus.load(part),
+            rng,
+            words=(50, 200),
+            weights={**WEIGHTS, **MORE},
+            corpora=shelf.CORPORA,
+            chat=smol.chat(),
+        )
         self.known, self.raw = 0, []
         self.restock(found, part)
         if not found.shelf:

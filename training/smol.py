@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -128,6 +128,7 @@ class Smol(nn.Module):
         return F.linear(hidden, self.embed_tokens.weight.to(hidden.dtype)).float()
 
 
+@cache
 def tokenizer() -> PreTrainedTokenizerBase:
     """Load the package's tokenizer."""
     from transformers import AutoTokenizer
@@ -135,6 +136,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
+@cache
 def chat() -> tuple[str, str]:
     """Give what the chat template writes before and after the user's turn."""
     mark = "\ue000"

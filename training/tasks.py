@@ -76,9 +76,10 @@ class Maker:
     rng: random.Random
     count: int = 9
     words: tuple[int, int] = (60, 400)
+    weights: dict[str, float] = field(default_factory=lambda: WEIGHTS)
     chat: tuple[str, str] | None = None  # what a chat template writes around the user's turn; None: forms in one text
     chatty: float = 0.45  # the share of trees that are chats
-    writing: float = 0.08  # the share of chats that ask for steps
+    writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
     shelf: list[Material] = field(default_factory=list)  # graded summaries that a trunk has read, drawn in place of new
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     common: list[str] = field(default_factory=list)
@@ -99,7 +100,7 @@ class Maker:
 
     def tree(self, name: str | None = None) -> Tree | None:
         """None when the drawn document does not fit; the caller draws again."""
-        name = name or self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        name = name or self.rng.choices(list(self.weights), list(self.weights.values()))[0]
         clause = self.clause() if name == "unseen" else ""
         concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "relevance"]) if clause else name]
         title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
@@ -108,7 +109,7 @@ class Maker:
         made = self.material(concept.name, concept.damage)
         if made is None:
             return None
-        if self.chat and form.steps[1] and self.rng.random() < self.writing:
+        if self.chat and form.steps[1] and (clause or self.rng.random() < self.writing):
             return self.steps(name, form, self.chat)
         shared, found, separator = made
         found = [c for c in found if c.sentences and sum(len(s) for s in c.sentences) <= 110]

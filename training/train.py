@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from training import packing
 from training.losses import losses
 from training.model import Nano, Shape
-from training.recipes import RECIPES, Recipe
+from training.recipes import RECIPES, RUNS, Recipe
 from training.smol import Smol
 from training.tasks import Maker
 
 LONGEST_STEP = 120.0  # seconds counted for a step: a run that was paused has not trained meanwhile
-RUNS = Path(__file__).resolve().parent / "runs"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -99,8 +98,13 @@ class Optimizer:
             optimizer.step()
 
     def state(self) -> dict[str, Any]:
-        """Give the states for a checkpoint."""
-        return {name: optimizer.state_dict() for name, (optimizer, _) in self.parts.items()}
+        """Give the states for a checkpoint, the running means in half their size."""
+        states = {name: optimizer.state_dict() for name, (optimizer, _) in self.parts.items()}
+        for state in states.values():
+            state["state"] = {
+                n: {k: v.bfloat16() if v.dim() else v for k, v in own.items()} for n, own in state["state"].items()
+            }
+        return states
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the states from a checkpoint."""
@@ -115,6 +119,8 @@ def trained(net: nn.Module) -> dict[str, Tensor]:
 
 def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[str, Any]) -> None:
     """One process. All share the weights; each takes trees until the step has enough; the first applies the step."""
+    if rank:
+        os.setsid()  # the kernel shares the processors out by sessions
     torch.set_num_threads(1 if options.device == "cpu" else 8)
     device = torch.device(options.device)
     seed = options.seed + 1000 * rank + shared["first_step"]
