@@ -15,12 +15,14 @@ from geval_local.prompt import Prompt
 from training import corpus, embedding, initial, shelf, smol, tokenizer
 from training.losses import Weights
 from training.model import Nano, Shape
+from training.packing import Packed
 from training.smol import Smol
 from training.tasks import WEIGHTS, Maker
 from training.teacher import Teacher
 
 #: A trunk that knows how to copy needs few random criteria, and replies need more than a tenth of so few trees.
 MORE = {"unseen": 7, "naturalness": 8, "dialogue_coherence": 8, "engagingness": 8, "groundedness": 8}
+LONG = 1000  # tokens of a tree
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -71,6 +73,10 @@ class Recipe:
         grow = min(1.0, share / 0.35)
         maker.words = (int(40 + 10 * grow), int(110 + 320 * grow))
         return 0.6 - 0.4 * grow
+
+    def kept(self, tree: Packed) -> float:
+        """Tell how often such a tree is used."""
+        return 1.0
 
     def weights(self, share: float) -> Weights:
         """Give the losses' weights."""
@@ -140,6 +146,10 @@ class Adapting(Recipe):
         """Look for new files on the shelf; no language-model loss on sources."""
         self.restock(maker)
         return 0.0
+
+    def kept(self, tree: Packed) -> float:
+        """Tell how often such a tree is used: a long one costs twice as much and has no more labels."""
+        return 1.0 if len(tree.trunk) + sum(map(len, tree.leaves)) < LONG else 0.25
 
     def weights(self, share: float) -> Weights:
         """Give the losses' weights: the dense ones lead at first."""

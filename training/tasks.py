@@ -78,7 +78,7 @@ class Maker:
     words: tuple[int, int] = (60, 400)
     weights: dict[str, float] = field(default_factory=lambda: WEIGHTS)
     chat: tuple[str, str] | None = None  # what a chat template writes around the user's turn; None: forms in one text
-    chatty: float = 0.45  # the share of trees that are chats
+    chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
     writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
     shelf: list[Material] = field(default_factory=list)  # graded summaries that a trunk has read, drawn in place of new
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are

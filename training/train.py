@@ -71,7 +71,7 @@ def stream(recipe: Recipe, maker: Maker, rng: random.Random, share: Any, budget:
         while len(trees) < (24 if budget < 4000 else 512):
             tree = maker.tree()
             packed = packing.pack(tree, code, rng, source_lm) if tree else None
-            if packed and len(packed.trunk) < 1100:
+            if packed and len(packed.trunk) < 1100 and rng.random() < recipe.kept(packed):
                 trees.append(packed)
         for group in packing.batches(trees, budget, rng):
             yield packing.collate(group, rng)
