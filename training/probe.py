@@ -10,11 +10,23 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
 
-from training import corpus, packing, tokenizer
+from training import packing
 from training.recipes import RECIPES
-from training.tasks import Maker
 
-NAMES = ("error", "unsupported", "foreign", "order", "repeated", "minor")
+NAMES = (
+    "error",
+    "unsupported",
+    "foreign",
+    "order",
+    "repeated",
+    "minor",
+    "new word",
+    "new pair",
+    "said",
+    "central",
+    "surprising",
+    "contrary",
+)
 
 
 def area(score: np.ndarray, truth: np.ndarray) -> float:
@@ -29,26 +41,29 @@ def area(score: np.ndarray, truth: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.probe", description=__doc__)
-    parser.add_argument("--name", default="nano", help="folder under training/runs")
+    parser.add_argument("judge", nargs="?", choices=list(RECIPES), default="nano")
+    parser.add_argument("--name", help="folder under training/runs, the judge's name when absent")
     parser.add_argument("--trees", type=int, default=60)
     parser.add_argument("--seed", type=int, default=11)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(options.seed)
-    net, code = RECIPES["nano"].load(options.name), tokenizer.load()
-    maker = Maker(corpus.load("held_out"), rng, words=(60, 250))
+    recipe = RECIPES[options.judge]
+    net, code = recipe.load(options.name or options.judge), recipe.tokenizer()
+    maker = recipe.maker("held_out", rng)
+    maker.words = (60, 250)
     scores, truths, gathered, shares = [], [], [], []
     ranks: dict[str, list[float]] = {}
     for number in range(options.trees):
         tree = maker.tree(
             ("coherence", "consistency", "fluency", "relevance", "dialogue_coherence", "groundedness")[number % 6]
         )
-        if tree is None:
+        if tree is None or not tree.leaves:
             continue
         data = packing.collate([p for p in [packing.pack(tree, code, rng, 0.0)] if p], rng)
         with torch.no_grad():
-            hidden = net(data.batch, torch.bfloat16)
-            scores.append(F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias).numpy())
+            hidden = net(data.batch, recipe.dtype)
+            scores.append(net.marks(hidden, data.flag_at).numpy())
             truths.append(data.flag_target.numpy())
             gathered.append(F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias).numpy())
             shares.append(data.count_target.numpy())

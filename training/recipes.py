@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from geval_local.prompt import Prompt
-from training import corpus, embedding, initial, shelf, smol, tokenizer
+from training import corpus, embedding, gather, initial, shelf, smol, tokenizer
 from training.losses import Weights
 from training.model import Nano, Shape
 from training.packing import Packed
@@ -89,7 +89,7 @@ class Adapting(Recipe):
 
     dtype = torch.float32
     most_lm = 0.0
-    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.0015}
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.001}
     known: int = 0
     raw: list[shelf.Material] = field(default_factory=list)
 
@@ -99,7 +99,10 @@ class Adapting(Recipe):
 
     def start(self, options: argparse.Namespace, new: bool) -> Smol:
         """Make the network with the package's weights."""
-        return Smol().load_trunk()
+        net = Smol().load_trunk()
+        if new:
+            print(gather.prepare(net, self.maker("train", random.Random(options.seed)), self.tokenizer()), flush=True)
+        return net
 
     def sizes(self, net: Smol) -> dict[str, float]:
         """Give the adapter's sizes."""
