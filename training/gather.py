@@ -1,10 +1,11 @@
 """A head start for the adapter: one head that gathers, behind a candidate, what was noticed at its words.
 
-Some hundred trees teach a pretrained trunk what is wrong at a word, and nothing of how to sum it up where the label stands:
-no head looks there. So one head of layer `MARKS` starts as the gatherer. Directions are found by ridge regression on what
-the frozen trunk computes for a few trees: which tokens are the candidate's, and which carry each mark. The head looks at
-the candidate's tokens, reads their marks and writes the shares into the residual stream, along directions of their own and
-a little along the one from low labels to high ones. All of it is an ordinary setting of the low-rank maps.
+Some hundred trees teach a pretrained trunk what is wrong at a word, and nothing of how to sum it up where the label
+stands: no head looks there. So one head of layer `MARKS` starts as the gatherer. Directions are found by ridge
+regression on what the frozen trunk computes for a few trees: which tokens are the candidate's, and which carry each
+mark. The head looks at the candidate's tokens, reads their marks and writes the shares into the residual stream, along
+directions of their own and a little along the one from low labels to high ones. All of it is an ordinary setting of the
+low-rank maps.
 """
 
 from __future__ import annotations
@@ -85,10 +86,11 @@ def scale_direction(net: Smol, code: Tokenizer) -> tuple[Tensor, float]:
     """Find the direction from low labels to high ones, and how far "5" rises above "1" for a step along it."""
     head = net.embed_tokens.weight * net.norm.weight
 
-    def of(label: str) -> Tensor:
-        return head[code.encode(label, add_special_tokens=False).ids[-1]]
+    def of(label: str) -> Tensor:  # a space and a digit are two tokens, a space and a word are one
+        return head[code.encode(" " + label, add_special_tokens=False).ids[-1]]
 
-    total: Tensor = sum((of(high) - of(low) for high, low in GOOD), torch.zeros(net.shape.hidden))
+    pairs = [pair.split() for pair in PAIRS.split(", ")]
+    total = torch.stack([of(high) - of(low) for high, low in pairs]).sum(0)
     unit = total / total.norm()
     return unit, float((of("5") - of("1")) @ unit)
 

@@ -14,18 +14,8 @@ from training import packing
 from training.recipes import RECIPES
 
 NAMES = (
-    "error",
-    "unsupported",
-    "foreign",
-    "order",
-    "repeated",
-    "minor",
-    "new word",
-    "new pair",
-    "said",
-    "central",
-    "surprising",
-    "contrary",
+    *("error", "unsupported", "foreign", "order", "repeated", "minor"),
+    *("new word", "new pair", "said", "central", "surprising", "contrary"),
 )
 
 

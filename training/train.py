@@ -163,6 +163,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
             for key, value in values.items():
                 parts[key] += value * count
             parts["trees"] += count
+            parts["leafy"] += count if "label" in values else 0
             parts["tokens"] += data.tokens
             data = None
         flat = [p.grad.reshape(-1) if p.grad is not None else torch.zeros(p.numel(), device=device) for p in parameters]
@@ -210,15 +211,15 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
         shared["barrier"].wait()
 
 
-KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "tokens")
+KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "leafy", "tokens")
 
 
 def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], seconds: float) -> None:
-    trees = totals["trees"] or 1.0
+    trees = dict.fromkeys(KEYS, totals["leafy"] or 1.0) | {"steps_lm": totals["trees"] or 1.0}
     line = {
         "step": step,
         "minutes": round(elapsed / 60, 2),
-        **{k: round(totals[k] / trees, 4) for k in KEYS[:8]},
+        **{k: round(totals[k] / trees[k], 4) for k in KEYS[:8]},
         "norm": round(totals["norm"] / totals["steps"], 2),
         "tokens": int(totals["tokens"]),
         "tokens_per_s": int(totals["tokens"] / seconds),

@@ -15,13 +15,13 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import export, forms, packing, scoring, traps, wordings
+from training import export, forms, gather, packing, scoring, traps, wordings
 from training.candidates import Candidate
 from training.damage import CONTRARY, SURPRISING, parse
 from training.likelihood import Likelihood
 from training.model import Batch, Shape
 from training.shelf import Material, text_of
-from training.smol import Adapter, Smol
+from training.smol import Adapted, Adapter, Smol
 from training.tasks import END_OF_TURN, Leaf, Tree
 from training.teacher import Teacher
 
@@ -198,3 +198,19 @@ def test_traps_are_worth_less():
     ):
         assert all(trap.quality[name] < value for name, value in good.quality.items())
     assert "5" in text_of(traps.named(good, "Coherence", "5", rng))[0]
+
+
+def test_a_start_is_an_ordinary_setting_of_the_maps():
+    torch.manual_seed(2)
+    module = Adapted(6, 4, Adapter(rank=2))
+    x, row, column = torch.randn(5, 6), torch.randn(6), torch.randn(4)
+    before = module(x)
+    gather.change(module, 1, row, column, 7.0)
+    assert torch.allclose(module(x) - before, (x @ row)[:, None] * column, atol=1e-5)
+
+
+def test_ridge_finds_the_direction():
+    torch.manual_seed(3)
+    x, direction = torch.randn(400, 8), torch.randn(8, 1)
+    found = gather.ridge(x, x @ direction + 0.1 * torch.randn(400, 1), torch.ones(400), 1e-4)
+    assert torch.allclose(found, direction, atol=0.05)
