@@ -24,16 +24,7 @@ from training.tasks import Maker
 
 SHARP = 14.0  # by how much the score of a candidate's token lies above that of another
 CHANNEL = 31  # of a head: its slowest rotary pair, which does not feel the distance
-GOOD = (
-    ("5", "1"),
-    ("4", "2"),
-    ("3", "1"),
-    ("9", "3"),
-    ("8", "0"),
-    (" Yes", " No"),
-    (" Good", " Bad"),
-    (" high", " low"),
-)
+PAIRS = "5 1, 4 2, 3 1, 9 3, 8 0, Yes No, Good Bad, high low"  # labels, the better one first
 
 
 def ridge(x: Tensor, y: Tensor, weight: Tensor, strength: float = 0.01) -> Tensor:
