@@ -22,7 +22,7 @@ from training.model import Batch, Layer, Linear, Norm, Shape, rope
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHAPE = Shape(49152, hidden=576, layers=30, heads=9, intermediate=1536, theta=100000.0, shared=3)
-MARKS = 24  # the layer whose input tells what is wrong at a word
+MARKS = 20  # the layer whose input tells what is wrong at a word
 FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them, with the tokenizer
 
 
