@@ -89,7 +89,7 @@ class Adapting(Recipe):
 
     dtype = torch.float32
     most_lm = 0.0
-    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.001}
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.0002}
     known: int = 0
     raw: list[shelf.Material] = field(default_factory=list)
 

@@ -137,7 +137,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
         if checkpoint.exists():
             try:
                 optimizer.restore(torch.load(checkpoint, weights_only=True)["optimizer"])
-            except ValueError:  # another set of parameters: the momenta start anew
+            except (KeyError, ValueError):  # none yet, or another set of parameters: the momenta start anew
                 print("the optimizer starts afresh", flush=True)
         elapsed: float = shared["elapsed"]
         ticked = saved = logged = time.time()
@@ -247,6 +247,8 @@ def main() -> None:
         state = torch.load(checkpoint, weights_only=True)
         net.load_state_dict(state["net"], strict=False)
         first, elapsed = state["step"], state["elapsed"]
+    else:  # a start is worth keeping: smol's takes minutes
+        torch.save({"net": trained(net), "step": 0, "elapsed": 0.0, "shape": recipe.sizes(net)}, checkpoint)
     net.to(options.device)
     size = sum(p.numel() for p in net.parameters() if p.requires_grad)
     print(
