@@ -3,8 +3,8 @@
 Some hundred trees teach a pretrained trunk what is wrong at a word, and nothing of how to sum it up where the label
 stands: no head looks there. So three heads of layer `MARKS` start as gatherers. Directions are found by ridge
 regression on what the frozen trunk computes for some trees: which tokens are the candidate's, which carry each mark,
-and what, on average over a candidate, tells the teacher's values. The heads look at the candidate's tokens, read these and
-write them into the residual stream: each along a direction of its own, and the values also along the one from low
+and what, on average over a candidate, tells the teacher's values. The heads look at the candidate's tokens, read these
+and write them into the residual stream: each along a direction of its own, and the values also along the one from low
 labels to high ones. All of it is an ordinary setting of the low-rank maps, which training is free to change.
 """
 
