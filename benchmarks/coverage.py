@@ -116,7 +116,7 @@ class Tool:
 
     def length(self, items: list[Any], level: str) -> tuple[float, float, float]:
         """Correlation of scores and lengths with the ratings held fixed, and its interval."""
-        from geval_local.analysis.studies.length import length_bias
+        from geval_local.analysis.biases import length_bias
 
         found = length_bias(items, level).partial["spearman"]
         return found.value, found.low, found.high
@@ -132,8 +132,8 @@ class Tool:
         self, items: list[Any], sides: list[str], *, less_people: bool = False
     ) -> tuple[float, float, float, float]:
         """Gap of two sides, its interval and p."""
-        from geval_local.analysis.studies.bias import against_people
-        from geval_local.analysis.studies.sides import gap
+        from geval_local.analysis.biases import against_people
+        from geval_local.analysis.differences import gap
 
         found = gap(against_people(items) if less_people else items, sides, "a", "b")
         return found.difference.value, found.difference.low, found.difference.high, found.p

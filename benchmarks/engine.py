@@ -30,6 +30,7 @@ from engine_arms import ARMS, Bench, run_engine
 from engine_table import show, summarize
 from machine import busy_share, nominal_rate, processor_time, save, share_of_others
 from rich.console import Console
+from throughput import linear_share, matmul_rate, operations, synchronize
 from workloads import (
     SHAPES,
     SUMMEVAL,
@@ -45,7 +46,6 @@ from workloads import (
 )
 
 from geval_local import Judge
-from geval_local.engine.throughput import linear_share, matmul_rate, operations, synchronize
 from geval_local.errors import GevalError
 from geval_local.tokens.requests import Request
 

@@ -12,9 +12,9 @@ import torch
 from engine_arms import Bench
 from rich.console import Console
 from rich.table import Table
+from throughput import synchronize
 from workloads import SHAPES, digit_trie, prompt_tokens, random_model, synthetic, trie_tokens
 
-from geval_local.engine.throughput import synchronize
 from geval_local.tokens.requests import Request
 
 #: What grows -> the workload before and after.

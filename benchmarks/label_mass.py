@@ -26,7 +26,7 @@ from geval_local import Judge, Metric
 from geval_local.audit import example_samples
 from geval_local.metric import preset_names
 from geval_local.prompt import form_filler
-from geval_local.questions import looks
+from geval_local.questions import pair
 from geval_local.scale import Scale
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -51,17 +51,17 @@ def metrics() -> list[Metric]:
 @contextmanager
 def as_before() -> Iterator[None]:
     """Leave the request out of every form."""
-    kept = looks.form_filler
+    kept = pair.form_filler
 
     def filler(metric: Metric, look: int = 0) -> Any:
         fill = form_filler(metric, look)
         return lambda fields: replace(fill(fields), request="")
 
-    looks.form_filler = filler
+    pair.form_filler = filler
     try:
         yield
     finally:
-        looks.form_filler = kept
+        pair.form_filler = kept
 
 
 def mass(judge: Judge, metric: Metric, rows: int) -> float:

@@ -33,9 +33,10 @@ from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import GevalError
 from geval_local.models.head import Head
-from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.load import load_model
 from geval_local.models.precision import HALF, decide, measure
 from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
 from geval_local.tokens.requests import Request
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -75,7 +76,7 @@ def compare(model: PreTrainedModel, requests: Sequence[Request]) -> dict[str, di
 
 def probe(options: argparse.Namespace, console: Console) -> None:
     """Measure both half precisions on a real judge's own prompts, and let the rule of ``auto`` choose."""
-    loaded = load_model(find_judge(options.judge), LoadOptions(device=options.device, dtype="float32"))
+    loaded = load_model(find_judge(options.judge), JudgeOptions(device=options.device, dtype="float32"))
     figures = measure(loaded.model, loaded.tokenizer, list(HALF), style=loaded.entry.style, most=options.prompts)
     table = Table(title=f"Scores on 1-5 against float32: {Path(options.judge).name}, style {loaded.entry.style}")
     for column in ("dtype", "mean", "largest", "prompts"):

@@ -21,14 +21,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from geval_local import Judge, Metric, score_file
-from geval_local.analysis.pair_tables import consistency_table, pair_agreement_table, rank_table
+from geval_local.analysis.pairs import (
+    Asked,
+    consistency_table,
+    pair_agreement_table,
+    rank_table,
+    sources_of,
+    study_pairs,
+)
 from geval_local.analysis.statistics.correlation import correlate
 from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import compare
-from geval_local.analysis.studies.pairs import study_pairs
 from geval_local.analysis.tables import Table, correlation_table, interval, p_value
 from geval_local.cli.output.tables import as_record
-from geval_local.cli.preferences import Asked, sources_of
 from geval_local.engine.window import plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples

@@ -3,7 +3,7 @@
 - the core, pure: ``metric``, ``metric_file``, ``scale``, ``score``, ``fields``, ``prompt``, ``signature``, ``summary``
 - below it: ``errors``, ``paths``, ``files``, ``yaml_text``; beside it: ``io``, rows in and results out
 - judges: ``models`` and ``inference``, ``tokens``, ``engine``, ``judge``, ``scorer``, ``steps``, ``audit``
-- runs and their use: ``runs``, ``analysis``, ``baselines``, ``report``, ``frames``,
+- runs and their use: ``runs``, ``analysis``, ``report``, ``frames``,
   ``evaluation``, ``integrations``, ``cli``, ``testing``
 
 Public names are loaded on first use, so that importing the package does not import torch.
@@ -15,6 +15,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from geval_local.analysis.biases import bias
+    from geval_local.analysis.calibration import calibrate
+    from geval_local.analysis.comparison import compare
+    from geval_local.analysis.contenders import meta_evaluate, read_rated
+    from geval_local.analysis.juries import jury
+    from geval_local.analysis.pairs import rank
     from geval_local.errors import GevalError, Interrupted
     from geval_local.evaluation.execution import run_evaluation
     from geval_local.frames.accessor import register_accessors
@@ -26,9 +32,8 @@ if TYPE_CHECKING:
     from geval_local.questions.answer import Decision
     from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, ScoreQuestion, load_questions
     from geval_local.runs.completion import RunResult
-    from geval_local.runs.decide_file import decide_file
     from geval_local.runs.events import RunEvents
-    from geval_local.runs.score_file import resume, score_file
+    from geval_local.runs.run_file import decide_file, resume, score_file
     from geval_local.scale import Scale
     from geval_local.score import Distribution, Estimator, Score
 
@@ -51,14 +56,21 @@ _HOMES = {
     "Score": "geval_local.score",
     "ScoreQuestion": "geval_local.questions.question",
     "ascore_frame": "geval_local.frames.scoring",
-    "decide_file": "geval_local.runs.decide_file",
+    "bias": "geval_local.analysis.biases",
+    "calibrate": "geval_local.analysis.calibration",
+    "compare": "geval_local.analysis.comparison",
+    "decide_file": "geval_local.runs.run_file",
+    "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
+    "meta_evaluate": "geval_local.analysis.contenders",
     "metric_from_prompt_file": "geval_local.prompt",
+    "rank": "geval_local.analysis.pairs",
+    "read_rated": "geval_local.analysis.contenders",
     "read_samples": "geval_local.io.samples",
     "register_accessors": "geval_local.frames.accessor",
-    "resume": "geval_local.runs.score_file",
+    "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
-    "score_file": "geval_local.runs.score_file",
+    "score_file": "geval_local.runs.run_file",
     "score_frame": "geval_local.frames.scoring",
 }
 
@@ -80,9 +92,16 @@ __all__ = [
     "ScoreQuestion",
     "__version__",
     "ascore_frame",
+    "bias",
+    "calibrate",
+    "compare",
     "decide_file",
+    "jury",
     "load_questions",
+    "meta_evaluate",
     "metric_from_prompt_file",
+    "rank",
+    "read_rated",
     "read_samples",
     "register_accessors",
     "resume",

@@ -31,131 +31,80 @@ __all__ = ["JudgeAudit", "LabelForm", "PromptAudit", "audit_judge", "audit_promp
 
 @dataclass(frozen=True)
 class LabelForm:
-    """One usable surface form of a label.
+    """One usable surface form of a label."""
 
-    Attributes
-    ----------
-    label : str
-        The label.
-    value : float
-        Its value on the scale.
-    text : str
-        The token after the form.
-    token_ids : tuple of int
-        Tokens added to the form.
-    pieces : tuple of str
-        Text of each of them.
-    """
-
+    #: The label.
     label: str
+    #: Its value on the scale.
     value: float
+    #: The token after the form.
     text: str
+    #: Tokens added to the form.
     token_ids: tuple[int, ...]
+    #: Text of each of them.
     pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class PromptAudit:
-    """One filled form as a tokenizer sees it.
+    """One filled form as a tokenizer sees it."""
 
-    Attributes
-    ----------
-    text : str
-        The rendered prompt, with control tokens shown by name.
-    token_ids : tuple of int
-        Token ids of the prompt.
-    pieces : tuple of str
-        Text of each of them.
-    bos_count : int
-        Number of beginning-of-sequence tokens in the prompt.
-    dropped_tokens : int
-        Tokens cut off the field that may be shortened.
-    forms : tuple of LabelForm
-        The usable surface forms, in the order of the labels.
-    dropped : tuple of DroppedForm
-        Surface forms that would change the tokens of the form itself.
-    collisions : tuple of (str, str)
-        Pairs of labels where the tokens of the first are a prefix of the tokens of the second.
-    inner_nodes : tuple of tuple of int
-        Positions of the label trie that are read: tokens after the form; empty for the end of the form.
-    """
-
+    #: The rendered prompt, with control tokens shown by name.
     text: str
+    #: Token ids of the prompt.
     token_ids: tuple[int, ...]
+    #: Text of each of them.
     pieces: tuple[str, ...]
+    #: Number of beginning-of-sequence tokens in the prompt.
     bos_count: int
+    #: Tokens cut off the field that may be shortened.
     dropped_tokens: int
+    #: The usable surface forms, in the order of the labels.
     forms: tuple[LabelForm, ...]
+    #: Surface forms that would change the tokens of the form itself.
     dropped: tuple[DroppedForm, ...]
+    #: Pairs of labels where the tokens of the first are a prefix of the tokens of the second.
     collisions: tuple[tuple[str, str], ...]
+    #: Positions of the label trie that are read: tokens after the form; empty for the end of the form.
     inner_nodes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class JudgeAudit:
-    """A loaded judge on one metric.
+    """A loaded judge on one metric."""
 
-    Attributes
-    ----------
-    prompt : PromptAudit
-        The example's form.
-    example : Distribution
-        The judge's label distribution for it.
-    other_tokens : tuple of (str, float)
-        The likeliest next tokens outside the labels, with their probabilities.
-    lengths : tuple of int
-        Lengths in tokens of the prompts that were scored both ways.
-    batches : int
-        Number of packs that held these prompts; with one prompt per pack the comparison would show nothing.
-    batch_difference : float
-        Largest difference between the packed and the one-by-one scores, on the metric's scale.
-    parameters, memory_bytes : int
-        Number of parameters, and memory in bytes, of the loaded model.
-    dtype, attention, engine : str
-        Settings it runs with.
-    precision : Precision
-        Reason for the dtype, and its effect on a score (measured here for half precision).
-    fingerprint, tokenizer_hash : str
-        Hashes of the weights and of the tokenizer.
-    context : int
-        Longest prompt in tokens, including the label.
-    directory : Path
-        Directory of its files.
-    """
-
+    #: The example's form.
     prompt: PromptAudit
+    #: The judge's label distribution for it.
     example: Distribution
+    #: The likeliest next tokens outside the labels, with their probabilities.
     other_tokens: tuple[tuple[str, float], ...]
+    #: Lengths in tokens of the prompts that were scored both ways.
     lengths: tuple[int, ...]
+    #: Number of packs that held these prompts; with one prompt per pack the comparison would show nothing.
     batches: int
+    #: Largest difference between the packed and the one-by-one scores, on the metric's scale.
     batch_difference: float
+    #: Number of parameters, and memory in bytes, of the loaded model.
     parameters: int
     memory_bytes: int
+    #: Settings it runs with.
     dtype: str
     attention: str
     engine: str
+    #: Reason for the dtype, and its effect on a score (measured here for half precision).
     precision: Precision
+    #: Hashes of the weights and of the tokenizer.
     fingerprint: str
     tokenizer_hash: str
+    #: Longest prompt in tokens, including the label.
     context: int
+    #: Directory of its files.
     directory: Path
 
 
 def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
-    """Tokenize one sample's form and the labels after it.
-
-    Parameters
-    ----------
-    maker : RequestMaker
-        The request maker of the metric and tokenizer.
-    sample : Sample
-        The sample that fills the form.
-
-    Raises
-    ------
-    UnscorableError
-        If the sample does not fill the form, or its prompt is too long.
-    """
+    """Tokenize one sample's form and the labels after it."""
     prepared = maker.prepare([sample])[0]
     if prepared.request is None:
         raise UnscorableError(prepared.error or "the form cannot be filled")
@@ -188,26 +137,7 @@ def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
 
 
 def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: RequestMaker) -> JudgeAudit:
-    """Audit a loaded judge on one metric.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The judge's weights.
-    engine : Engine
-        The engine that scores with them.
-    alone : Engine
-        An engine that computes each prompt in a separate forward pass, for comparison.
-    maker : RequestMaker
-        The request maker of the metric and the judge's tokenizer.
-
-    Raises
-    ------
-    JudgeError
-        If the example itself cannot be scored.
-    UnscorableError
-        If the example's prompt is longer than the judge's context.
-    """
+    """Audit a loaded judge on one metric."""
     samples = example_samples(maker.metric)
     prompt = audit_prompt(maker, samples[0])
     requests = [entry.request for entry in maker.prepare(samples) if entry.request is not None]

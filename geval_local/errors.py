@@ -44,19 +44,12 @@ __all__ = [
     "UnsupportedModelError",
     "WeightsError",
     "first_line",
+    "is_panic",
 ]
 
 
 class GevalError(Exception):
-    """Base class of all errors that users of the package are meant to catch.
-
-    Parameters
-    ----------
-    message : str
-        The problem and its place: the file, the row, the name.
-    hint : str, optional
-        The remedy; shown on a line of its own.
-    """
+    """Base class of all errors that users of the package are meant to catch."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -119,14 +112,13 @@ class FieldError(UnscorableError):
     """A metric's field without a column, or whose column holds no text: usually true of the whole file."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped; everything finished is kept.
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust has given up: that is no `Exception`, so that nothing else would catch it."""
+    return type(error).__name__ == "PanicException"
 
-    Parameters
-    ----------
-    directory : Path or str, optional
-        The run directory, for `geval_local.resume`; its address where it is on no disk of this machine.
-    """
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped; everything finished is kept."""
 
     def __init__(self, directory: Path | str | None = None) -> None:
         super().__init__(*([] if directory is None else [str(directory)]))

@@ -34,6 +34,7 @@ __all__ = [
     "resolve",
     "split_cue",
     "text_of",
+    "visible",
 ]
 
 _OUTPUTS = (
@@ -71,6 +72,8 @@ _NOT_UNICODE = "holds text that is not valid Unicode (bytes that are not UTF-8, 
 _JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
 _SHAPES = "A field's value is a text, a list of texts, or a chat: a list of objects with role and content."
 _ABSENT = object()
+#: Control characters except tab and line end, and characters that turn the direction of a line.
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -82,13 +85,6 @@ def resolve(wanted: tuple[str, ...], columns: tuple[str, ...]) -> Mapping[str, s
 
     Each column serves one field: columns of exactly the fields' names first, then those names in another case, then
     `ALIASES`, in the order of the fields; of two aliases of a field, the one listed first.
-
-    Parameters
-    ----------
-    wanted : tuple of str
-        Fields of a metric.
-    columns : tuple of str
-        Columns of a row.
     """
     found = {field: field for field in wanted if field in columns}
     own_name = {field: (field,) for field in wanted}
@@ -116,15 +112,6 @@ def field_value(row: Mapping[str, Any], path: str, default: Any = None) -> Any:
     A column of exactly that name comes first. A number counts the items of a list, from 0, and from its end if it is
     negative. ``*`` stands for every item of a list and every value of an object, and gives one flat list of what is
     found in them: ``annotators.*.coherence``. Objects and lists that stand in a CSV cell as JSON are looked into.
-
-    Parameters
-    ----------
-    row : mapping
-        A row.
-    path : str
-        The name or path.
-    default : object
-        Value to return if nothing is found.
     """
     return row[path] if path in row else _walk(row, path.split("."), default)
 
@@ -194,18 +181,7 @@ def split_cue(template: str) -> tuple[str, str]:
 
 
 def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse a mapping from the command line, ``output=answer``.
-
-    Returns
-    -------
-    dict of str to str
-        Field -> column, or dotted path.
-
-    Raises
-    ------
-    ConfigurationError
-        If a pair is malformed, or a field is mapped twice.
-    """
+    """Parse a mapping from the command line, ``output=answer``."""
     mapping: dict[str, str] = {}
     for pair in pairs:
         field, equals, column = (part.strip() for part in pair.partition("="))
@@ -220,22 +196,7 @@ def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def check_mapping(mapping: object, fields: Iterable[str]) -> None:
-    """Check that `mapping` is a mapping of texts, and that its fields are fields of the metrics.
-
-    Parameters
-    ----------
-    mapping : mapping of str to str
-        Field -> column, or dotted path.
-    fields : iterable of str
-        The fields of all metrics in question.
-
-    Raises
-    ------
-    TypeError
-        If it is not a mapping of texts to texts.
-    ConfigurationError
-        If no metric has one of its fields.
-    """
+    """Check that `mapping` is a mapping of texts, and that its fields are fields of the metrics."""
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in chain(mapping, mapping.values())):
         raise TypeError('fields is a mapping of fields to columns, such as {"output": "answer"}')
     known = list(dict.fromkeys(fields))
@@ -256,20 +217,6 @@ def text_of(value: Any, what: str) -> str:
     A text is returned unchanged. A list of texts is joined by blank lines. A chat, a list of objects with ``role`` and
     ``content``, is written turn by turn with its roles, ``User: ...``, by blank lines too; a content may be a list of
     text parts. A NumPy array counts as a list.
-
-    Parameters
-    ----------
-    value : object
-        The value.
-    what : str
-        Name of the value, at the start of error messages.
-
-    Raises
-    ------
-    FieldError
-        If its type cannot be converted to text.
-    UnscorableError
-        If it is null, NaN, empty, too long, or not valid Unicode.
     """
     text = _text(value, what)
     if len(text) > MAX_CHARACTERS:
@@ -337,6 +284,11 @@ def is_unicode(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(is_unicode, chain(value, value.values())))
     return not isinstance(value, list | tuple) or all(map(is_unicode, value))
+
+
+def visible(text: str) -> str:
+    r"""Write the characters that could command a terminal as escapes, such as ``\x1b``; line ends and tabs stay."""
+    return text if text.isprintable() else _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def output_text(row: Mapping[str, Any], mapping: Mapping[str, str] | None = None) -> str | None:

@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import logging
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, AnyStr, BinaryIO
 
-from geval_local.errors import DataError, OutputError
+from geval_local.errors import ConfigurationError, DataError, OutputError
 
 __all__ = [
+    "MOST_IN_A_LINE",
+    "bounded_lines",
     "check_is_file",
-    "check_replaceable",
     "encoding_of",
+    "expanded",
+    "home_directory",
+    "home_folder",
     "kind_of_no_text",
     "kind_of_special",
     "open_text",
+    "private_home",
     "replacing",
+    "safe_file_name",
     "save_text",
     "temporary_path",
     "write_atomically",
 ]
 
+
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
+#: No row of texts that are read is longer (`geval_local.fields.MAX_CHARACTERS`); a longer line is not kept in memory.
+MOST_IN_A_LINE = 1 << 26
+#: Rows that compress better, over so many bytes, all say the same: a file of a few megabytes could last for days.
+_MOST_EXPANSION = 800
+_EXPANSION_BYTES = 1 << 22
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
 #: First bytes of files that are not text, whatever their extension.
@@ -62,13 +77,7 @@ def kind_of_special(mode: int) -> str | None:
 
 
 def check_is_file(path: Path) -> None:
-    """Check that the path is a regular file, without opening it.
-
-    Raises
-    ------
-    DataError
-        If the path does not exist, or is a directory, a pipe or a device.
-    """
+    """Check that the path is a regular file, without opening it."""
     try:
         special = kind_of_special(path.stat().st_mode)
     except FileNotFoundError:
@@ -86,20 +95,7 @@ def check_is_file(path: Path) -> None:
 
 
 def open_text(path: Path, *, newline: str) -> IO[str]:
-    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates.
-
-    Parameters
-    ----------
-    path : Path
-        The file, plain or compressed by gzip, in UTF-8, UTF-16 or UTF-32.
-    newline : str
-        As for `open`.
-
-    Raises
-    ------
-    DataError
-        If its first bytes show that it is not text.
-    """
+    """Open a text file, decoded and decompressed; undecodable bytes become lone surrogates."""
     packed = _unpacked(path)
     with packed:
         head = packed.read(_HEAD_BYTES)
@@ -122,13 +118,7 @@ def kind_of_no_text(head: bytes) -> str | None:
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Detect the encoding of a text from its first bytes: a byte-order mark, or the zero bytes of UTF-16.
-
-    Returns
-    -------
-    str or None
-        Codec name; UTF-8 by default, None if the bytes are not text.
-    """
+    """Detect the encoding of a text from its first bytes: a byte-order mark, or the zero bytes of UTF-16."""
     for mark, encoding in _MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -145,24 +135,67 @@ def encoding_of(head: bytes) -> str | None:
     return "utf-8-sig" if even + odd < 0.05 * len(head) else None
 
 
+def bounded_lines(file: IO[AnyStr], path: object) -> Iterator[AnyStr]:
+    """Read the lines of a file, each with its line end; `path` is for messages."""
+    number = 0
+    while line := file.readline(MOST_IN_A_LINE + 1):
+        number += 1
+        if len(line) > MOST_IN_A_LINE:
+            raise DataError(
+                f"{path}, line {number} is longer than {MOST_IN_A_LINE:,} characters",
+                hint="Write one row per line, and no text of millions of characters: no judge could read it.",
+            )
+        yield line
+
+
 def _unpacked(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP or path.name.lower().endswith(".gz")
     if packed:
-        return cast("IO[bytes]", gzip.open(path, "rb"))
+        return io.BufferedReader(_Gunzipped(path), READ_BYTES)
     return path.open("rb", buffering=READ_BYTES)
 
 
-def temporary_path(path: Path, mark: str | None = None) -> Path:
-    """Return the path of the temporary file for `path`, in the same directory.
+class _Sips(io.FileIO):
+    """A file read little by little, so that the place in it tells how much of it has been unpacked."""
 
-    Parameters
-    ----------
-    path : Path
-        The target.
-    mark : str, optional
-        Identifies the owner of the file, such as a run's identifier; random when absent.
-    """
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(1024 if size is None or size < 0 else min(size, 1024))
+
+
+class _Gunzipped(io.RawIOBase):
+    """The content of a gzip file, as long as it is not blown up beyond all measure."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._packed = _Sips(path)
+        self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
+        self._given, self._taken = 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._whole.readinto(buffer)
+        self._given += count
+        if self._given >= _EXPANSION_BYTES:
+            taken = self._packed.tell()
+            if self._given > _MOST_EXPANSION * (taken - self._taken):
+                raise DataError(
+                    f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
+                    hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
+                )
+            self._given, self._taken = 0, taken
+        return count
+
+    def close(self) -> None:
+        self._whole.close()
+        self._packed.close()
+        super().close()
+
+
+def temporary_path(path: Path, mark: str | None = None) -> Path:
+    """Return the path of the temporary file for `path`, in the same directory."""
     # The mark distinguishes it from the user's files; the name is shortened to leave room for the mark.
     return path.with_name(f".{path.name[:60]}.{mark or secrets.token_hex(8)}.tmp")
 
@@ -178,23 +211,6 @@ def replacing(
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
     At any time the path holds either the complete old file or the complete new one.
-
-    Parameters
-    ----------
-    path : Path
-        The target. A link is replaced and not followed.
-    private : bool
-        Whether only the user may read it. Otherwise it keeps the permissions of the file that it replaces, and a new
-        one has those of the user's umask.
-    mark : str, optional
-        See `temporary_path`.
-    before_replacing : callable
-        Called with the whole file before it takes its name; it may raise.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the partial file is then removed.
     """
     partial = temporary_path(path, mark)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -224,34 +240,13 @@ def _keep_mode(path: Path, descriptor: int) -> None:
 
 
 def write_atomically(path: Path, text: str, *, private: bool, mark: str | None = None) -> None:
-    """Write a text file in UTF-8 as `replacing` does.
-
-    Parameters
-    ----------
-    path : Path
-        The target.
-    text : str
-        The content.
-    private, mark
-        See `replacing`.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the partial file is then removed.
-    """
+    """Write a text file in UTF-8 as `replacing` does."""
     with replacing(path, private=private, mark=mark) as file:
         file.write(text.encode())
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a text atomically to a file that the user named; a link is followed.
-
-    Raises
-    ------
-    OutputError
-        If the file or its directory cannot be written; an older file of that name is then untouched.
-    """
+    """Write a text atomically to a file that the user named; a link is followed."""
     try:
         write_atomically(path.resolve(), text, private=False)
     except OSError as error:
@@ -261,25 +256,72 @@ def save_text(path: Path, text: str) -> None:
         ) from error
 
 
-def check_replaceable(path: Path, *, is_own: bool, overwrite: bool) -> None:
-    """Check that an existing file may be replaced.
+logger = logging.getLogger("geval_local")
 
-    Parameters
-    ----------
-    path : Path
-        The target.
-    is_own : bool
-        Whether the file there, if there is one, was written by this tool and not changed since.
-    overwrite : bool
-        Whether the user allowed overwriting.
+#: A file name may have 255 bytes; a name of this length has room for prefixes and suffixes.
+_LONGEST = 100
+_ORDINARY = re.compile(r"[\w@+-][\w.@+-]*(/[\w.@+-]+)*", re.ASCII)
+_told: set[Path] = set()
 
-    Raises
-    ------
-    OutputError
-        If there is a file that may not be replaced.
-    """
-    if path.exists() and not (is_own or overwrite):
-        raise OutputError(
-            f"{path} exists, and this tool did not write it as it is",
-            hint="Name another file, or add --overwrite to replace it.",
+
+def expanded(path: str | Path) -> Path:
+    """Put a home directory in the place of a leading ``~`` or ``~user``."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{path}: no home directory is known for {Path(path).parts[0]!r}",
+            hint="Write the path out, or begin it with ./ if that is its name.",
+        ) from error
+
+
+def home_directory() -> Path:
+    """Return the user's directory for this package; it need not exist."""
+    if home := os.environ.get("GEVAL_LOCAL_HOME"):
+        return expanded(home)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else expanded("~") / ".cache") / "geval_local"
+
+
+def private_home(folder: str = "") -> Path:
+    """Create the user's directory for this package, or a folder in it, for its user alone; return it."""
+    home = home_directory()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    if folder:
+        (home / folder).mkdir(mode=0o700, exist_ok=True)
+    return home / folder
+
+
+def home_folder(name: str) -> Path | None:
+    """Create a folder in the user's directory for this package, private to the user."""
+    home = home_directory()
+    folder = home / name
+    try:
+        private_home(name)
+        problem = None if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem is None:
+        return folder
+    if home not in _told:
+        _told.add(home)
+        logger.warning(
+            "%s cannot be used (%s): evaluation steps are not pinned and figures not kept for later runs; this run "
+            "goes on. Set GEVAL_LOCAL_HOME to a directory that you may write to",
+            home,
+            problem,
         )
+    return None
+
+
+def safe_file_name(name: str) -> str:
+    """Return a safe file name for the name of a metric or a result.
+
+    Two names share a file name only if they differ in ``/`` and ``.`` alone.
+    """
+    if len(name) <= _LONGEST and _ORDINARY.fullmatch(name):
+        return name.replace("/", ".")
+    readable = re.sub(r"[^\w+-]+", "-", name, flags=re.ASCII).strip("-")[: _LONGEST - 20]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{readable}-{digest}" if readable else digest

@@ -28,26 +28,18 @@ SOURCE_FIELDS = ("source", *ALIASES["source"])
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """Counts that decide which field groups rows into documents; they add up over parts of the rows.
+    """Counts that decide which field groups rows into documents; they add up over parts of the rows."""
 
-    Attributes
-    ----------
-    given : str or None
-        The field that the user named.
-    candidate : str or None
-        The field that is taken, if it groups anything.
-    rows, missing, distinct : int
-        Rows, those of them without the field, and documents; a document in two parts of the rows counts twice.
-    smallest : tuple of int
-        The smallest hashes of documents, ascending, at most `SKETCH`: they tell how many documents there are in all
-        parts (k minimum values, Bar-Yossef et al. 2002).
-    """
-
+    #: The field that the user named.
     given: str | None = None
+    #: The field that is taken, if it groups anything.
     candidate: str | None = None
+    #: Rows, those of them without the field, and documents; a document in two parts of the rows counts twice.
     rows: int = 0
     missing: int = 0
     distinct: int = 0
+    #: The smallest hashes of documents, ascending, at most `SKETCH`: they tell how many documents there are in all
+    #: parts (k minimum values, Bar-Yossef et al. 2002).
     smallest: tuple[int, ...] = ()
 
     def __add__(self, other: DocumentCounts) -> DocumentCounts:
@@ -95,14 +87,7 @@ class DocumentCounts:
 
 
 class Documents:
-    """Collects rows one by one and determines which field groups them; 8 bytes per row.
-
-    Parameters
-    ----------
-    group_by : str, optional
-        Field that identifies the document, by name or dotted path, or ``row`` for none. Absent: guessed from the first
-        row's columns, and dropped again if it turns out to group nothing.
-    """
+    """Collects rows one by one and determines which field groups them; 8 bytes per row."""
 
     def __init__(self, group_by: str | None = None) -> None:
         self._given = group_by
@@ -145,15 +130,7 @@ class Documents:
 
 
 def documents_of(rows: Iterable[Mapping[str, Any]], group_by: str | None) -> tuple[str | None, str]:
-    """Find the field that groups rows into documents, with a description of the grouping.
-
-    Returns
-    -------
-    field : str or None
-        None if every row is a separate document.
-    told : str
-        As `Documents.told`.
-    """
+    """Find the field that groups rows into documents, with a description of the grouping."""
     documents = Documents(group_by)
     for row in rows:
         documents.add(row)

@@ -27,39 +27,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its confidence interval.
+    """A figure with its confidence interval."""
 
-    Attributes
-    ----------
-    value : float
-        The figure on the data; NaN if it is not defined there.
-    low, high : float
-        Ends of the interval; NaN where fewer than two independent units allow none.
-    error : float
-        Standard error of the figure, in its own units; NaN without an interval.
-    units : int
-        Independent units (documents, systems or blocks of documents) that the interval rests on; 0 without one.
-    warning : str
-        Why the interval should not be relied upon; empty if there is no reason.
-    """
-
+    #: The figure on the data; NaN if it is not defined there.
     value: float
+    #: Ends of the interval; NaN where fewer than two independent units allow none.
     low: float = math.nan
     high: float = math.nan
+    #: Standard error of the figure, in its own units; NaN without an interval.
     error: float = math.nan
+    #: Independent units (documents, systems or blocks of documents) that the interval rests on; 0 without one.
     units: int = 0
+    #: Why the interval should not be relied upon; empty if there is no reason.
     warning: str = ""
 
     def detectable(self, power: float = 0.8, significance: float = 0.05) -> float:
-        """Return the smallest true difference from 0 that a test on this many units would have found.
-
-        Parameters
-        ----------
-        power : float
-            Probability of finding it, 0-1.
-        significance : float
-            Two-sided level of the test, 0-1.
-        """
+        """Return the smallest true difference from 0 that a test on this many units would have found."""
         from scipy.special import stdtrit
 
         if self.units < 2 or not math.isfinite(self.error):
@@ -69,18 +52,7 @@ class Interval:
 
 
 def jackknife_error(replicates: ArrayLike) -> Floats:
-    """Compute the standard error from the values with one unit left out, shape (units,) or (units, figures).
-
-    Parameters
-    ----------
-    replicates : array_like
-        NaN where a figure is not defined without a unit. If that holds for more than a tenth of the units, the
-        error is NaN.
-
-    Returns
-    -------
-    ndarray, shape () or (figures,)
-    """
+    """Compute the standard error from the values with one unit left out, shape (units,) or (units, figures)."""
     values = np.asarray(replicates, dtype=np.float64)
     defined = np.isfinite(values)
     count = defined.sum(axis=0)
@@ -120,29 +92,7 @@ def t_test(value: float, error: float, units: int) -> float:
 def mean_interval(
     values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, confidence: float = 0.95
 ) -> Interval:
-    """Mean of one value per row, with an interval over the groups (documents) that the rows come from.
-
-    Parameters
-    ----------
-    values : array_like, shape (rows,)
-        Finite values.
-    groups : sequence, optional
-        Group of each row, any hashable or numeric keys; without it every row is a group of its own.
-    confidence : float
-        Coverage of the interval, 0-1.
-
-    Returns
-    -------
-    Interval
-        With the mean of the rows. Each group left out in turn gives the standard error, so that rows of one group may
-        depend on each other in any way. A warning where there are few groups, or so skewed ones that the interval is
-        known to be too short.
-
-    Raises
-    ------
-    ValueError
-        If a value is not finite, or there is none.
-    """
+    """Mean of one value per row, with an interval over the groups (documents) that the rows come from."""
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a mean needs a list of finite numbers, at least one")
@@ -162,14 +112,9 @@ def mean_interval(
 
 @dataclass
 class MeanSums:
-    """Sums that give the mean of `mean_interval`, and its interval, and that add up over parts of the values.
+    """Sums that give the mean of `mean_interval`, and its interval, and that add up over parts of the values."""
 
-    Attributes
-    ----------
-    by_size : dict of int to list of float
-        Rows of a group -> number of such groups, and the sums of their totals, of these squared, and cubed.
-    """
-
+    #: Rows of a group -> number of such groups, and the sums of their totals, of these squared, and cubed.
     by_size: dict[int, list[float]] = field(default_factory=dict)
 
     @classmethod
@@ -210,13 +155,7 @@ class MeanSums:
         return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
 
     def interval(self, confidence: float = 0.95) -> Interval:
-        """Compute what `mean_interval` computes of the values.
-
-        Raises
-        ------
-        ValueError
-            If there is no value.
-        """
+        """Compute what `mean_interval` computes of the values."""
         rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
         if not rows:
             raise ValueError("a mean needs at least one number")

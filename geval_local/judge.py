@@ -7,28 +7,61 @@ This module covers the model, how it was loaded, and what its scores depend on. 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from geval_local.engine.choose import EngineChoice, choose_engine
-from geval_local.engine.threads import in_own_thread
 from geval_local.errors import ConfigurationError
 from geval_local.judging.identity import judge_signature, readout_identity
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
-from geval_local.models.generate import BEAMS, generate_list
+from geval_local.models.generate import BEAMS, generate_list, generation_text
 from geval_local.models.head import Head
-from geval_local.models.load import LoadedModel, LoadOptions, load_model
+from geval_local.models.load import LoadedModel, load_model
 from geval_local.models.precision import dtype_name
-from geval_local.models.registry import find_judge
+from geval_local.models.registry import entry_of
+from geval_local.options import JudgeOptions
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
 from geval_local.steps import OnSteps, pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 
-__all__ = ["Judge"]
+__all__ = [
+    "Judge",
+    "in_own_thread",
+]
+
+
+_T = TypeVar("_T")
+
+
+def in_own_thread(work: Callable[[], _T]) -> _T:
+    """Do some work in a thread that ends with it, and return its result or raise its exception.
+
+    On a CPU, a thread that has run a model keeps a team of OpenMP threads as long as it lives. Two teams are more
+    threads than cores, and libgomp then puts waiting ones to sleep at every small operation: with the embedded judge,
+    probed by the main thread and used by another (a batcher, a server), a batch took 1.5 to 2 times as long.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    # A daemon: whoever interrupts the wait does not want to wait for the end of loading.
+    thread = threading.Thread(target=run, name="geval-local loading", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
 
 logger = logging.getLogger("geval_local")
 
@@ -70,61 +103,34 @@ class Judge(Scorer):
         return f"{type(self).__name__}({self.name}, {self.encoder.style}, engine {self.engine.name})"
 
     @classmethod
-    def load(
-        cls,
-        name: str | Path | None = None,
-        *,
-        models_file: str | Path | None = None,
-        adapter: str | Path | None = None,
-        style: Literal["completion", "chat", "chat-no-prefill"] | None = None,
-        batch_tokens: int | None = None,
-        engine: EngineChoice = "auto",
-        device: str | None = None,
-        device_map: str | None = None,
-        dtype: str | None = None,
-        attention: str | None = None,
-        quantization: Literal["8bit", "4bit"] | None = None,
-        trust_remote_code: bool = False,
-    ) -> Judge:
+    def load(cls, judge: str | os.PathLike[str] | JudgeOptions | None = None, **options: Any) -> Judge:
         """Load a judge from local files; the network is never touched.
 
         Parameters
         ----------
-        name : str or Path, optional
-            A name in models.yaml, a directory, or a hub id that is already in the local cache; None is the default
-            judge.
-        models_file : str or Path, optional
-            Your own models file, merged over the packaged one.
-        adapter : str or Path, optional
-            Directory of a LoRA adapter, which is merged into the weights; needs peft. An adapter in the judge's own
-            directory is used automatically.
-        style : {"completion", "chat", "chat-no-prefill"}, optional
-            Prompt style; that of the models file's entry when absent.
-        batch_tokens : int, optional
-            Most tokens per forward pass.
-        engine : {"auto", "trie", "trie-compiled", "cache", "padded"}
-            See `Judge`.
-        device, device_map, dtype, attention, quantization, trust_remote_code
-            See `LoadOptions`.
+        judge : str, path or JudgeOptions, optional
+            A name in models.yaml, a directory, a GGUF file, or a hub id that is already in the local cache; None is the
+            default judge.
+        **options
+            As `JudgeOptions` names them: ``device``, ``dtype``, ``style``, ``engine``, ...
 
         Raises
         ------
+        ConfigurationError
+            If an option is unknown, or its value does not fit.
         JudgeError
             If the judge is unknown, its weights are missing or not safetensors, its architecture or tokenizer
-            cannot be used, or `engine` is ``trie``, ``trie-compiled`` or ``cache`` and that is not exact for the model.
+            cannot be used, or `engine` is ``trie`` or ``cache`` and that is not exact for the model.
         """
-        entry = find_judge(name, models_file, adapter=adapter)
-        if style is not None:
-            entry = entry.model_copy(update={"style": style})
-        options = LoadOptions(
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attention=attention,
-            quantization=quantization,
-            trust_remote_code=trust_remote_code,
+        if not isinstance(judge, JudgeOptions):
+            judge = JudgeOptions(name=judge, **options)  # type: ignore[arg-type]  # a path becomes its name
+        elif options:
+            judge = JudgeOptions(**(judge.model_dump() | options))
+        wanted = judge
+        entry = entry_of(wanted)
+        return in_own_thread(
+            lambda: cls(load_model(entry, wanted), batch_tokens=wanted.batch_tokens, engine=wanted.engine)
         )
-        return in_own_thread(lambda: cls(load_model(entry, options), batch_tokens=batch_tokens, engine=engine))
 
     @property
     def precision(self) -> str:
@@ -164,8 +170,22 @@ class Judge(Scorer):
         """Continue a prompt with a numbered list; used for evaluation steps only, never for scores."""
         ids = self.encoder.encode([prompt])[0]
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        beams = 1 if self.is_chat else BEAMS
-        return generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=beams, on_token=on_token)
+        text = generate_list(model, tokenizer, ids, max_new_tokens=max_new_tokens, beams=self._beams, on_token=on_token)
+        self.check_files()
+        return text
+
+    @property
+    def _beams(self) -> int:
+        return 1 if self.is_chat else BEAMS
+
+    @property
+    def generation(self) -> str:
+        """How it writes evaluation steps; no setting of the model's own directory counts."""
+        return generation_text(self.loaded.model, self._beams)
+
+    def check_files(self) -> None:
+        """Tell if the model's files have changed since it was loaded, see `LoadedModel.check_files`."""
+        self.loaded.check_files()
 
     @property
     def identity(self) -> str:

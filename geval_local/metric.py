@@ -16,7 +16,7 @@ from geval_local.metric_file import Reading, find_metric, find_problems, preset_
 from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml
 
-__all__ = ["LOOK_HEADINGS", "PAIR_CUE", "PAIR_HEADING", "Metric", "StepsProvenance", "preset_names"]
+__all__ = ["PAIR_CUE", "PAIR_HEADING", "Metric", "StepsProvenance", "preset_names"]
 
 DEFAULT_INTRODUCTION = """\
 You will be given a text. Your task is to rate it on one metric.
@@ -24,15 +24,7 @@ You will be given a text. Your task is to rate it on one metric.
 Please read these instructions carefully and keep to them while you rate."""
 
 
-#: How the form is headed in a metric's other looks; the labels are listed downwards and upwards in turn. Part of the
-#: hash of a metric that uses them, as are the words of a pair's form.
-LOOK_HEADINGS = (
-    "Evaluation Form (one of {labels}):",
-    "Your verdict, one of {labels} and nothing else:",
-    "Result by the criteria above ({labels}):",
-    "The answer alone, as one of {labels}:",
-    "Evaluation ({labels} ONLY):",
-)
+#: The words of a pair's form are part of its hash.
 PAIR_HEADING = "Evaluation Form ({labels} ONLY):"
 PAIR_CUE = ", the better one"
 
@@ -63,29 +55,22 @@ _ScaleField = Annotated[Scale, BeforeValidator(_parse_scale), PlainSerializer(la
 
 
 class StepsProvenance(BaseModel):
-    """Where generated evaluation steps came from.
-
-    Attributes
-    ----------
-    judge : str
-        Name of the judge that wrote them.
-    fingerprint : str
-        Content fingerprint of that judge's weights and tokenizer.
-    prompt_sha256 : str
-        Hash of the prompt that asked for them.
-    created : str
-        UTC date and time, ISO 8601.
-    version : str
-        Version of geval-local.
-    """
+    """Where generated evaluation steps came from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: Name of the judge that wrote them.
     judge: str
+    #: Content fingerprint of that judge's weights and tokenizer.
     fingerprint: str
+    #: Hash of the prompt that asked for them.
     prompt_sha256: str
+    #: UTC date and time, ISO 8601.
     created: str
+    #: Version of geval-local.
     version: str
+    #: How they were written; empty in records of earlier versions.
+    generation: str = ""
 
 
 class Metric(BaseModel):
@@ -122,12 +107,9 @@ class Metric(BaseModel):
     template : str, optional
         A published prompt, used verbatim, with ``{{field}}`` placeholders and the form's cue as its last line;
         replaces introduction, criteria, steps and fields' headings in the prompt.
-    looks : int
-        In how many ways the form ends, 1 to 6: other words for what is asked, the labels listed upwards or downwards.
-        The label distribution is the mean over them; see `geval_local.questions.looks`.
     pair : tuple of (str, str), optional
         Two of the fields whose texts are compared: the scale's first label says that the first one is better, its
-        second label the second. Every look shows them in both orders. `pair_metric` makes such a metric from another.
+        second label the second. They are shown in both orders. `pair_metric` makes such a metric from another.
 
     Raises
     ------
@@ -150,7 +132,6 @@ class Metric(BaseModel):
     shorten: str | None = None
     case_variants: bool = True
     template: str | None = None
-    looks: int = 1
     pair: tuple[str, str] | None = None
 
     @model_validator(mode="before")
@@ -224,20 +205,20 @@ class Metric(BaseModel):
 
     @property
     def forms(self) -> int:
-        """How many forms a sample fills: one per look, and of a pair one per look and order."""
-        return self.looks * (1 if self.pair is None else 2)
+        """How many forms a sample fills: one, and of a pair one in each order."""
+        return 1 if self.pair is None else 2
 
     @property
     def hash(self) -> str:
         """Hash (16 hex digits) of everything that determines the prompt and the scale, except the steps."""
         record = self.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold"})
         # What a metric does not ask for changes no hash: scores stay comparable with those of earlier versions.
-        record = {key: value for key, value in record.items() if (key, value) not in (("looks", 1), ("pair", None))}
+        record = {key: value for key, value in record.items() if (key, value) != ("pair", None)}
         record["case_variants"] = self.case_variants and any(
             label.lower() != label.upper() for label in self.scale.labels
         )
-        if self.forms > 1:
-            record["wording"] = [*LOOK_HEADINGS[: self.looks - 1], *([PAIR_HEADING, PAIR_CUE] if self.pair else [])]
+        if self.pair is not None:
+            record["wording"] = [PAIR_HEADING, PAIR_CUE]
         # Canonical JSON sorts its keys, so whatever has an order in the prompt is listed beside it.
         return _digest([record, self.scale.labels, self.scale.values, list(self.fields), list(self.rubric or ())])
 

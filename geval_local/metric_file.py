@@ -13,30 +13,26 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from geval_local.errors import DataError, MetricError
+from geval_local.errors import MetricError
 from geval_local.fields import PLACEHOLDER, is_unicode, nearest, placeholder_field, split_cue
-from geval_local.files import check_is_file
 from geval_local.scale import Scale
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
+from geval_local.yaml_model import parse_file, problem_in_words, read_file
+from geval_local.yaml_text import line_of
 
 __all__ = [
-    "MOST_LOOKS",
     "Problem",
     "Reading",
-    "explain_problem",
     "find_metric",
     "find_problems",
-    "metric_file_text",
     "preset_names",
     "read_metric",
 ]
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
+#: Parts of dots alone would lead elsewhere where a name becomes a path.
+_NAME = re.compile(r"(?!\.+(?:/|$))[\w.-]+(?:/(?!\.+(?:/|$))[\w.-]+)*")
 #: Longer names do not fit into file names.
 MAX_NAME = 200
-#: As many endings of forms as there are; see `geval_local.questions.looks`.
-MOST_LOOKS = 6
 _ANY_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][\w.\[\]-]*(?: +[\w.\[\]-]+)*)\s*\}\}")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
@@ -46,27 +42,10 @@ _BAND = re.compile(rf"\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})\s*")
 
 
 def find_metric(name: str | Path) -> tuple[str, str]:
-    """Find the text of a metric.
-
-    Parameters
-    ----------
-    name : str or Path
-        A preset such as ``summarization/coherence``, or the path of a ``.yaml`` file.
-
-    Returns
-    -------
-    text : str
-    origin : str
-        Name of the source, for error messages.
-
-    Raises
-    ------
-    MetricError
-        If there is no such preset or file.
-    """
+    """Find the text of a metric."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        return metric_file_text(path), str(path)
+        return read_file(path, "the metric file", MetricError), str(path)
     resource = resources.files("geval_local") / "metrics" / f"{name}.yaml"
     if not resource.is_file():
         near = difflib.get_close_matches(str(name), preset_names(), n=3, cutoff=0.4)
@@ -75,17 +54,6 @@ def find_metric(name: str | Path) -> tuple[str, str]:
             hint="List the presets with `geval-local metrics list`, or give the path of a .yaml file.",
         )
     return resource.read_text(encoding="utf-8"), f"preset {name}"
-
-
-def metric_file_text(path: Path) -> str:
-    """Read the text of a metric file; a `MetricError` if it cannot be read."""
-    try:
-        check_is_file(path)
-        return path.read_text(encoding="utf-8")
-    except DataError as error:
-        raise MetricError(f"cannot read the metric file {path}: {error.message}", hint=error.hint) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise MetricError(f"cannot read the metric file {path}: {error}") from error
 
 
 def preset_names() -> list[str]:
@@ -104,20 +72,13 @@ def preset_names() -> list[str]:
 
 
 class Problem(NamedTuple):
-    """One problem of a metric file.
+    """One problem of a metric file."""
 
-    Attributes
-    ----------
-    path : tuple of (str or int)
-        The key, and the key or index within its value.
-    text : str
-        The problem in words.
-    quote : str
-        The faulty text itself, if it is part of a longer one.
-    """
-
+    #: The key, and the key or index within its value.
     path: tuple[str | int, ...]
+    #: The problem in words.
     text: str
+    #: The faulty text itself, if it is part of a longer one.
     quote: str = ""
 
     @property
@@ -128,17 +89,11 @@ class Problem(NamedTuple):
 
 @dataclass
 class Reading:
-    """State while a metric file is read.
+    """State while a metric file is read."""
 
-    Attributes
-    ----------
-    problems : list of Problem
-        Problems between parts, collected instead of raised.
-    stand_ins : set of str
-        Keys that are missing or malformed, replaced so that the others can be checked.
-    """
-
+    #: Problems between parts, collected instead of raised.
     problems: list[Problem] = field(default_factory=list)
+    #: Keys that are missing or malformed, replaced so that the others can be checked.
     stand_ins: set[str] = field(default_factory=set)
 
 
@@ -148,12 +103,7 @@ _STAND_INS = {"name": "name", "criteria": "criteria", "scale": "1-5"}
 
 def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
     """Read YAML text into a metric class; arguments and errors as for `Metric.from_yaml`."""
-    try:
-        data, node = load_yaml(text)
-    except YAMLError as error:
-        raise MetricError(_printable(f"{origin}: not valid YAML: {error}")) from error
-    if not isinstance(data, dict):
-        raise MetricError(f"{origin}: a metric is a mapping of keys such as name, criteria and scale")
+    data, node = parse_file(text, origin, "a metric is a mapping of keys such as name, criteria and scale", MetricError)
     keys = list(model.model_fields)
     try:
         found, problems = _validated(model, data, keys)
@@ -169,7 +119,9 @@ def read_metric(model: type[_Model], text: str, origin: str) -> _Model:
             line = next((at for at in range(line, len(lines) + 1) if problem.quote in lines[at - 1]), line)
         placed.append((line, problem.text))
     raise MetricError(
-        _printable("\n".join(f"{origin}, line {line}: {text}" for line, text in sorted(placed))),
+        "\n".join(f"{origin}, line {line}: {text}" for line, text in sorted(placed))
+        .encode("utf-8", "backslashreplace")
+        .decode(),
         hint=f"Known keys: {', '.join(keys)}.",
     )
 
@@ -182,7 +134,7 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
     try:
         found = model.model_validate(data, context=reading)
     except ValidationError as error:
-        problems = [Problem(one["loc"], explain_problem(one, keys)) for one in error.errors()]
+        problems = [Problem(one["loc"], problem_in_words(one, model)[0]) for one in error.errors()]
         failed = {problem.path[0] for problem in problems if problem.path}
         reading.stand_ins = {str(key) for key in failed} | (set(_STAND_INS) - set(data))
         rest = {key: value for key, value in data.items() if key in keys and key not in failed}
@@ -191,36 +143,11 @@ def _validated(model: type[_Model], data: dict[Any, Any], keys: list[str]) -> tu
     return found, problems + [Problem(one.path, one.message, one.quote) for one in reading.problems]
 
 
-def _printable(text: str) -> str:
-    """Replace lone surrogates, which terminals reject, by visible escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def explain_problem(problem: Mapping[str, Any], keys: list[str]) -> str:
-    """Describe a pydantic error, with the nearest known key for an unknown one."""
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(problem["loc"][-1]), keys, n=1)
-        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
-    if problem["type"] == "missing":
-        return f"the key {where!r} is missing"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
-
-
 # --- consistency ------------------------------------------------------------------------------------------------------
 
 
 def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Problem]:
-    """Find all inconsistencies between the known parts of a metric.
-
-    Parameters
-    ----------
-    parts : mapping
-        The attributes of a `Metric`.
-    known : collection of str
-        The ones that were given and are well-formed; rules that need others are skipped.
-    """
+    """Find all inconsistencies between the known parts of a metric."""
     found: list[Problem] = []
     for key in known:
         if not is_unicode(_plain(parts[key])):
@@ -242,10 +169,6 @@ def find_problems(parts: Mapping[str, Any], known: Collection[str]) -> list[Prob
         found += _field_problems(parts, known)
     if "scale" in known:
         found += _scale_problems(parts, known)
-    if "looks" in known and not 1 <= parts["looks"] <= MOST_LOOKS:
-        found.append(Problem(("looks",), f"a metric has 1 to {MOST_LOOKS} looks, not {parts['looks']}"))
-    elif {"looks", "template"} <= set(known) and parts["looks"] > 1 and parts["template"] is not None:
-        found.append(Problem(("looks",), "a template is used to the letter, so it has one look"))
     if "pair" in known and parts["pair"] is not None:
         found += _pair_problems(parts, known)
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from geval_local.errors import DataError, MetricError
 from geval_local.fields import PLACEHOLDER, placeholder_field, split_cue
 from geval_local.files import check_is_file
-from geval_local.metric import LOOK_HEADINGS, PAIR_CUE, PAIR_HEADING, Metric
+from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
 from geval_local.scale import Scale
 
 __all__ = [
@@ -48,21 +48,14 @@ REASON_CUE = "Reason:"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A filled prompt.
+    """A filled prompt."""
 
-    Attributes
-    ----------
-    body : str
-        Everything before the form's last line.
-    cue : str
-        The form's last line, without trailing white space; the label follows it.
-    request : str
-        Request to a chat model after the body, where the cue starts a separate answer: it would otherwise write about
-        the text where a plain language model just continues the form. Empty in prompts used verbatim.
-    """
-
+    #: Everything before the form's last line.
     body: str
+    #: The form's last line, without trailing white space; the label follows it.
     cue: str
+    #: Request to a chat model after the body, where the cue starts a separate answer: it would otherwise write about
+    #: the text where a plain language model just continues the form. Empty in prompts used verbatim.
     request: str = ""
 
     @property
@@ -76,22 +69,8 @@ class Prompt:
         return f"{self.body.rstrip()}\n\n{self.request}" if self.request else self.body.rstrip()
 
 
-def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], Prompt]:
-    """Get ready to fill a metric's form for many samples: what they share is composed once.
-
-    Parameters
-    ----------
-    metric : Metric
-        Steps, where wanted, are already in it.
-    look : int
-        Which of the metric's looks, from 0. Looks differ in how the form ends, so that they share all before it.
-
-    Returns
-    -------
-    callable
-        Fills the form from the text of every field of the metric. Texts are inserted unchanged: braces, template
-        syntax and headings in them have no meaning.
-    """
+def form_filler(metric: Metric) -> Callable[[Mapping[str, str]], Prompt]:
+    """Get ready to fill a metric's form for many samples: what they share is composed once."""
     if metric.template is not None:
         template = metric.template
         return lambda fields: _fill_template(template, lambda name: fields[placeholder_field(name, fields)])
@@ -99,9 +78,9 @@ def form_filler(metric: Metric, look: int = 0) -> Callable[[Mapping[str, str]], 
     names = list(metric.fields)
     headings = [f"{heading}:\n\n" for heading in metric.fields.values()]
     openings = ["\n\n".join([*_instructions(metric), headings[0]]), *(f"\n\n{heading}" for heading in headings[1:])]
-    # Every other look lists the labels from the last to the first.
-    labels = metric.scale.labels[::-1] if look % 2 else metric.scale.labels
-    ending = f"\n\n{_form_heading(metric, labels, look)}\n\n"
+    labels = metric.scale.labels
+    heading = FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
+    ending = f"\n\n{heading}\n\n"
     request = _answer_request(cue, labels)
 
     def fill(fields: Mapping[str, str]) -> Prompt:
@@ -116,16 +95,6 @@ def sharing(metrics: Sequence[Metric]) -> list[list[int]]:
 
     The paper's form puts a metric's own criteria before the texts, so that all samples share them: there every metric
     is a group of its own. Published prompts may open with the source.
-
-    Parameters
-    ----------
-    metrics : sequence of Metric
-        With their final evaluation steps.
-
-    Returns
-    -------
-    list of list of int
-        Places in `metrics`, every one in one group; in their order.
     """
     groups: dict[object, list[int]] = {}
     for place, metric in enumerate(metrics):
@@ -142,31 +111,12 @@ def _opening(metric: Metric, place: int) -> object:
 
 
 def render_form(metric: Metric, fields: Mapping[str, str]) -> Prompt:
-    """Fill a metric's form for one sample.
-
-    Parameters
-    ----------
-    metric, fields
-        See `form_filler`.
-    """
+    """Fill a metric's form for one sample."""
     return form_filler(metric)(fields)
 
 
 def render_steps_prompt(metric: Metric, *, instruct: bool = False) -> Prompt:
-    """Compose the prompt of the auto chain-of-thought pass: the model continues the numbered list.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric; existing steps are ignored.
-    instruct : bool
-        Whether to ask for the list in words, as an instruction-tuned model in a chat expects.
-
-    Returns
-    -------
-    Prompt
-        The cue is ``1.``, so that a plain language model continues with the first step.
-    """
+    """Compose the prompt of the auto chain-of-thought pass: the model continues the numbered list."""
     blocks = _instructions(metric.with_steps(()))
     return Prompt("\n\n".join([*blocks, *([STEPS_REQUEST] if instruct else []), STEPS_HEADING, ""]), "1.")
 
@@ -175,18 +125,6 @@ def render_reason_prompt(metric: Metric, fields: Mapping[str, str], label: str) 
     """Compose the prompt of a reason: the form, filled with a label, and the question why.
 
     The score has been read from the form before; nothing in this prompt can change it.
-
-    Parameters
-    ----------
-    metric, fields
-        See `form_filler`.
-    label : str
-        The label that the judge gave the most probability.
-
-    Returns
-    -------
-    Prompt
-        The cue opens the reason in every prompt style.
     """
     return Prompt(f"{render_form(metric, fields).text} {label}\n\n{REASON_REQUEST}\n\n", REASON_CUE)
 
@@ -236,12 +174,6 @@ def metric_from_prompt_file(path: str | Path, scale: Scale | str, *, name: str |
         fields={field: field for field in names},
         template=text,
     )
-
-
-def _form_heading(metric: Metric, labels: Sequence[str], look: int) -> str:
-    if look == 0:
-        return FORM_HEADING if metric.pair is None else PAIR_HEADING.replace("{labels}", "/".join(labels))
-    return LOOK_HEADINGS[look - 1].replace("{labels}", ", ".join(_shown(labels, "")))
 
 
 def _shown(labels: Sequence[str], lead: str) -> list[str]:

@@ -212,13 +212,7 @@ def _read_text(spec: str) -> LabelsAndValues:
 
 
 def label_text(label: object) -> str:
-    """Write a label, also one that YAML or Python read as a number, in its usual form.
-
-    Raises
-    ------
-    ScaleError
-        If it was read as a boolean or as null.
-    """
+    """Write a label, also one that YAML or Python read as a number, in its usual form."""
     if isinstance(label, bool):
         raise ScaleError(f"the label {label} was read as a boolean", hint="Quote it in the YAML file.")
     if label is None:

@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 
 from geval_local import __version__
 from geval_local.errors import JudgeError, MetricError
-from geval_local.files import write_atomically
+from geval_local.files import home_directory, home_folder, safe_file_name, write_atomically
 from geval_local.metric import Metric, StepsProvenance
-from geval_local.paths import home_directory, home_folder, safe_file_name
 from geval_local.prompt import Prompt, render_steps_prompt
 
 __all__ = [
@@ -69,6 +68,11 @@ class StepsWriter(Protocol):
         """Whether it is prompted through a chat template."""
         ...
 
+    @property
+    def generation(self) -> str:
+        """How it writes: greedily, or with how many beams."""
+        ...
+
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Continue a prompt with a numbered list, deterministically; `on_token` gets the number of new tokens."""
         ...
@@ -79,19 +83,7 @@ _UNABLE: WeakKeyDictionary[StepsWriter, str] = WeakKeyDictionary()
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """Parse a numbered list; it ends where the numbering or the text breaks off.
-
-    Parameters
-    ----------
-    text : str
-        The list with its first number, as the model wrote it. Lines without a number continue the step above, after a
-        blank line only if they are indented. Two blank lines end it.
-
-    Returns
-    -------
-    tuple of str
-        The steps in order; empty if the text is not a list.
-    """
+    """Parse a numbered list; it ends where the numbering or the text breaks off."""
     steps: list[str] = []
     blank = 0
     for line in text.strip().splitlines():
@@ -113,27 +105,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
 
 
 def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> Metric:
-    """Let a judge write the evaluation steps of a metric.
-
-    Parameters
-    ----------
-    judge : StepsWriter
-        The judge, usually a `Judge`.
-    metric : Metric
-        The metric; existing steps are replaced.
-    on_steps : callable
-        Called with the metric and the number of tokens written so far; an exception from it ends the generation.
-
-    Returns
-    -------
-    Metric
-        The metric with steps and their provenance.
-
-    Raises
-    ------
-    JudgeError
-        If the judge's text is not a numbered list of at least two different steps.
-    """
+    """Let a judge write the evaluation steps of a metric."""
     prompt = render_steps_prompt(metric, instruct=judge.is_chat)
     on_steps(metric, 0)
     written = judge.continue_text(prompt, max_new_tokens=MAX_STEPS_TOKENS, on_token=partial(on_steps, metric))
@@ -150,6 +122,7 @@ def write_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell
         prompt_sha256=hashlib.sha256(prompt.text.encode()).hexdigest(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         version=__version__,
+        generation=f"{judge.generation}, at most {MAX_STEPS_TOKENS} tokens",
     )
     return metric.with_steps(steps, provenance)
 
@@ -184,26 +157,12 @@ def _in_sentence_case(steps: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def pinned_path(metric: Metric, fingerprint: str) -> Path:
-    """Return the path of the file that pins a judge's steps for a metric; it need not exist.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric; its hash, which excludes the steps, is part of the name.
-    fingerprint : str
-        Content fingerprint of the judge.
-    """
+    """Return the path of the file that pins a judge's steps for a metric; it need not exist."""
     return home_directory() / "steps" / f"{safe_file_name(metric.name)}-{metric.hash}-{fingerprint}.yaml"
 
 
 def read_pinned(metric: Metric, fingerprint: str) -> Metric | None:
-    """Return a metric with the steps pinned for this judge; None if there are none.
-
-    Raises
-    ------
-    MetricError
-        If the pinned file is damaged or belongs to another version of the metric.
-    """
+    """Return a metric with the steps pinned for this judge; None if there are none."""
     path = pinned_path(metric, fingerprint)
     try:
         if not path.is_file():
@@ -224,32 +183,7 @@ def with_pinned_steps(metric: Metric, fingerprint: str) -> Metric:
 
 
 def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tell_nobody) -> tuple[Metric, Path | None]:
-    """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones.
-
-    Parameters
-    ----------
-    judge : StepsWriter
-        The judge.
-    metric : Metric
-        The metric; returned unchanged unless it needs steps.
-    on_steps : callable
-        See `write_steps`.
-
-    Returns
-    -------
-    metric : Metric
-        The metric with its steps.
-    written : Path or None
-        The file that new steps were pinned in; None if nothing was written, for example because the user's directory
-        of this package is not writable. In that case a warning is logged and the steps serve this run only.
-
-    Raises
-    ------
-    JudgeError
-        If the judge cannot write steps. It is then not asked again, for other metrics either.
-    MetricError
-        If the pinned file is damaged or belongs to another prompt.
-    """
+    """Return a metric with steps: its own, those pinned for this metric and judge, or newly written and pinned ones."""
     if not metric.needs_steps:
         return metric, None
     pinned = read_pinned(metric, judge.fingerprint)

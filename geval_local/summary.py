@@ -27,72 +27,48 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why rows are unscored.
+    """A reason why rows are unscored."""
 
-    Attributes
-    ----------
-    text : str
-        The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
-    count : int
-        Number of rows with this reason.
-    rows : tuple of (int or str)
-        Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
-    """
-
+    #: The reason as given for the first of these rows. Reasons that differ only in their numbers are counted together.
     text: str
+    #: Number of rows with this reason.
     count: int
+    #: Numbers of the first of these rows, at most `ROWS_NAMED`; after their file's name if there are several files.
     rows: tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures over all rows for one metric. Unscored rows are counted but enter no other figure.
+    """Figures over all rows for one metric. Unscored rows are counted but enter no other figure."""
 
-    Attributes
-    ----------
-    metric : str
-        Name of the metric.
-    rows, scored : int
-        All rows, and those that have a score.
-    interval : Interval
-        Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents.
-    grouping : str
-        Description of how rows were grouped into documents.
-    std : float
-        Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
-    label_mass, label_mass_min : float
-        Mean and smallest label mass; NaN if no row was scored.
-    low_mass : float
-        The label mass below which a row counts as low.
-    low_mass_share : float
-        Share of the scored rows with low mass, 0-1; NaN if no row was scored.
-    threshold : float or None
-        The threshold in use.
-    passed_share : float or None
-        Share of the scored rows that reach it, 0-1; None without a threshold or a score.
-    shortened : int
-        Rows with a field that was shortened to fit the judge's context.
-    reasons : tuple of Reason
-        Reasons for unscored rows, most frequent first.
-    other_tokens : tuple of (str, float)
-        The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
-        `TOKENS_NAMED`.
-    """
-
+    #: Name of the metric.
     metric: str
+    #: All rows, and those that have a score.
     rows: int
     scored: int
+    #: Mean score on the metric's own scale, NaN if no row was scored, with its 95 % interval over documents.
     interval: Interval
+    #: Description of how rows were grouped into documents.
     grouping: str
+    #: Standard deviation between the rows' scores (n - 1 in the denominator); NaN for fewer than two scores.
     std: float
+    #: Mean and smallest label mass; NaN if no row was scored.
     label_mass: float
     label_mass_min: float
+    #: The label mass below which a row counts as low.
     low_mass: float
+    #: Share of the scored rows with low mass, 0-1; NaN if no row was scored.
     low_mass_share: float
+    #: The threshold in use.
     threshold: float | None
+    #: Share of the scored rows that reach it, 0-1; None without a threshold or a score.
     passed_share: float | None
+    #: Rows with a field that was shortened to fit the judge's context.
     shortened: int
+    #: Reasons for unscored rows, most frequent first.
     reasons: tuple[Reason, ...]
+    #: The likeliest next tokens outside the labels in rows of low mass, with their mean probability, 0-1; at most
+    #: `TOKENS_NAMED`.
     other_tokens: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -151,17 +127,7 @@ class Reasons:
         self._found: dict[str, tuple[str, int, list[int | str]]] = {}
 
     def add(self, where: str, row: int | str, error: str) -> None:
-        """Count a row.
-
-        Parameters
-        ----------
-        where : str
-            How errors name it; left out of the reason.
-        row : int or str
-            Its number, or its file and number.
-        error : str
-            Why it has no figure.
-        """
+        """Count a row."""
         text = error.removeprefix(f"{where}: ").split("\n", 1)[0]
         text, count, rows = self._found.get(_NUMBER.sub("#", text), (text, 0, []))
         self._found[_NUMBER.sub("#", text)] = (text, count + 1, [*rows, row][:ROWS_NAMED])
@@ -198,15 +164,7 @@ def _place(row: int | str) -> tuple[str, int]:
 
 
 class Tally:
-    """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end.
-
-    Parameters
-    ----------
-    metric : str
-        Name of the metric.
-    low_mass : float
-        Label mass below which a row counts as low, 0-1.
-    """
+    """Accumulates the scores of one metric row by row, 25 bytes per row, and summarizes them at the end."""
 
     def __init__(self, metric: str, *, low_mass: float = LOW_LABEL_MASS) -> None:
         self.metric = metric
@@ -222,19 +180,7 @@ class Tally:
         self._other: dict[str, float] = {}
 
     def add(self, where: str, row: int | str | None, score: Score, group: int | None = None) -> None:
-        """Add one row.
-
-        Parameters
-        ----------
-        where : str
-            The row's name in error messages.
-        row : int, str or None
-            Its number in the input, or its file and number.
-        score : Score
-            Its score, or the reason why it has none.
-        group : int, optional
-            Number of its document; if absent, the row is a separate document.
-        """
+        """Add one row."""
         self._rows += 1
         if score.error is not None:
             self._reasons.add(where, row or self._rows, score.error)
@@ -251,15 +197,7 @@ class Tally:
             self._passed.append(score.passed)
 
     def summary(self, grouping: str = "every row is a separate document", *, grouped: bool = True) -> Summary:
-        """Summarize the rows so far.
-
-        Parameters
-        ----------
-        grouping : str
-            Description of how rows were grouped, for display.
-        grouped : bool
-            Whether the rows' groups are documents; False if they turned out to group nothing.
-        """
+        """Summarize the rows so far."""
         values = np.asarray(self._values, dtype=np.float64)
         masses = np.asarray(self._masses, dtype=np.float64)
         groups = np.asarray(self._groups, dtype=np.int64) if grouped else None
@@ -308,43 +246,30 @@ class Tally:
 
 @dataclass
 class Sums:
-    """The figures of rows on one metric as sums that add up over parts of the rows.
+    """The figures of rows on one metric as sums that add up over parts of the rows."""
 
-    Attributes
-    ----------
-    metric : str
-        Name of the metric.
-    rows : int
-        All rows.
-    by_row, by_document : MeanSums
-        Sums of the scores by row and by document; a document in two parts counts twice.
-    mass, mass_min : float
-        Sum and smallest of the label masses.
-    low_mass : float
-        The label mass below which a row counts as low.
-    low_rows, passed, judged, shortened : int
-        Rows with low mass, rows that reach the threshold, rows compared with it, and rows with a shortened field.
-    threshold : float or None
-        The threshold in use.
-    reasons : Reasons
-        Reasons for unscored rows.
-    other : dict of str to float
-        The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
-    """
-
+    #: Name of the metric.
     metric: str
+    #: All rows.
     rows: int = 0
+    #: Sums of the scores by row and by document; a document in two parts counts twice.
     by_row: MeanSums = field(default_factory=MeanSums)
     by_document: MeanSums = field(default_factory=MeanSums)
+    #: Sum and smallest of the label masses.
     mass: float = 0.0
     mass_min: float = math.inf
+    #: The label mass below which a row counts as low.
     low_mass: float = LOW_LABEL_MASS
+    #: Rows with low mass, rows that reach the threshold, rows compared with it, and rows with a shortened field.
     low_rows: int = 0
+    #: The threshold in use.
     threshold: float | None = None
     passed: int = 0
     judged: int = 0
     shortened: int = 0
+    #: Reasons for unscored rows.
     reasons: Reasons = field(default_factory=Reasons)
+    #: The likeliest tokens outside the labels in rows of low mass, with the sum of their probabilities.
     other: dict[str, float] = field(default_factory=dict)
 
     def add(self, more: Sums) -> None:

@@ -166,6 +166,14 @@ class MockJudge(Judge):
         """Identifier of everything a read-out depends on besides the prompt's tokens and the labels."""
         return f"mock:{self.fingerprint}"
 
+    @property
+    def generation(self) -> str:
+        """How it writes evaluation steps."""
+        return "fixed"
+
+    def check_files(self) -> None:
+        """Do nothing: there are no files."""
+
     def continue_text(
         self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object] = lambda count: None
     ) -> str:

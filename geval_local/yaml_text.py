@@ -46,26 +46,7 @@ class _Resolver(VersionedResolver):
 
 
 def load_yaml(text: str) -> tuple[Any, Node | None]:
-    """Parse a YAML document.
-
-    Parameters
-    ----------
-    text : str
-        The document.
-
-    Returns
-    -------
-    data : object
-        Plain Python values.
-    node : ruamel.yaml.nodes.Node or None
-        The syntax tree, for `line_of`; None for an empty document.
-
-    Raises
-    ------
-    YAMLError
-        If the text is not YAML, a mapping holds a key twice or a key that is not one value, or the document is longer
-        than `MAX_CHARACTERS`, deeper than `MAX_DEPTH` or larger than `MAX_VALUES`.
-    """
+    """Parse a YAML document."""
     if len(text) > MAX_CHARACTERS:
         raise YAMLError(f"{len(text):,} characters, more than the {MAX_CHARACTERS:,} that are read")
     yaml = YAML(typ="safe", pure=True)
@@ -151,20 +132,7 @@ def dump_yaml(data: object) -> str:
 
 
 def edit_yaml(text: str, changes: Mapping[str, Any]) -> str:
-    """Replace or append top-level keys of a YAML document and keep its comments, quotes and line ends.
-
-    Parameters
-    ----------
-    text : str
-        A document that is a mapping.
-    changes : mapping of str to object
-        Key -> plain values. Keys that the document lacks are appended in their order.
-
-    Raises
-    ------
-    YAMLError
-        If the text is not YAML or not a mapping, or a comment would be lost.
-    """
+    """Replace or append top-level keys of a YAML document and keep its comments, quotes and line ends."""
     newline = "\r\n" if "\r\n" in text else "\n"
     mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
     body = text.removeprefix(mark).replace("\r\n", "\n")

@@ -16,36 +16,24 @@ NO_HUMAN = "no human rating"
 
 @dataclass(frozen=True)
 class ScoredItem:
-    """One output with its human rating and its score.
+    """One output with its human rating and its score."""
 
-    Attributes
-    ----------
-    group : str
-        The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
-        resampled together.
-    system : str
-        Writer of the output; empty if unknown.
-    human : float
-        The human rating; NaN if there is none.
-    predicted : float
-        The score of the judge or metric; NaN if unscored, never 0.
-    probabilities : mapping of str to float, optional
-        ``{label: p}``, summing to 1, where the score is an expectation over labels.
-    length : int, optional
-        Length of the output in words.
-    key : str
-        Key of the item, which pairs it with the same item of another run.
-    error : str, optional
-        Why the item is unscored.
-    """
-
+    #: The document (or dialogue) that the output belongs to; items of one group are compared with each other, and
+    #: resampled together.
     group: str
+    #: Writer of the output; empty if unknown.
     system: str
+    #: The human rating; NaN if there is none.
     human: float
+    #: The score of the judge or metric; NaN if unscored, never 0.
     predicted: float
+    #: ``{label: p}``, summing to 1, where the score is an expectation over labels.
     probabilities: Mapping[str, float] | None = None
+    #: Length of the output in words.
     length: int | None = None
+    #: Key of the item, which pairs it with the same item of another run.
     key: str = ""
+    #: Why the item is unscored.
     error: str | None = None
 
 
@@ -55,15 +43,7 @@ def word_count(text: str) -> int:
 
 
 def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int]]:
-    """Separate the items that have both a rating and a score from those that do not.
-
-    Returns
-    -------
-    kept : list of ScoredItem
-        Items with finite `human` and `predicted`, in order.
-    left_out : dict of str to int
-        Reason -> number of items left out for it.
-    """
+    """Separate the items that have both a rating and a score from those that do not."""
     kept: list[ScoredItem] = []
     left_out: Counter[str] = Counter()
     for item in items:
@@ -79,20 +59,7 @@ def usable(items: Iterable[ScoredItem]) -> tuple[list[ScoredItem], dict[str, int
 def pair(
     first: Sequence[ScoredItem], second: Sequence[ScoredItem], *, same_human: bool = True
 ) -> tuple[list[ScoredItem], list[ScoredItem]]:
-    """Align two score lists on the items that both of them scored, in the order of the first.
-
-    Parameters
-    ----------
-    first, second : sequence of ScoredItem
-        Scores of two judges, metrics or runs.
-    same_human : bool
-        Whether a differing human rating is an error, as needed when both are compared with the same ratings.
-
-    Raises
-    ------
-    DataError
-        If keys repeat, no item is in both lists, or two items of one key belong to different groups or ratings.
-    """
+    """Align two score lists on the items that both of them scored, in the order of the first."""
     for items in (first, second):
         doubled = [key for key, count in Counter(item.key for item in items).items() if count > 1]
         if doubled:

@@ -1,59 +1,144 @@
-"""Results as headers and rows of text, for terminal tables, Markdown or HTML."""
+"""A table of text: headers, rows and notes, and how figures are written in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import Any
 
-from geval_local.analysis.ratings.published import PublishedTable
-from geval_local.analysis.ratings.responses import ParsedResponses
 from geval_local.analysis.statistics.agreement import Agreement
 from geval_local.analysis.statistics.coefficients import COEFFICIENTS
 from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.statistics.significance import Comparison
-from geval_local.analysis.studies.calibration import Calibration, Figures
-from geval_local.analysis.studies.ceiling import Ceiling
-from geval_local.analysis.studies.comparison import Difference
-from geval_local.analysis.studies.jury import Jury
-from geval_local.analysis.studies.length import LengthBias
-from geval_local.analysis.studies.prior import PriorEffect
-from geval_local.analysis.studies.sampling import SamplingCost, Spread
-from geval_local.analysis.studies.sides import Gap, SideMean
-from geval_local.analysis.text_table import Table, interval, interval_warnings, number, p_value
 from geval_local.interval import Interval
+from geval_local.io.text_formats import plain
 
 __all__ = [
+    "FOLDED_TESTS",
+    "Study",
     "Table",
     "agreement_table",
+    "as_record",
     "average_table",
-    "benchmark_table",
-    "calibration_table",
-    "ceiling_table",
     "comparison_table",
     "correlation_table",
-    "difference_table",
-    "disagreement_table",
-    "gap_table",
+    "folded",
     "interval",
     "interval_warnings",
-    "largest_table",
-    "length_table",
+    "mean_warnings",
     "number",
     "p_value",
-    "prior_label_table",
-    "prior_table",
-    "response_table",
-    "sampling_table",
-    "side_table",
-    "weight_table",
 ]
+
+
+#: Columns of tests that are often the same in all rows.
+FOLDED_TESTS = ("on", "items / documents", "kept by each")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headers, rows of cells, and what belongs under the table."""
+
+    #: One per column; the first names the rows, the others are to be aligned to the right.
+    headers: tuple[str, ...]
+    #: As many cells as headers.
+    rows: tuple[tuple[str, ...], ...]
+    #: One line each.
+    notes: tuple[str, ...] = ()
+    #: What stands above the table; empty where it has none.
+    title: str = ""
+    #: Whether rows are named ``section: name``; each section's name is then shown once, above its rows.
+    sections: bool = False
+
+    def titled(self, title: str, *, fold: Collection[str] = (), sections: bool = False) -> Table:
+        """Give the table a title, with the columns of `fold` in a note where all rows have the same cell."""
+        return replace(folded(self, fold), title=title, sections=sections)
+
+
+class Study:
+    """What an analysis found: figures, tables for terminal and page, and what is to be said beside them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values; an undefined figure (NaN) is None."""
+        found: dict[str, Any] = as_record(self)
+        return found
+
+    def lines(self) -> list[str]:
+        """Give what stands above the tables, a line each."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """Give the figures as tables with titles."""
+        return []
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Give what is to be said beside the tables, and whether it is a warning."""
+        return []
+
+
+def as_record(value: Any) -> Any:
+    """Turn results into plain JSON values; an undefined figure (NaN) is None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): as_record(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_record(item) for item in value]
+    return plain(value)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a figure; a dash where it is undefined."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+
+
+def p_value(p: float) -> str:
+    """Write a p-value, never as 0."""
+    return "-" if not math.isfinite(p) else "< .0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
+
+
+def interval(value: Interval, digits: int = 3) -> str:
+    """Write a figure with its interval, where it has one."""
+    if not (math.isfinite(value.value) and math.isfinite(value.low)):
+        return number(value.value, digits)
+    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def interval_warnings(intervals: Mapping[str, Interval]) -> list[str]:
+    """Say which intervals are not to be relied upon."""
+    found: dict[str, list[str]] = {}
+    for name, one in intervals.items():
+        if one.warning:
+            found.setdefault(one.warning, []).append(name)
+    return [f"warning: {warning}: {', '.join(filter(None, names)) or 'all'}" for warning, names in found.items()]
+
+
+def mean_warnings(means: Mapping[str, Interval]) -> list[str]:
+    """Say of means over documents which intervals are not to be relied upon, and which have none."""
+    without = [name for name, one in means.items() if math.isfinite(one.value) and not math.isfinite(one.low)]
+    told = [f"no interval, since one document allows none: {', '.join(without)}"] if without else []
+    return interval_warnings(means) + told
+
+
+def folded(table: Table, headers: Collection[str]) -> Table:
+    """Put columns into a note where all rows have the same cell, which makes room for the others."""
+    constant = [
+        index
+        for index, header in enumerate(table.headers)
+        if index and header in headers and len({row[index] for row in table.rows}) == 1
+    ]
+    if not constant:
+        return table
+    kept = [index for index in range(len(table.headers)) if index not in constant]
+    same = "; ".join(f"{table.headers[index]}: {table.rows[0][index]}" for index in constant)
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return Table(tuple(table.headers[index] for index in kept), rows, (f"in all rows: {same}", *table.notes))
 
 
 def correlation_table(
     results: Mapping[str, Correlation],
     coefficients: Sequence[str] = COEFFICIENTS,
-    *,
-    digits: int = 3,
 ) -> Table:
     """Build a table with one row per name: coefficients, counts, ties, and reasons for missing groups and items.
 
@@ -72,7 +157,7 @@ def correlation_table(
             (
                 name,
                 result.level,
-                *(interval(getattr(result, coefficient), digits) for coefficient in wanted),
+                *(interval(getattr(result, coefficient)) for coefficient in wanted),
                 str(result.n),
                 f"{result.points}/{result.groups}" if result.level == "summary" else str(result.points),
                 f"{_share(ties.human, ties.pairs)} / {_share(ties.predicted, ties.pairs)}",
@@ -90,61 +175,10 @@ def correlation_table(
     return Table(headers, tuple(rows), tuple(dict.fromkeys(notes)))
 
 
-def average_table(averages: Mapping[str, Interval], what: str, *, digits: int = 3) -> Table:
+def average_table(averages: Mapping[str, Interval], what: str) -> Table:
     """Build a table of averages over a benchmark's dimensions, one row per contender."""
-    rows = tuple((name, interval(one, digits)) for name, one in averages.items())
+    rows = tuple((name, interval(one)) for name, one in averages.items())
     return Table(("", what), rows, tuple(interval_warnings(averages)))
-
-
-def ceiling_table(ceiling: Ceiling) -> Table:
-    """Build a table of people with each other, and each judge in place of one of them."""
-    rows = [("people, leave one out", interval(ceiling.people), "-", "-")]
-    rows += [
-        (name, interval(one.agreement), interval(one.difference), p_value(one.p))
-        for name, one in ceiling.judges.items()
-    ]
-    notes = (
-        f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
-        f"{number(ceiling.alpha)} (interval data)",
-        "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
-    )
-    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p")
-    return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
-
-
-def benchmark_table(
-    own: Mapping[str, Mapping[str, Correlation]],
-    published: PublishedTable,
-    columns_of: Mapping[str, str] | None = None,
-    *,
-    digits: int = 3,
-) -> Table:
-    """Build a table of own rows above published ones, with the published table's coefficient and columns.
-
-    Parameters
-    ----------
-    own : mapping of str to mapping of str to Correlation
-        Name of a judge or metric -> dimension -> result. The average is over the table's dimensions, and only where all
-        of them are defined.
-    published : PublishedTable
-        The paper's.
-    columns_of : mapping of str to str, optional
-        Dimension -> its column, where that has another name: the half of QAGS that the file is.
-    """
-    columns = published.columns
-    rows = []
-    for name, results in own.items():
-        values = {
-            (columns_of or {}).get(key, key): getattr(result, published.coefficient).value
-            for key, result in results.items()
-        }
-        dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
-        values["average"] = sum(dimensions) / len(dimensions)
-        rows.append((name, *(number(values.get(column, math.nan), digits) for column in columns), "measured"))
-    for row in published.rows:
-        rows.append((row.system, *(number(row.values.get(column, math.nan)) for column in columns), "published"))
-    notes = (f"{published.level}-level {published.coefficient}", f"published: {published.citation}. {published.note}")
-    return Table(("", *columns, "origin"), tuple(rows), notes)
 
 
 def comparison_table(results: Mapping[str, Comparison]) -> Table:
@@ -159,14 +193,13 @@ def comparison_table(results: Mapping[str, Comparison]) -> Table:
             p_value(r.p),
             p_value(r.p_holm),
             number(r.detectable),
-            "-" if r.williams is None else f"t({r.williams.df}) = {r.williams.t:.2f}, p = {r.williams.p:.3f}",
             f"{r.n} / {r.groups}",
             f"{r.kept[0]} / {r.kept[1]}",
         )
         for name, r in results.items()
     )
     headers = (
-        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable", "Williams"),
+        *("", "on", "first", "second", "difference", "p", "p (Holm)", "detectable"),
         *("items / documents", "kept by each"),
     )
     notes = [
@@ -204,199 +237,6 @@ def agreement_table(results: Mapping[str, Agreement]) -> Table:
         "one alone",
     )
     return Table(headers, rows)
-
-
-def sampling_table(costs: Sequence[SamplingCost]) -> Table:
-    """Build a table with one row per number of draws, exact first; each figure with its spread over seeds."""
-
-    def spread(value: Spread | None, exact: bool) -> str:
-        if value is None:
-            return "-"
-        return number(value.mean) if exact else f"{number(value.mean)} ± {number(value.sd)}"
-
-    rows = tuple(
-        (
-            "exact" if cost.n is None else f"n = {cost.n}",
-            *(spread(figure, cost.n is None) for figure in (cost.error, cost.pearson, cost.spearman, cost.kendall)),
-        )
-        for cost in costs
-    )
-    return Table(
-        ("draws", "mean |error|", "pearson", "spearman", "kendall"), rows, ("± standard deviation over seeds",)
-    )
-
-
-def side_table(means: Sequence[SideMean]) -> Table:
-    """Build a table with one row per side."""
-    rows = tuple((m.side, interval(m.mean), number(m.human), str(m.n), str(m.unscored)) for m in means)
-    notes = ("every document weighs the same", *interval_warnings({m.side: m.mean for m in means}))
-    return Table(("", "mean score", "mean human", "n", "unscored"), rows, notes)
-
-
-def gap_table(gaps: Mapping[str, Gap]) -> Table:
-    """Build a table with one row per gap, such as one per human preference."""
-    rows = tuple(
-        (
-            name,
-            f"{g.first} - {g.second}",
-            f"{number(g.means[0])} / {number(g.means[1])}",
-            interval(g.difference),
-            p_value(g.p),
-            p_value(g.p_holm),
-            number(g.detectable),
-            g.test,
-            str(g.documents),
-            str(g.left_out),
-        )
-        for name, g in gaps.items()
-    )
-    headers = (*("", "gap", "means", "difference", "p", "p (Holm)", "detectable", "test", "documents", "left out"),)
-    return Table(headers, rows, tuple(interval_warnings({name: g.difference for name, g in gaps.items()})))
-
-
-def calibration_table(calibration: Calibration) -> Table:
-    """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
-    held = calibration.held_out
-
-    def row(name: str, figures: Figures) -> tuple[str, ...]:
-        return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
-
-    constant = "constant (mean)" if held.loss == "squared" else "constant (median)"
-    rows = (
-        row("before", held.before),
-        row("after", held.after),
-        row("rescaled only", held.rescaled),
-        (constant, number(held.constant_error), "-", "-", "-"),
-    )
-    unit = "mean squared error" if held.loss == "squared" else "mean absolute error"
-    notes = (
-        f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
-        f"gain in {unit} over raw scores {interval(held.gain)}, over rescaling {interval(held.over_rescaled)}, "
-        f"over the constant {interval(held.over_constant)}",
-        f"verdict: {held.verdict}",
-        *interval_warnings({"": held.gain}),
-    )
-    return Table(("", "RMSE" if held.loss == "squared" else "MAE", *COEFFICIENTS), rows, notes)
-
-
-def length_table(bias: LengthBias) -> Table:
-    """Build a table of scores against length, with the human ratings of the same items."""
-    rows = [_against_length("scores", bias.score)]
-    if bias.human is not None:
-        rows.append(_against_length("human ratings", bias.human))
-    if bias.partial:
-        partial = (interval(bias.partial[coefficient]) for coefficient in COEFFICIENTS)
-        rows.append(("scores, ratings held fixed", *partial, str(bias.n)))
-    notes = (
-        f"{bias.score.level}: correlation with the number of words of the output",
-        f"95 % intervals hold for {bias.score.holds_for}",
-    )
-    return Table(("", *COEFFICIENTS, "n"), tuple(rows), notes)
-
-
-def _against_length(name: str, result: Correlation) -> tuple[str, ...]:
-    return (name, *(interval(getattr(result, coefficient)) for coefficient in COEFFICIENTS), str(result.n))
-
-
-def prior_label_table(effect: PriorEffect) -> Table:
-    """Build a table of the judge's distribution for content-free input."""
-    return Table(
-        ("", *effect.prior, "score"),
-        (("content-free input", *(number(p) for p in effect.prior.values()), number(effect.prior_score)),),
-    )
-
-
-def prior_table(effect: PriorEffect) -> Table:
-    """Build a table of mean score and agreement before and after dividing out the prior."""
-    sides = (("as scored", effect.mean_before, effect.before), ("prior divided out", effect.mean_after, effect.after))
-    rows = tuple(
-        (name, number(mean), *("-" if result is None else interval(getattr(result, c)) for c in COEFFICIENTS))
-        for name, mean, result in sides
-    )
-    notes = [f"removing the prior {effect.verdict}"]
-    if effect.gain is not None:
-        notes.append(
-            f"gain in mean squared error on held-out documents, after a straight line: {interval(effect.gain)}"
-        )
-    if effect.agreement is not None:
-        test = effect.agreement
-        notes.append(f"gain in {test.level} {test.coefficient}: {interval(test.difference)}, p {p_value(test.p)}")
-    if effect.before is not None:
-        notes += [
-            f"{effect.before.level}-level agreement with the human ratings",
-            f"95 % intervals hold for {effect.before.holds_for}",
-        ]
-    return Table(("", "mean score", *COEFFICIENTS), rows, tuple(notes))
-
-
-def weight_table(jury: Jury) -> Table:
-    """Build a table with the weight of each judge."""
-    return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
-
-
-def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
-    """Build a table of the items with the largest disagreement.
-
-    Parameters
-    ----------
-    jury : Jury
-        The jury.
-    judges : mapping of str to mapping of str to float
-        Judge -> key of an item -> its score.
-    count : int
-        Most items to list.
-    """
-    order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
-    rows = tuple(
-        (
-            jury.items[index].key,
-            number(jury.disagreement[index]),
-            number(jury.items[index].predicted),
-            *(number(scores[jury.items[index].key]) for scores in judges.values()),
-        )
-        for index in order
-    )
-    return Table(
-        ("item", "disagreement", "jury", *judges),
-        rows,
-        ("disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale",),
-    )
-
-
-def difference_table(differences: Mapping[str, Difference]) -> Table:
-    """Build a table with one row per metric shared by two runs."""
-    rows = tuple(
-        (
-            name,
-            str(d.agreement.n),
-            number(d.mean_first),
-            number(d.mean_second),
-            interval(d.mean),
-            number(d.agreement.mean_absolute_difference),
-            number(d.agreement.largest_difference),
-            *(number(getattr(d.agreement, coefficient)) for coefficient in COEFFICIENTS),
-            number(d.agreement.alpha),
-            f"{d.agreement.only_first} / {d.agreement.only_second}",
-        )
-        for name, d in differences.items()
-    )
-    headers = ("", "n", "A", "B", "A - B", "mean |diff|", "max |diff|", *COEFFICIENTS, "alpha", "A / B alone")
-    return Table(headers, rows)
-
-
-def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
-    """Build a table of parsed raw responses, one row per dimension."""
-    rows = tuple(
-        (name, str(len(p.values)), str(p.responses), str(p.unparseable), str(p.out_of_scale), str(p.counted))
-        for name, p in parsed.items()
-    )
-    return Table(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
-
-
-def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
-    """Build a table of the items with the largest difference: key, both scores, start of the output."""
-    cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
-    return Table(("item", "A", "B", "A - B", "output"), cells)
 
 
 def _share(count: int, total: int) -> str:

@@ -4,9 +4,7 @@
 - `commands`: one module per verb; `output`: what they print; `meta_eval`: what ``meta-eval`` puts side by side
 - `options`, `loading`: options that verbs share; those of a judge; `completion`: what the shell offers
 - `scoring`: the work behind ``score``, ``resume`` and ``decide``; `progress`, `stopping`: what they tell
-- `gates`, `calibrated`, `standard_input`, `steps_file`: parts of ``score`` and ``steps``
-- `scored_runs`, `compared_systems`, `preferences`, `content_free`: result files as analyses take them; the prior of an
-  empty form
+- `gates`, `standard_input`, `steps_file`: parts of ``score`` and ``steps``
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.
 """

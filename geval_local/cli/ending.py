@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from geval_local import __version__
 from geval_local.cli.output.console import note, show_error
 from geval_local.cli.streams import guarded_streams
-from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError
+from geval_local.errors import ConfigurationError, GevalError, Interrupted, OutputError, first_line, is_panic
 
 __all__ = ["EXIT_CODES", "EXIT_CONFIGURATION", "EXIT_DEFECT", "EXIT_INTERRUPTED", "Verbs"]
 
@@ -75,7 +75,9 @@ class Verbs(TyperGroup):
             else:
                 note(f"interrupted; run it again with:\n  {ctx.obj}")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             if ctx.params.get("debug"):
                 import traceback
 
@@ -84,13 +86,7 @@ class Verbs(TyperGroup):
 
 
 def _check_surroundings(arguments: Sequence[str]) -> None:
-    """Reject unusable paths before anything is done.
-
-    Raises
-    ------
-    ConfigurationError
-        If the working directory is gone, or a name is not UTF-8.
-    """
+    """Reject unusable paths before anything is done."""
     try:
         directory = os.getcwd()
     except OSError as error:
@@ -108,7 +104,7 @@ def _check_surroundings(arguments: Sequence[str]) -> None:
             ) from error
 
 
-def _told(error: Exception, command: str) -> int:
+def _told(error: BaseException, command: str) -> int:
     """Print an error, and return the exit code."""
     if isinstance(error, GevalError):
         show_error(error)
@@ -117,6 +113,10 @@ def _told(error: Exception, command: str) -> int:
         # Errors of the operating system: full disk, name too long, directory without permission.
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         note(f"error: {where}{error.strerror or error}", "bold red")
+        return EXIT_CONFIGURATION
+    if is_panic(error):  # a text of a row is met where it is encoded
+        note(f"error: the tokenizer cannot be used: {first_line(error)}", "bold red")
+        note("Its tokenizer.json is damaged, or not made for this library; fetch it again with the weights.")
         return EXIT_CONFIGURATION
     text = " ".join(str(error).split())
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -14,11 +14,6 @@ def read_gates(fail_under: float | None, max_unscored: str | None) -> list[Gate]
     """Read the options as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``--max-unscored 2%``.
 
     Each gate holds for every metric of the run.
-
-    Raises
-    ------
-    ConfigurationError
-        If a limit is neither a count nor a share.
     """
     gates = [] if fail_under is None else [Gate("mean", Limit(">=", fail_under, False))]
     if max_unscored is None:

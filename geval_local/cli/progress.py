@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from geval_local.judge import Judge
     from geval_local.metric import Metric
-    from geval_local.runs.judge_choice import JudgeChoice
+    from geval_local.options import JudgeOptions
 
 __all__ = ["Progress", "load_shown", "show_progress"]
 
@@ -27,32 +27,21 @@ HEARTBEAT = 20.0
 
 @dataclass
 class _Phase:
-    """One phase of the work.
+    """One phase of the work."""
 
-    Attributes
-    ----------
-    label : str
-        Description of the phase.
-    total : int or None
-        Total number of items.
-    unit : str
-        Unit of the count; empty for a phase that is not counted.
-    each : int
-        Items per unit.
-    there : int
-        Items done before the phase started.
-    done : int
-        Items done.
-    start : float
-        Start time, monotonic, seconds.
-    """
-
+    #: Description of the phase.
     label: str
+    #: Total number of items.
     total: int | None = None
+    #: Unit of the count; empty for a phase that is not counted.
     unit: str = ""
+    #: Items per unit.
     each: int = 1
+    #: Items done before the phase started.
     there: int = 0
+    #: Items done.
     done: int = 0
+    #: Start time, monotonic, seconds.
     start: float = field(default_factory=lambda: time.monotonic())
 
     def figures(self) -> str:
@@ -78,13 +67,7 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """The current phase, for `show_progress`.
-
-    Parameters
-    ----------
-    bar : rich.progress.Progress or None
-        The bar, if stderr is a terminal.
-    """
+    """The current phase, for `show_progress`."""
 
     def __init__(self, bar: Bar | None = None) -> None:
         self._bar = bar
@@ -101,23 +84,7 @@ class Progress:
         there: int = 0,
         done: int = 0,
     ) -> None:
-        """Start the next phase.
-
-        Parameters
-        ----------
-        label : str
-            Description of the phase.
-        total : int, optional
-            Total number of items.
-        unit : str
-            Unit of the count; empty for a phase that is not counted.
-        each : int
-            Items per unit, such as scores per row.
-        there : int
-            Items done by an earlier run, which do not count for the rate.
-        done : int
-            Items done.
-        """
+        """Start the next phase."""
         self._phase = _Phase(label, total, unit, each, there, done)
         if self._bar is not None:
             if self._task is not None:
@@ -157,22 +124,7 @@ class Progress:
 
 @contextmanager
 def show_progress(label: str | None = None, total: int | None = None, *, unit: str = "rows") -> Iterator[Progress]:
-    """Show progress on stderr while the context is open.
-
-    Parameters
-    ----------
-    label : str, optional
-        Description of the first phase.
-    total : int, optional
-        Total number of items.
-    unit : str
-        Unit of the count; empty for a phase that is not counted.
-
-    Yields
-    ------
-    Progress
-        The object to update.
-    """
+    """Show progress on stderr while the context is open."""
     shown = _shown_as_bar() if message_console().is_terminal else _shown_as_lines()
     with shown as progress:
         if label is not None:
@@ -220,8 +172,10 @@ def _shown_as_lines() -> Iterator[Progress]:
         teller.join()
 
 
-def load_shown(choice: JudgeChoice) -> Judge:
+def load_shown(options: JudgeOptions) -> Judge:
     """Load a judge while showing progress."""
     note("loading the judge ...", "dim")
     with show_progress("loading the judge", unit=""):
-        return choice.load()
+        from geval_local.judge import Judge
+
+        return Judge.load(options)

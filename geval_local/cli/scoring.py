@@ -36,21 +36,7 @@ def follow(
     as_json: bool,
     command: str,
 ) -> None:
-    """Execute a run, show its figures, and exit with 1 if a gate failed.
-
-    Parameters
-    ----------
-    run : callable
-        Calls `score_file`, `decide_file` or `resume` with the events that it is given.
-    file : str
-        Name of the input.
-    gates : sequence of Gate
-        What the figures must reach.
-    results, judges : int
-        How many outcomes a row has (metrics and their looks, or forms, times judges), and how many judges there are.
-    as_json, command
-        See `show_result`.
-    """
+    """Execute a run, show its figures, and exit with 1 if a gate failed."""
     result = watch(run, file, results=results, judges=judges)
     failed = failures(gates, result.summaries, answers=result.answers)
     show = show_decisions if result.answers else show_result
@@ -67,19 +53,7 @@ def watch(run: Callable[[RunEvents], RunResult], file: str, *, results: int, jud
 
 
 def shown_run(stopper: Stopper, progress: Progress, file: str, results: int, judges: int) -> RunEvents:
-    """Give what shows on stderr what a run is doing, and hands on the wish to stop it.
-
-    Parameters
-    ----------
-    stopper : Stopper
-        Knows whether to stop.
-    progress : Progress
-        Shows it.
-    file : str
-        Name of the input.
-    results, judges : int
-        As in `follow`.
-    """
+    """Give what shows on stderr what a run is doing, and hands on the wish to stop it."""
     return _Shown(stopper, progress, file, results, judges)
 
 

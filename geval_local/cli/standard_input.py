@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
-from geval_local.paths import home_directory
+from geval_local.files import private_home
 
 __all__ = ["input_file"]
 
@@ -28,20 +28,6 @@ def input_file(file: Path, *, keep: bool, keep_after: bool = False) -> Iterator[
 
     The same rows are kept under the same name, so a repeated command continues its run. The file is removed when the
     work is done, unless a run directory refers to it.
-
-    Parameters
-    ----------
-    file : Path
-        The command-line argument.
-    keep : bool
-        Whether an interrupted run can be resumed and needs the file.
-    keep_after : bool
-        Whether a finished run still refers to it.
-
-    Raises
-    ------
-    DataError
-        If standard input is a terminal or cannot be kept.
     """
     if file != STANDARD_INPUT:
         yield file
@@ -72,8 +58,7 @@ def _spool(source: BinaryIO, *, keep: bool) -> tuple[Path, bool]:
     try:
         if not keep:
             raise OSError
-        folder = home_directory() / "stdin"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = private_home("stdin")
         handle, name = tempfile.mkstemp(dir=folder, suffix=".jsonl")
         stays = True
     except OSError:

@@ -12,22 +12,7 @@ _KEYS = {"steps", "steps_provenance"}
 
 
 def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
-    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept.
-
-    Parameters
-    ----------
-    text : str
-        The YAML document.
-    metric : Metric
-        The metric that it describes, with the steps to write.
-    origin : str
-        Name of the file, for messages.
-
-    Raises
-    ------
-    MetricError
-        If the result would lose a comment or does not read back as `metric`.
-    """
+    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
     try:
         result = edit_yaml(text, metric.model_dump(mode="json", include=_KEYS, exclude_none=True))
         same = Metric.from_yaml(result) == metric

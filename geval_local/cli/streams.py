@@ -1,17 +1,26 @@
-"""Handling of closed, full or abandoned standard output and standard error."""
+"""Standard output and standard error: closed, full or abandoned; and no text of others commands a terminal.
+
+All that a command shows passes here. What our own consoles have laid out (`geval_local.cli.output.console`) is free of
+control characters but their own, and passes as `Stream.rendered`; of anything else only colours and returns are left.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from geval_local.errors import OutputError
+from geval_local.fields import visible
 
-__all__ = ["guarded_streams", "open_closed_streams"]
+__all__ = ["Stream", "guarded_streams", "open_closed_streams"]
+
+#: What help texts and progress bars of libraries need.
+_STYLES = re.compile(r"(\x1b\[[0-9;]*m|\r)")
 
 _REMEDY = "Results can go into a file: -o FILE where the command has it, or > FILE."
 
@@ -30,26 +39,57 @@ def open_closed_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-class _Stream:
-    """A text stream with its own error handling."""
+class Stream:
+    """A text stream with its own error handling, in which control characters are visible."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text of any origin."""
+        if not text.isprintable():
+            parts = enumerate(_STYLES.split(text))
+            text = "".join(part if place % 2 else visible(part) for place, part in parts)
+        self.write_rendered(text)
+        return len(text)
+
+    def write_rendered(self, text: str) -> None:
+        """Write text whose control characters are ours."""
+        raise NotImplementedError
+
+    @property
+    def rendered(self) -> _Rendered:
+        """The same stream, for text whose control characters are ours."""
+        return _Rendered(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class _Results(_Stream):
+class _Rendered:
+    """A stream that changes nothing."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._stream.write_rendered(text)
+        return len(text)
+
+
+class _Results(Stream):
     """stdout: a failed write raises a plain error, and keeps raising it if it is ignored."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
         self._error: OutputError | None = None
 
-    def write(self, text: str) -> int:
+    def write_rendered(self, text: str) -> None:
         with self._in_words():
-            return int(self._stream.write(text))
+            self._stream.write(text)
 
     def flush(self) -> None:
         with self._in_words():
@@ -74,13 +114,12 @@ class _Results(_Stream):
         return OutputError(f"cannot write to stdout: {error.strerror or error}", hint=_REMEDY)
 
 
-class _Messages(_Stream):
+class _Messages(Stream):
     """stderr: write errors are ignored, so that the work goes on."""
 
-    def write(self, text: str) -> int:
+    def write_rendered(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._stream.write(text)
-        return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):

@@ -49,28 +49,7 @@ class _Watched(PackAttention):
 def attention_errors(
     model: PreTrainedModel, engine: PrefixSharingEngine, requests: Sequence[Request]
 ) -> dict[int | None, float]:
-    """Send the requests' trie through a model in at least two stretches, and compare its layers' attention.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The engine's model.
-    engine : PrefixSharingEngine
-        Its kernel and token budget are taken, and whether its layers are compiled.
-    requests : sequence of Request
-        What makes the trie.
-
-    Returns
-    -------
-    dict of (int or None) to float
-        Sliding window, None for full attention -> largest error of the first and the last layer that ask for it, as a
-        share of the largest value that a query sees. NaN if attention is not a number.
-
-    Raises
-    ------
-    MemoryError
-        If memory does not suffice for a stretch.
-    """
+    """Send the requests' trie through a model in at least two stretches, and compare its layers' attention."""
     work = lay_requests_out(range(len(requests)), requests)
     stream = work.stream
     spans = expected_spans(model.config.get_text_config())

@@ -7,7 +7,8 @@ and the reference for the prefix-sharing engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,9 @@ import torch
 from transformers import PreTrainedModel
 
 from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable, read_positions
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.head import Head
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import length_groups, rope_reset
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
 __all__ = ["PaddedEngine", "Row", "rows_of"]
@@ -25,17 +26,11 @@ __all__ = ["PaddedEngine", "Row", "rows_of"]
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt followed by one reading path.
+    """A prompt followed by one reading path."""
 
-    Attributes
-    ----------
-    tokens : tuple of int
-        Tokens of the prompt and the path.
-    reads : tuple of (int, Position)
-        Indices into the tokens, each with the position to read there.
-    """
-
+    #: Tokens of the prompt and the path.
     tokens: tuple[int, ...]
+    #: Indices into the tokens, each with the position to read there.
     reads: tuple[tuple[int, Position], ...]
 
     @property
@@ -45,25 +40,13 @@ class Row:
 
 
 class PaddedEngine:
-    """Right-padded batches.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer prompt still runs alone.
-    """
+    """Right-padded batches."""
 
     name = "padded"
 
-    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096) -> None:
-        self._trunk = trunk_of(model)
-        self._device = input_device(model)
-        self._group = length_groups(model.config)
-        self._reset_rope = rope_reset(self._trunk)
+    def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, plain: bool = False) -> None:
+        self._trunk = Trunk(model)
+        self._group: Callable[[int], int] = int if plain else self._trunk.group
         self._head = head
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
@@ -75,17 +58,21 @@ class PaddedEngine:
         packs: list[Pack] = []
         members: list[int] = []
         rows = width = 0
+        before: int | None = None
         for index in order:
             length, paths = sizes[index]
-            if members and (
-                (rows + paths) * width > self.batch_tokens or self._group(length) != self._group(sizes[members[-1]][0])
-            ):
+            group: int | None = self._group(length)
+            if group != self._group(len(requests[index].ids)):
+                # Its positions are read by passes of several lengths.
+                group, paths = None, len(rows_of(index, requests[index], self._group))
+            if members and ((rows + paths) * width > self.batch_tokens or group is None or group != before):
                 packs.append(Pack(tuple(members), rows * width, len(packs)))
                 members, rows = [], 0
             if not members:
                 width = length
             members.append(index)
             rows += paths
+            before = group
         if members:
             packs.append(Pack(tuple(members), rows * width, len(packs)))
         return packs
@@ -95,7 +82,7 @@ class PaddedEngine:
         for pack in packs:
             table = ReadoutTable(requests)
             failed: dict[int, str] = {}
-            rows = [row for index in pack.requests for row in rows_of(index, requests[index])]
+            rows = [row for index in pack.requests for row in rows_of(index, requests[index], self._group)]
             self._compute(rows, requests, table, failed)
             yield (
                 pack,
@@ -108,7 +95,10 @@ class PaddedEngine:
     def _compute(
         self, rows: list[Row], requests: Sequence[Request], table: ReadoutTable, failed: dict[int, str]
     ) -> None:
-        todo = [rows]
+        def group(row: Row) -> int:
+            return self._group(len(row.tokens))
+
+        todo = [list(batch) for _, batch in itertools.groupby(sorted(rows, key=group, reverse=True), key=group)][::-1]
         while todo:
             batch = todo.pop()
             width = max(len(row.tokens) for row in batch)
@@ -145,26 +135,24 @@ class PaddedEngine:
         for number, row in enumerate(rows):
             tokens[number, : len(row.tokens)] = row.tokens
         where = [(number, place) for number, row in enumerate(rows) for place, _ in row.reads]
-        self._reset_rope()
-        hidden = self._trunk(input_ids=torch.from_numpy(tokens).to(self._device), use_cache=False)[0]
+        hidden = self._trunk(torch.from_numpy(tokens), use_cache=False)[0]
         index = torch.tensor(where, device=hidden.device)
         return hidden[index[:, 0], index[:, 1]]  # type: ignore[no-any-return]
 
 
-def rows_of(index: int, request: Request) -> list[Row]:
-    """Make one row per reading path; every inner node is read once, in the first row that passes through it.
+def rows_of(index: int, request: Request, group: Callable[[int], int]) -> list[Row]:
+    """Make rows that read every inner node of a request's label trie once.
 
-    A request's rows have one length, so that they stay on the same side of a rotary switch in any batch.
+    A row reads only positions of one length group, its own: a position is read with the rotary frequencies that a
+    plain pass over the tokens up to it has.
     """
     nodes = {node.path: number for number, node in enumerate(request.trie.inner_nodes)}
+    ids = tuple(request.ids.tolist())
     rows: list[Row] = []
-    last = len(request.ids) - 1
     for path in request.trie.reading_paths:
-        reads = []
-        for depth in range(len(path) + 1):
-            number = nodes.pop(path[:depth], None)
-            if number is not None:
-                reads.append((last + depth, Position(index, number)))
-        padding = [0] * (request.trie.depth - len(path))
-        rows.append(Row((*request.ids.tolist(), *path, *padding), tuple(reads)))
+        found = ((depth, nodes.pop(path[:depth], None)) for depth in range(len(path) + 1))
+        reads = [(depth, node) for depth, node in found if node is not None]
+        for _, same in itertools.groupby(reads, key=lambda read: group(len(ids) + read[0])):
+            places = tuple((len(ids) - 1 + depth, Position(index, node)) for depth, node in same)
+            rows.append(Row((*ids, *path[: places[-1][0] - len(ids) + 1]), places))
     return rows

@@ -3,7 +3,8 @@
 There is no list of architectures. First the model's own declarations are checked; then probe prompts run in
 small packs and one by one. For prefix sharing three things must hold: every layer called the attention function, every
 layer requested the sliding window of its configuration, and the label log-probabilities agree. For the
-shared cache only the last can be checked, and the cache must have been used.
+shared cache only the last can be checked, and the cache must have been used; for padded batches only the last. Where
+even padding moves a figure, every position gets a pass of its own, provided that no token sees later ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel, find_kernel, why_no_kernel
-from geval_local.engine.probe import HALF, SHORT_PROBE, distance_from_alone, probe_length, probe_requests, widened
+from geval_local.engine.probe import (
+    HALF,
+    SHORT_PROBE,
+    TOLERANCE,
+    distance,
+    distance_from_alone,
+    effect_of_later_tokens,
+    label_logprobs,
+    probe_length,
+    probe_requests,
+    widened,
+)
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
 from geval_local.models.head import Head, exact_products, gpus_of, input_device
@@ -51,27 +63,7 @@ EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
 def choose_engine(
     model: PreTrainedModel, head: Head, choice: EngineChoice = "auto", *, batch_tokens: int | None = None
 ) -> tuple[Engine, EngineReport]:
-    """Choose the engine for a model.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    choice : {"auto", "trie", "trie-compiled", "cache", "padded"}
-        ``auto`` falls back from the trie to a shared prefix cache and then to right-padded batches if a probe fails;
-        ``trie``, ``trie-compiled`` (with compiled layers) and ``cache`` raise instead; ``padded`` does not probe.
-    batch_tokens : int, optional
-        Most tokens per forward pass; derived from the device and its free memory when absent.
-
-    Raises
-    ------
-    ConfigurationError
-        If `choice` is unknown.
-    UnsupportedModelError
-        If `choice` is ``trie``, ``trie-compiled`` or ``cache`` and that is not exact for the model.
-    """
+    """Choose the engine for a model."""
     if choice not in get_args(EngineChoice):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
@@ -80,9 +72,9 @@ def choose_engine(
         if choice not in ("auto", "padded"):
             raise _unsupported(model, report)
         logger.warning("%s: %s", type(model).__name__, report.text)
-        return PaddedEngine(model, head, batch_tokens=1), report
+        return PaddedEngine(model, head, batch_tokens=1, plain=True), report
     if choice == "padded":
-        return padded, EngineReport("padded")
+        return _choose_padded(model, head, padded, None)
     reasons: list[str] = []
     if choice != "cache":
         refusal, compiled = stated_refusal(model), choice == "trie-compiled"
@@ -90,12 +82,12 @@ def choose_engine(
             (EngineReport("padded", refusal), None) if refusal is not None else _probe_sharing(model, head, compiled)
         )
         if report.reason is None:
-            engine = PrefixSharingEngine(
+            sharing = PrefixSharingEngine(
                 model, head, batch_tokens=batch_tokens or LEAST, padded=padded, kernel=kernel, compiled=compiled
             )
             if batch_tokens is None:
-                engine.batch_tokens = engine.limit = find_budget(model, engine)
-            return engine, report
+                sharing.batch_tokens = sharing.limit = find_budget(model, sharing)
+            return sharing, report
         if choice != "auto":
             raise _unsupported(model, report)
         reasons.append(report.reason)
@@ -104,11 +96,35 @@ def choose_engine(
         if choice == "cache":
             raise _unsupported(model, report)
         reasons.append(f"a shared cache does not help: {report.reason}")
-    report = replace(report, reason="; ".join(reasons) or None)
+    reason = "; ".join(reasons) or None
+    if report.engine == "cache":
+        engine: Engine = SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded)
+        report = replace(report, reason=reason)
+    else:
+        engine, report = _choose_padded(model, head, padded, reason)
     logger.info("%s: %s", type(model).__name__, report.text)
-    if report.engine == "padded":
-        return padded, report
-    return SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), report
+    return engine, report
+
+
+def _choose_padded(
+    model: PreTrainedModel, head: Head, padded: PaddedEngine, reason: str | None
+) -> tuple[Engine, EngineReport]:
+    """Choose padded batches if a probe finds them exact, else one prompt at a time; refuse a model that is not causal.
+
+    `reason` says why nothing better is used.
+    """
+    span = longest_span(model.config.get_text_config())
+    report = _probe(model, partial(_compare_padded, model, head), span)
+    if report.reason is None:
+        return padded, replace(report, reason=reason)
+    reasons = [*filter(None, [reason]), f"one prompt at a time, because batches are not exact: {report.reason}"]
+    report = _probe(model, partial(_compare_one_by_one, model, head), span)
+    if report.reason is not None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no next-token distribution: {report.reason}",
+            hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
+        )
+    return PaddedEngine(model, head, batch_tokens=1, plain=True), replace(report, reason="; ".join(reasons))
 
 
 def _mixes_rows(model: PreTrainedModel) -> bool:
@@ -204,9 +220,12 @@ def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     """Probe the shared prefix cache."""
     config: Any = model.config.get_text_config()
     report = _probe(model, partial(_compare_cache, model, head), longest_span(config))
-    chunked = "chunked_attention" in (getattr(config, "layer_types", None) or ())
-    if chunked and report.reason is None and report.window is not None:
-        return replace(report, engine="padded", reason="a probe of attention in chunks would cost too much")
+    # A cache may forget what is beyond a window that the layers do not have, or that is not of its kind.
+    windowed = "chunked_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
+        config, "sliding_window", None
+    )
+    if windowed and report.reason is None and report.window is not None:
+        return replace(report, engine="padded", reason="a probe beyond its window would cost too much")
     return report
 
 
@@ -219,6 +238,28 @@ def _compare_cache(model: PreTrainedModel, head: Head, requests: Sequence[Reques
     difference, tolerance = distance_from_alone(engine, model, head, requests)
     wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
     return EngineReport("cache", None if difference <= tolerance else wrong, difference, tolerance)
+
+
+def _compare_padded(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+    """Compare one batch of prompts of differing lengths, label tokens behind some of them, with plain passes."""
+    chosen = [*requests[:2], *requests[-2:]]
+    together = PaddedEngine(model, head, batch_tokens=len(chosen) * 2 * len(requests[0].ids))
+    difference, tolerance = distance_from_alone(together, model, head, chosen)
+    wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
+    return EngineReport("padded", None if difference <= tolerance else wrong, difference, tolerance)
+
+
+def _compare_one_by_one(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+    """Compare plain passes with themselves in another order, and a prompt's figures before two different endings."""
+    tolerance, short = TOLERANCE[model.dtype], requests[-1]
+    seen = effect_of_later_tokens(model, head, short.ids)
+    if not seen <= tolerance:
+        return EngineReport("padded", f"its figures for a token change by {seen:.2g} nats with the tokens after it")
+    plain, backwards = PaddedEngine(model, head, batch_tokens=1, plain=True), [short, *requests[:2][::-1]]
+    found = label_logprobs(plain, backwards[::-1]), label_logprobs(plain, backwards)[::-1]
+    difference = distance(*found, model.dtype)
+    wrong = f"its figures for a prompt change by {difference:.2g} nats with what it computed before"
+    return EngineReport("padded", None if difference <= tolerance else wrong, difference, tolerance)
 
 
 def _probe(
@@ -259,43 +300,30 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The engine of a model, and the reason for it.
+    """The engine of a model, and the reason for it."""
 
-    Attributes
-    ----------
-    engine : str
-        ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
-    reason : str or None
-        Why no engine that shares more is used; None if it is the first choice or was requested.
-    difference : float or None
-        Difference (nats) of label log-probabilities between this engine, or the last one probed, and one prompt
-        at a time, see `probe.TOLERANCE`; in float32 if a half-precision model fits into memory that way. None if
-        there was no probe.
-    tolerance : float or None
-        Largest allowed difference.
-    probe_tokens : int
-        Length of the longest probe prompt.
-    window : int or None
-        The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to
-        reach it.
-    note : str or None
-        Further remarks: parts that the probe had to skip.
-    """
-
+    #: ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
     engine: str
+    #: Why no engine that shares more is used; None if it is the first choice or was requested.
     reason: str | None = None
+    #: Difference (nats) of label log-probabilities between this engine and one prompt at a time, see `probe.TOLERANCE`;
+    #: in float32 if a half-precision model fits into memory that way. None if there was no probe.
     difference: float | None = None
+    #: Largest allowed difference.
     tolerance: float | None = None
+    #: Length of the longest probe prompt.
     probe_tokens: int = 0
+    #: The model's smallest sliding window, or the chunk of its recurrent layers, if the probe was too short to reach
+    #: it.
     window: int | None = None
+    #: Further remarks: parts that the probe had to skip.
     note: str | None = None
 
     @property
     def text(self) -> str:
         """The report in one line."""
-        if self.engine == "padded":
-            return self.engine if self.reason is None else f"padded (no prefix sharing: {self.reason})"
-        notes = [] if self.reason is None else [f"no trie: {self.reason}"]
+        better = "prefix sharing" if self.engine == "padded" else "trie"
+        notes = [] if self.reason is None else [f"no {better}: {self.reason}"]
         if self.difference is not None:
             notes.append(f"differs by {self.difference:.1e} nats from one at a time on {self.probe_tokens} tokens")
         if self.window is not None:
@@ -315,20 +343,7 @@ MEMORY_SHARE = 0.5
 
 
 def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
-    """Determine the token budget from free memory and a measured cost per token.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM that the prefix-sharing engine may serve.
-    engine : PrefixSharingEngine
-        The engine as it will be used; it computes a pack of `LEAST` tokens.
-
-    Returns
-    -------
-    int
-        A power of two, so that a little more or less free memory does not change the packs.
-    """
+    """Determine the token budget from free memory and a measured cost per token."""
     costs = bytes_per_token(model, engine)
     if not costs:
         return CPU_TOKENS

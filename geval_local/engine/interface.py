@@ -116,24 +116,7 @@ class Engine(Protocol):
 def read_positions(
     head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
 ) -> list[PositionReadout]:
-    """Read the labels' tokens at a batch of positions.
-
-    Parameters
-    ----------
-    head : Head
-        The model's head.
-    hidden : Tensor, shape (positions, hidden)
-        Final hidden states at the positions.
-    positions : sequence of Position
-        Position of each row of `hidden`.
-    requests : sequence of Request
-        The planned requests.
-
-    Returns
-    -------
-    list of PositionReadout
-        One for every position.
-    """
+    """Read the labels' tokens at a batch of positions."""
     return PendingPositions(head, hidden, positions, requests).wait()
 
 
@@ -171,13 +154,7 @@ class _Partial:
 
 
 class ReadoutTable:
-    """Collects positions into read-outs, also if a request's positions are in different packs.
-
-    Parameters
-    ----------
-    requests : sequence of Request
-        The planned requests.
-    """
+    """Collects positions into read-outs, also if a request's positions are in different packs."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests

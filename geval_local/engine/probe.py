@@ -27,6 +27,7 @@ __all__ = [
     "TOLERANCE",
     "distance",
     "distance_from_alone",
+    "effect_of_later_tokens",
     "label_logprobs",
     "probe_length",
     "probe_requests",
@@ -80,7 +81,8 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
     forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
     trie = LabelTrie(forms, len(forms))
     return [
-        *(Request(prompt.astype(np.int32), trie) for prompt in prompts),
+        # A plain pass for every inner node: more of them would be felt at every load.
+        *(Request(prompt.astype(np.int32), trie if number < 2 else flat) for number, prompt in enumerate(prompts)),
         *(Request(np.append(lone[:-1], token).astype(np.int32), flat) for token in labels[:2]),
     ]
 
@@ -88,23 +90,29 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
 def distance_from_alone(
     engine: Engine, model: PreTrainedModel, head: Head, requests: Sequence[Request]
 ) -> tuple[float, float]:
-    """Measure the difference between an engine's label log-probabilities and those of one prompt at a time.
-
-    Returns
-    -------
-    difference : float
-        In nats: the largest difference; in half precision that of a typical prompt.
-    tolerance : float
-        Allowed difference, see `TOLERANCE`.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a prompt cannot be read.
-    """
-    alone = PaddedEngine(model, head, batch_tokens=1)
+    """Measure the difference between an engine's label log-probabilities and those of plain passes."""
+    alone = PaddedEngine(model, head, batch_tokens=1, plain=True)
     found, expected = label_logprobs(engine, requests), label_logprobs(alone, requests)
     return distance(found, expected, model.dtype), TOLERANCE[model.dtype]
+
+
+def effect_of_later_tokens(model: PreTrainedModel, head: Head, ids: NDArray[np.int32]) -> float:
+    """Say by how much, in nats, a prompt's figures change with the tokens behind it: not at all in a causal model.
+
+    The prompt is read in two rows of one length that differ in what follows it.
+    """
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    tokens = np.random.default_rng(0).permutation(max(2, vocabulary // 2))[:_PROBE_LABELS].tolist()
+    one, other = (tokens[:4], tokens[3::-1])
+    alone = PaddedEngine(model, head, batch_tokens=1)
+    found: list[NDArray[np.float64]] = []
+    for behind in (one, other):
+        forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(tokens)]
+        forms.append(SurfaceForm(len(tokens), "longer", tuple(behind)))
+        request = Request(ids, LabelTrie(forms, len(forms)))
+        # Of what a longer label begins with, its share is taken away.
+        found.append(label_logprobs(alone, [request])[0][4 : len(tokens)])
+    return distance(found[:1], found[1:], model.dtype)
 
 
 def distance(
@@ -119,15 +127,7 @@ def distance(
 
 
 def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[np.float64]]:
-    """Plan and execute requests; the label log-probabilities in their order.
-
-    Raises
-    ------
-    MemoryError
-        If memory did not suffice for one.
-    UnsupportedModelError
-        If one cannot be read.
-    """
+    """Plan and execute requests; the label log-probabilities in their order."""
     found: dict[int, NDArray[np.float64]] = {}
     for pack, readouts in engine.execute(requests, engine.plan(requests)):
         for index, readout in zip(pack.requests, readouts, strict=True):
@@ -142,14 +142,7 @@ def label_logprobs(engine: Engine, requests: Sequence[Request]) -> list[NDArray[
 
 @contextmanager
 def widened(model: PreTrainedModel) -> Iterator[bool]:
-    """Temporarily convert a half-precision model to float32; its original tensors are restored afterwards.
-
-    Yields
-    ------
-    bool
-        Whether the model is in float32 now. It stays as it is if memory does not suffice, or its weights are
-        quantized or offloaded.
-    """
+    """Temporarily convert a half-precision model to float32; its original tensors are restored afterwards."""
     tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in HALF]
     if not tensors or getattr(model, "is_quantized", False) or not _fits(tensors):
         yield False
@@ -182,24 +175,7 @@ def synthetic_requests(
     candidates: int = 4,
     seed: int = 1,
 ) -> list[Request]:
-    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate.
-
-    Parameters
-    ----------
-    vocabulary : int
-        Token ids are below half of it: the upper half is where stand-ins for images and the like are found.
-    prefix, document, candidate : int
-        Lengths in tokens, each at least 1.
-    documents, candidates : int
-        How many documents, and candidates of each.
-    seed : int
-        Of the token ids.
-
-    Returns
-    -------
-    list of Request
-        Every fourth one is read on 0-100 in digits, the others on a scale of one token per label, 1-5.
-    """
+    """Make prompts as an evaluation makes them: a metric's prefix, a document, a candidate."""
     generator = np.random.default_rng(seed)
     high = max(16, vocabulary // 2)
 

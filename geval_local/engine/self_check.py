@@ -2,11 +2,13 @@
 
 Loading probes an engine with a few short prompts. This asks more, and of the very engine that will score: attention
 against its definition, packs of several sizes against one prompt at a time, passes launched ahead against none, memory
-that runs out, and what is computed twice; and it measures speed and memory. Nothing here prints.
+that runs out, and what is computed twice. Speed and memory are for ``benchmarks/engine.py``. Nothing here prints.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,21 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from geval_local.engine.attention_check import attention_errors
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import (
-    MEMORY_SHARE,
-    EngineReport,
-    bytes_per_token,
-    expected_spans,
-    longest_span,
-)
-from geval_local.engine.device_record import describe_device
+from geval_local.engine.choose import EngineReport, expected_spans, longest_span
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
+from geval_local.engine.prefix_sharing.flex import why_no_kernel
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.probe import (
     HALF,
@@ -41,10 +38,11 @@ from geval_local.engine.probe import (
     label_logprobs,
     synthetic_requests,
 )
-from geval_local.engine.throughput import linear_share, matmul_rate, operations, synchronize
 from geval_local.errors import first_line
 from geval_local.models.head import Head, gpus_of, input_device, trunk_of
-from geval_local.models.memory import PeakMemory, free_memory
+from geval_local.models.memory import free_memory
+from geval_local.models.precision import dtype_name
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
 __all__ = ["Finding", "SelfCheck", "check_engine"]
@@ -57,52 +55,33 @@ _LENGTH = 192
 #: Tokens that the checks compute for each token of a prompt's length: twelve prompts alone, those on a scale of digits
 #: nine times, and their trie, five times as long as one of them, six times.
 _COST = 9 + 3 * 9 + 6 * 5
-#: Share of what is affordable that the workload of the speed takes; as much again is for the matrices alone.
-_SPEED_SHARE = 0.15
 #: Into how many packs, at least, the synthetic prompts are cut.
 _CUTS = (3, 5, 8)
 #: Error of a layer's attention that is rounding, as a share of the largest value that it averages.
 _ATTENTION = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 6e-3}
-#: A document and a candidate of the workload that speed is measured on, in tokens, after a metric's prefix.
-_PREFIX, _DOCUMENT, _CANDIDATE, _CANDIDATES = 210, 470, 75, 16
-_GIB = float(1 << 30)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to.
+    """What one check came to."""
 
-    Attributes
-    ----------
-    name : str
-        What was checked.
-    passed : bool or None
-        None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
-    text : str
-        One line for people.
-    figures : mapping
-        The same for programs: plain JSON values.
-    """
-
+    #: What was checked.
     name: str
+    #: None where there is nothing to pass: a figure, or a check that does not apply; `text` says why.
     passed: bool | None
+    #: One line for people.
     text: str
+    #: The same for programs: plain JSON values.
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """All that was found out about a judge on its device.
+    """All that was found out about a judge on its device."""
 
-    Attributes
-    ----------
-    device : mapping
-        What computes, and how: plain JSON values.
-    findings : tuple of Finding
-        In the order of the checks.
-    """
-
+    #: What computes, and how: plain JSON values.
     device: Mapping[str, Any]
+    #: In the order of the checks.
     findings: tuple[Finding, ...]
 
     @property
@@ -112,35 +91,18 @@ class SelfCheck:
 
 
 def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -> SelfCheck:
-    """Check the engine that serves a model, on the device that it is on.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    engine : Engine
-        The one that scores with it; its budget is changed for the checks and put back.
-    report : EngineReport
-        Why it is that one.
-
-    Returns
-    -------
-    SelfCheck
-        A check that raises has failed; its finding says how.
-    """
+    """Check the engine that serves a model, on the device that it is on."""
     try:
         subject = _Subject(model, engine)
     except Exception as error:  # as below
         broken = Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
-        return SelfCheck(describe_device(model, engine, report), (broken,))
+        return SelfCheck(_describe_device(model, engine, report), (broken,))
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "attention": partial(_attention, subject),
         "packed against one at a time": partial(_packed, subject),
         "computed ahead": partial(_ahead, subject),
         "out of memory": partial(_out_of_memory, subject),
         "shared tokens": partial(_shared, subject),
-        "memory": partial(_memory, subject),
-        "speed": partial(_speed, subject),
     }
     findings: list[Finding] = []
     for name, check in checks.items():
@@ -148,7 +110,7 @@ def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -
             findings += check()
         except Exception as error:  # whatever a broken device or driver raises is what the check is for
             findings.append(Finding(name, False, f"{type(error).__name__}: {first_line(error)}"))
-    return SelfCheck(describe_device(model, engine, report), tuple(findings))
+    return SelfCheck(_describe_device(model, engine, report), tuple(findings))
 
 
 def _affordable(model: PreTrainedModel, limit: int) -> int:
@@ -162,23 +124,13 @@ def _affordable(model: PreTrainedModel, limit: int) -> int:
     for _ in range(3):  # the first one allocates; other work disturbs one of the others
         start = time.perf_counter()
         with torch.inference_mode():
-            trunk_of(model)(input_ids=ids, use_cache=False)
+            Trunk(model)(ids, use_cache=False)
         seconds.append(time.perf_counter() - start)
     return int(_SECONDS * tokens / sorted(seconds)[1])
 
 
 class _Subject:
-    """A model, its engine, and synthetic prompts for them, as long as the device can afford.
-
-    Attributes
-    ----------
-    span : int or None
-        What the prompts are to reach beyond: a sliding window, or a chunk of recurrent layers.
-    length : int
-        Tokens of a prompt.
-    one_row : bool
-        Whether the engine computes one prompt at a time anyway.
-    """
+    """A model, its engine, and synthetic prompts for them, as long as the device can afford."""
 
     def __init__(self, model: PreTrainedModel, engine: Engine) -> None:
         self.model, self.engine = model, engine
@@ -397,86 +349,62 @@ def _shared(subject: _Subject) -> Iterator[Finding]:
     )
 
 
-def _workload(subject: _Subject) -> list[Request]:
-    """Prompts of three full packs, or of as many tokens as the device can afford."""
-    shrink = min(1.0, subject.limit / (_PREFIX + _DOCUMENT + _CANDIDATE))
-    prefix, document, candidate = (max(1, int(shrink * size)) for size in (_PREFIX, _DOCUMENT, _CANDIDATE))
-    tokens = min(3 * subject.engine.batch_tokens, int(_SPEED_SHARE * subject.affordable)) - prefix
-    if subject.engine.name == "padded":  # every prompt is computed whole, and once for every path of digits
-        tokens = tokens * (document + candidate) // ((prefix + document + candidate) * _CANDIDATES)
-    candidates = max(1, min(_CANDIDATES, (tokens - document) // candidate))
-    return synthetic_requests(
-        subject.vocabulary,
-        prefix=prefix,
-        document=document,
-        candidate=candidate,
-        documents=max(1, round(tokens / (document + candidates * candidate))),
-        candidates=candidates,
-        seed=2,
-    )
-
-
-def _memory(subject: _Subject) -> Iterator[Finding]:
-    """Compare the peak of full packs with what their size was planned by."""
-    name, engine, model = "memory", subject.engine, subject.model
-    if not gpus_of(model):
-        yield Finding(name, None, f"not measured on this device ({input_device(model).type})")
-        return
-    if not isinstance(engine, PrefixSharingEngine):
-        yield Finding(name, None, "this engine's budget is not planned from memory")
-        return
-    costs = bytes_per_token(model, engine)
-    requests = _workload(subject)
-    packs = engine.plan(requests)
-    free = {device: free_memory(device) for device in costs}
-    peak = PeakMemory(list(costs))
-    for _ in engine.execute(requests, packs):
-        pass
-    largest = max(pack.tokens for pack in packs)
-    figures = {
-        str(device): {
-            "peak_bytes": peak.added(device),
-            "forecast_bytes": round(cost * largest),
-            "free_bytes": free[device],
-        }
-        for device, cost in costs.items()
-    }
-    text = "; ".join(
-        f"{device}: peak {one['peak_bytes'] / _GIB:.2f} GiB, forecast {one['forecast_bytes'] / _GIB:.2f}, "
-        f"free {one['free_bytes'] / _GIB:.1f}"
-        for device, one in figures.items()
-    )
-    # A budget is planned to take this share of what is free: beyond its inverse there is no room left.
-    passed = all(one["peak_bytes"] * MEMORY_SHARE <= one["forecast_bytes"] for one in figures.values())
-    yield Finding(name, passed, f"{text} (packs of {largest} tokens)", {"pack_tokens": largest, "devices": figures})
-
-
-def _speed(subject: _Subject) -> Iterator[Finding]:
-    """Measure tokens per second, and the share of the rate that the device reaches on the model's own matrices."""
-    engine, model = subject.engine, subject.model
-    device, requests = input_device(model), _workload(subject)
-    if device.type != "cpu":  # kernels are compiled and tuned at their first use
-        label_logprobs(engine, requests)
-    synchronize(device)
-    start = time.perf_counter()
-    packs = engine.plan(requests)
-    for _ in engine.execute(requests, packs):
-        pass
-    synchronize(device)
-    seconds = time.perf_counter() - start
-    tokens = sum(pack.tokens for pack in packs)
-    figures: dict[str, Any] = {"tokens": tokens, "packs": len(packs), "seconds": seconds, "rate": tokens / seconds}
-    text = f"{tokens / seconds:,.0f} tokens/s ({tokens:,} tokens, {len(packs)} packs)"
-    if linear_share(model) >= 0.9:
-        # They are multiplied at least three times, on some processors in two ways.
-        rows = min(engine.batch_tokens, tokens, max(128, int(_SPEED_SHARE * subject.affordable / 6)))
-        rate = matmul_rate(model, rows, 0.5)
-        flops = operations(model, requests) / seconds
-        figures |= {"flops": flops, "matmul_flops": rate, "share": flops / rate}
-        text += (
-            f", {flops / 1e9:,.0f} GFLOP/s: {100 * flops / rate:.0f} % of the {rate / 1e9:,.0f} measured on the "
-            "model's own matrices"
-        )
+def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineReport) -> dict[str, Any]:
+    """Describe what computes, and how, as plain JSON values: devices, attention, budget, dtype, probe, versions."""
+    device = input_device(model)
+    devices = [_device_record(one) for one in gpus_of(model)] or [_device_record(device)]
+    kernel = getattr(engine, "kernel", None)
+    if kernel is not None:
+        attention = "FlexAttention, one kernel"
+    elif isinstance(engine, PrefixSharingEngine):
+        missing = why_no_kernel(device) or (report.note if device.type == "cuda" else None)
+        attention = "in pieces" + (f": {missing}" if missing else "")
     else:
-        text += "; no share of a matmul rate, since not all of its weights are plain linear layers"
-    yield Finding("speed", None, text, figures)
+        attention = "the model's own"
+    return {
+        "devices": devices,
+        "attention": attention,
+        "engine": report.text,
+        "batch_tokens": engine.batch_tokens,
+        "look_ahead": getattr(engine, "look_ahead", 0),
+        "dtype": dtype_name(model.dtype),
+        "probe": None
+        if report.difference is None
+        else {
+            "difference": report.difference,
+            "tolerance": report.tolerance,
+            "tokens": report.probe_tokens,
+            "window_not_reached": report.window,
+            "left_out": report.note,
+        },
+        "float32_products": torch.get_float32_matmul_precision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "triton": _triton_version(),
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _device_record(device: torch.device) -> dict[str, Any]:
+    """Describe one device."""
+    if device.type != "cuda":
+        return {"device": str(device), "name": platform.processor() or platform.machine()}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(device),
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "free_bytes": free_memory(device),
+    }
+
+
+def _triton_version() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -20,9 +20,9 @@ from transformers import Cache, PreTrainedModel
 from geval_local.engine.batched import PaddedEngine, Row, rows_of
 from geval_local.engine.interface import Pack, PositionReadout, Readout, ReadoutTable, read_positions
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.head import Head
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import length_groups, rope_reset
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
 __all__ = ["PASS_TOKENS", "PASS_TOKENS_ELSEWHERE", "CachePack", "SharedCacheEngine", "batches"]
@@ -39,25 +39,7 @@ _CACHED_PER_TOKEN = 8
 
 
 def batches(rows: Sequence[Row], budget: int, pass_tokens: int) -> Iterator[tuple[tuple[int, ...], list[Row]]]:
-    """Batch rows after their shared prefixes, depth first.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-        Sorted by their tokens, each distinct.
-    budget : int
-        Most tokens of a batch, padding included and the prefix not; a single longer row still comes alone.
-    pass_tokens : int
-        What a pass costs, see `PASS_TOKENS`: padding up to that much is cheaper than another batch.
-
-    Yields
-    ------
-    cuts : tuple of int
-        Increasing lengths of the nested prefixes that the batch continues; its own is the last. Every read-out of
-        a row comes after them, so that a prefix with a held cache need not be computed again.
-    rows : list of Row
-        The batch, longest row first.
-    """
+    """Batch rows after their shared prefixes, depth first."""
     arrays = [np.array(row.tokens, dtype=np.int32) for row in rows]
     shared = [common_prefix(one, other) for one, other in itertools.pairwise(arrays)]
     firsts = [min(place for place, _ in row.reads) for row in rows]
@@ -101,62 +83,29 @@ def _padded(rows: Sequence[Row], start: int, budget: int, pass_tokens: int) -> I
 
 @dataclass(frozen=True)
 class CachePack(Pack):
-    """Continuations of one prefix.
+    """Continuations of one prefix."""
 
-    Attributes
-    ----------
-    prefix : ndarray of int32
-        Common prefix of all rows.
-    cuts : tuple of int
-        Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
-    rows : tuple of Row
-        The whole rows, prefix included, longest first.
-    """
-
+    #: Common prefix of all rows.
     prefix: Ids = field(repr=False, compare=False)
+    #: Increasing lengths at which caches of parts of `prefix` are kept for later packs; the last is the whole prefix.
     cuts: tuple[int, ...]
+    #: The whole rows, prefix included, longest first.
     rows: tuple[Row, ...] = field(repr=False)
 
 
 class SharedCacheEngine:
-    """Right-padded batches after copies of a shared prefix's cache.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    batch_tokens : int
-        Most tokens per forward pass, padding included. A single longer continuation still runs alone.
-    padded : PaddedEngine
-        Engine for prompts beyond the switch of a length-dependent rotary embedding, and for those that ran out of
-        memory here.
-
-    Attributes
-    ----------
-    computed_tokens : int
-        Tokens computed by this engine so far, padding included.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model does not accept a cache.
-    """
+    """Right-padded batches after copies of a shared prefix's cache."""
 
     name = "cache"
 
     def __init__(self, model: PreTrainedModel, head: Head, *, batch_tokens: int = 4096, padded: PaddedEngine) -> None:
-        self._trunk = trunk_of(model)
-        names = inspect.signature(self._trunk.forward).parameters
+        self._trunk = Trunk(model)
+        names = inspect.signature(self._trunk.module.forward).parameters
         keyword = next((name for name in ("past_key_values", "cache_params") if name in names), None)
         if keyword is None:
             raise UnsupportedModelError(f"{type(model).__name__} takes no cache")
         self._keyword = keyword
-        self._device = input_device(model)
-        self._pass_tokens = PASS_TOKENS.get(self._device.type, PASS_TOKENS_ELSEWHERE)
-        self._group = length_groups(model.config)
-        self._reset_rope = rope_reset(self._trunk)
+        self._pass_tokens = PASS_TOKENS.get(self._trunk.device.type, PASS_TOKENS_ELSEWHERE)
         self._head = head
         self._padded = padded
         #: Computed prefixes, each with the lengths of its pieces, shortest first.
@@ -167,11 +116,11 @@ class SharedCacheEngine:
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Find shared prefixes, and batch the continuations of each, depth first."""
-        groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
+        groups = [self._trunk.group(len(request.ids) + request.trie.depth) for request in requests]
         merged: dict[tuple[int, ...], Row] = {}
         missing = dict.fromkeys(range(len(requests)), 0)
         for index, request in enumerate(requests):
-            for row in rows_of(index, request) if groups[index] == 0 else ():
+            for row in rows_of(index, request, self._trunk.group) if groups[index] == 0 else ():
                 twin = merged.get(row.tokens)
                 merged[row.tokens] = row if twin is None else Row(row.tokens, twin.reads + row.reads)
         ordered = [merged[tokens] for tokens in sorted(merged)]
@@ -266,7 +215,7 @@ class SharedCacheEngine:
         if start:
             # A forward pass modifies the given cache in place.
             cache = copy.deepcopy(self._cache(pack))
-            cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=self._device))  # type: ignore[arg-type]
+            cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=self._trunk.device))  # type: ignore[arg-type]
         hidden = self._forward(tokens, cache, keep=cache is not None)[0]
         where = [(number, place - start) for number, row in enumerate(rows) for place, _ in row.reads]
         index = torch.tensor(where, device=hidden.device)
@@ -298,9 +247,8 @@ class SharedCacheEngine:
     def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
         """Compute tokens, after a cache if there is one; with `keep`, return the resulting cache."""
         options = {} if cache is None else {self._keyword: cache}
-        inputs = torch.from_numpy(tokens.astype(np.int64)).to(self._device)
-        self._reset_rope()
-        output = self._trunk(input_ids=inputs, use_cache=keep, return_dict=True, **options)
+        inputs = torch.from_numpy(tokens.astype(np.int64))
+        output = self._trunk(inputs, use_cache=keep, return_dict=True, **options)
         self.computed_tokens += tokens.size
         kept = getattr(output, self._keyword, None)
         if keep and not isinstance(kept, Cache):

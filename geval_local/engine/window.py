@@ -23,14 +23,9 @@ __all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_units", "read_
 
 @dataclass(frozen=True)
 class Unit:
-    """Packs that depend on each other but on no other unit: whole documents, as many as fit into a pack.
+    """Packs that depend on each other but on no other unit: whole documents, as many as fit into a pack."""
 
-    Attributes
-    ----------
-    packs : tuple of Pack
-        In order, at least one.
-    """
-
+    #: In order, at least one.
     packs: tuple[Pack, ...]
 
     @property
@@ -45,20 +40,7 @@ class Unit:
 
 
 def plan_units(engine: Engine, requests: Sequence[Request]) -> list[Unit]:
-    """Plan the work: a pure function of the requests and the engine's token budget.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine that will execute the plan.
-    requests : sequence of Request
-        All requests of a window for one metric.
-
-    Returns
-    -------
-    list of Unit
-        Each request is in exactly one of them.
-    """
+    """Plan the work: a pure function of the requests and the engine's token budget."""
     return [Unit(tuple(packs)) for _, packs in itertools.groupby(engine.plan(requests), lambda pack: pack.unit)]
 
 
@@ -73,24 +55,6 @@ def execute(
 
     A unit's figures are bit-identical whichever other units are executed, unless memory runs out: then
     passes get smaller and figures differ by rounding.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine.
-    requests : sequence of Request
-        The requests that the units were planned for.
-    units : sequence of Unit, optional
-        A subset of a plan, in its order; the whole plan when absent.
-    checkpoint : callable
-        Called after every pack; for the last pack of a unit, after the unit was yielded. An exception from it stops.
-
-    Yields
-    ------
-    unit : Unit
-        A finished unit.
-    readouts : list of Readout
-        One for each of its requests, in their order.
     """
     chosen = plan_units(engine, requests) if units is None else units
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
@@ -119,22 +83,7 @@ def read_units(engine: Engine, prepared: Sequence[Prepared]) -> Iterator[dict[in
 
 
 def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[[int], object]) -> list[Readout | None]:
-    """Run an engine over the scorable samples of a window.
-
-    Parameters
-    ----------
-    engine : Engine
-        The judge's engine.
-    prepared : sequence of Prepared
-        Samples of one window.
-    advance : callable
-        Called with the number of samples finished, unit by unit.
-
-    Returns
-    -------
-    list of (Readout or None)
-        In the order of `prepared`; None where there is no request.
-    """
+    """Run an engine over the scorable samples of a window."""
     found: list[Readout | None] = [None] * len(prepared)
     advance(sum(entry.request is None for entry in prepared))
     for readouts in read_units(engine, prepared):
@@ -145,17 +94,7 @@ def read_window(engine: Engine, prepared: Sequence[Prepared], advance: Callable[
 
 
 def make_outcome(entry: Prepared, readout: Readout | None, encoder: PromptEncoder) -> Outcome:
-    """Combine a prepared sample and its read-out into its outcome.
-
-    Parameters
-    ----------
-    entry : Prepared
-        The sample.
-    readout : Readout or None
-        Result of the engine; None if there was no request.
-    encoder : PromptEncoder
-        Decodes the tokens outside the labels.
-    """
+    """Combine a prepared sample and its read-out into its outcome."""
     if entry.request is None or readout is None or readout.label_logprobs is None:
         reason = entry.error if readout is None else readout.error
         return Outcome(error=reason or "unknown reason", prompt_tokens=entry.prompt_tokens)

@@ -3,69 +3,50 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from ruamel.yaml.nodes import Node
 
-from geval_local.errors import ConfigurationError, DataError, GevalError
-from geval_local.evaluation.model import Evaluation, known_keys, short
-from geval_local.files import check_is_file
-from geval_local.paths import expanded
+from geval_local.errors import ConfigurationError, GevalError
+from geval_local.evaluation.model import Evaluation, short
+from geval_local.files import expanded
 from geval_local.runs.settings import EvaluationRecord
+from geval_local.yaml_model import Place, parse_file, read_file, validate
 from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = ["EvaluationFile", "Override", "Problems", "read_evaluation"]
 
-Place = tuple[int | str, ...]
-
 
 @dataclass(frozen=True)
 class Override:
-    """A value that is set beside the file.
+    """A value that is set beside the file."""
 
-    Attributes
-    ----------
-    text : str
-        ``KEY=VALUE``, as given.
-    place : tuple of (str or int)
-        Where it stands.
-    """
-
+    #: ``KEY=VALUE``, as given.
     text: str
+    #: Where it stands.
     place: Place
 
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """The file of an evaluation.
+    """The file of an evaluation."""
 
-    Attributes
-    ----------
-    path : Path
-        Where it is.
-    settings : Evaluation
-        What it says, with the overrides.
-    record : EvaluationRecord
-        Its hashes, for the manifests of its runs.
-    overrides : tuple of Override
-        What was set beside it.
-    node : Node or None
-        Its syntax tree.
-    """
-
+    #: Where it is.
     path: Path
+    #: What it says, with the overrides.
     settings: Evaluation
+    #: Its hashes, for the manifests of its runs.
     record: EvaluationRecord
+    #: What was set beside it.
     overrides: tuple[Override, ...] = ()
+    #: Its syntax tree.
     node: Node | None = field(default=None, repr=False)
 
     def where(self, *place: int | str) -> str:
@@ -78,13 +59,7 @@ class EvaluationFile:
 
 
 class Problems:
-    """Collects what is wrong with a file, to say all of it at once.
-
-    Parameters
-    ----------
-    file : EvaluationFile
-        Names the places.
-    """
+    """Collects what is wrong with a file, to say all of it at once."""
 
     def __init__(self, file: EvaluationFile) -> None:
         self._file = file
@@ -112,46 +87,27 @@ class Problems:
 
 
 def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) -> EvaluationFile:
-    """Read the file of an evaluation; what it names is not looked at yet.
-
-    Parameters
-    ----------
-    path : path
-        A YAML file.
-    overrides : sequence of str
-        ``KEY.PATH=VALUE``, the value in YAML: ``data.test.limit=10``, ``judges.0.dtype=float64``.
-
-    Raises
-    ------
-    ConfigurationError
-        If it cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit, with every line
-        and the key that was probably meant.
-    """
+    """Read the file of an evaluation; what it names is not looked at yet."""
     path = Path(path)
-    text = _text_of(path)
-    try:
-        document, node = load_yaml(text)
-    except YAMLError as error:
-        raise ConfigurationError(
-            f"{path}: not valid YAML: {error}", hint='A comparison stands in quotes: mean: ">= 3.5".'
-        ) from error
-    if not isinstance(document, dict):
-        raise ConfigurationError(
-            f"{path}: an evaluation is a mapping of keys such as data, metrics and judges",
-            hint="`geval-local init` writes one to start from.",
-        )
+    text = read_file(path, "the evaluation")
+    document, node = parse_file(
+        text,
+        str(path),
+        "an evaluation is a mapping of keys such as data, metrics and judges",
+        hint="`geval-local init` writes one to start from.",
+    )
     document = _in_full(_without_nulls(document))
     set_ = []
     for one in overrides:
         document, place = _with_override(document, one)
         set_.append(Override(one, place))
     document = _without_nulls(document)
-    try:
-        settings = Evaluation.model_validate(document)
-    except ValidationError as error:
-        raise _explained(error, path, node, set_) from error
-    except RecursionError as error:
-        raise ConfigurationError(f"{path}: a value is nested too deeply") from error
+    settings: Evaluation = validate(
+        Evaluation,
+        document,
+        lambda place: _where(path, node, set_, place),
+        hint="`geval-local init` writes a file to start from.",
+    )
     said = json.dumps(settings.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     record = EvaluationRecord(
         file=path.name,
@@ -160,18 +116,6 @@ def read_evaluation(path: str | PathLike[str], overrides: Sequence[str] = ()) ->
         settings_sha256=hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest(),
     )
     return EvaluationFile(path, settings, record, tuple(set_), node)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        check_is_file(path)
-        return path.read_bytes().decode("utf-8-sig")
-    except DataError as error:
-        raise ConfigurationError(f"cannot read the evaluation: {error.message}", hint=error.hint) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"cannot read the evaluation {path}: {error}", hint="It is a text in UTF-8."
-        ) from error
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
@@ -271,41 +215,3 @@ def _where(path: Path, node: Node | None, overrides: Sequence[Override], place: 
         if override.place[: len(place)] == place:
             return f"{line}, with --set {override.text}"
     return line
-
-
-def _explained(
-    error: ValidationError, path: Path, node: Node | None, overrides: Sequence[Override]
-) -> ConfigurationError:
-    lines: dict[str, int] = {}
-    hints: dict[str, None] = {}
-    for problem in error.errors():
-        place = tuple(part for part in problem["loc"] if part != "[key]")
-        text, hint = _told(problem, place)
-        lines[f"{_where(path, node, overrides, place)}: {text}"] = line_of(node, place)
-        if hint:
-            hints[hint] = None
-    return ConfigurationError("\n".join(sorted(lines, key=lambda line: lines[line])), hint="\n".join(hints) or None)
-
-
-def _told(problem: Mapping[str, Any], place: Place) -> tuple[str, str | None]:
-    """Say a problem in words, with the keys that may stand there."""
-    where = ".".join(map(str, place))
-    if problem["type"] == "extra_forbidden":
-        keys = known_keys(place[:-1])
-        near = difflib.get_close_matches(str(place[-1]), keys, n=1)
-        inside = f" of {'.'.join(map(str, place[:-1]))}" if len(place) > 1 else ""
-        return (
-            f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else ""),
-            f"Known keys{inside}: {', '.join(keys)}.",
-        )
-    if problem["type"] == "missing":
-        return f"the key {where!r} is missing", "`geval-local init` writes a file to start from."
-    if problem["type"] == "string_pattern_mismatch" and "[key]" in problem["loc"]:
-        return f"{where}: a data file's name is that of a directory: letters, digits, '_', '-' and '.'", None
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "literal_error":
-        near = difflib.get_close_matches(str(problem["input"]), str(problem["ctx"]["expected"]).split("'"), n=1)
-        message = f"{problem['input']!r} is none of {problem['ctx']['expected']}" + (
-            f"; did you mean {near[0]!r}?" if near else ""
-        )
-    return f"{where}: {message}" if where else message, None

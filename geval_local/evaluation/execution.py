@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
 from geval_local.evaluation.gates import EVERY_METRIC, Gate, failures, parse_limit
-from geval_local.evaluation.model import GateSpec, JudgeUse
+from geval_local.evaluation.model import GateSpec
 from geval_local.fields import nearest
-from geval_local.files import check_replaceable
 from geval_local.io.checks import check_distinct
+from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
+from geval_local.models.registry import entry_of, labels_of
+from geval_local.options import JudgeOptions
 from geval_local.report.described import described_results
-from geval_local.report.page import check_target, is_own_page
+from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import write_report
 from geval_local.runs.events import RunEvents
-from geval_local.runs.judge_choice import JudgeChoice, labels_of
-from geval_local.runs.score_file import RunResult, check_file, score_file
+from geval_local.runs.run_file import RunResult, check_file, score_file
 from geval_local.runs.target import find_target
-from geval_local.score import Estimator
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -34,70 +34,45 @@ __all__ = ["DataRun", "EvaluationResult", "Plan", "make_plan", "run_evaluation"]
 
 @dataclass(frozen=True)
 class DataRun:
-    """What is to be done with a data file.
+    """What is to be done with a data file."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in the file.
-    path : Path
-        Its path.
-    directory : Path
-        Its run directory.
-    page : Path or None
-        Its report, if one is wanted.
-    gates : list of Gate
-        What its figures must reach.
-    """
-
+    #: Its name in the file.
     name: str
+    #: Its path.
     path: Path
+    #: Its run directory.
     directory: Path
+    #: Its report, if one is wanted.
     page: Path | None
+    #: What its figures must reach.
     gates: list[Gate]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an evaluation is to do; everything in it exists, as far as that shows without weights.
+    """What an evaluation is to do; everything in it exists, as far as that shows without weights."""
 
-    Attributes
-    ----------
-    file : EvaluationFile
-        What asks for it.
-    metrics : list of Metric
-        What is rated.
-    judges : list of JudgeChoice
-        Who rates.
-    data : list of DataRun
-        In the order of the file.
-    """
-
+    #: What asks for it.
     file: EvaluationFile
+    #: What is rated.
     metrics: list[Metric]
-    judges: list[JudgeChoice]
+    #: Who rates.
+    judges: list[JudgeOptions]
+    #: In the order of the file.
     data: list[DataRun]
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation came to.
+    """What an evaluation came to."""
 
-    Attributes
-    ----------
-    file : EvaluationFile
-        What asked for it.
-    runs : dict of str to RunResult
-        Name of the data file -> its run.
-    reports : dict of str to Path
-        Name of the data file -> its page.
-    failures : list of str
-        The gates that failed, and metrics without any score; each begins with the name of its data file.
-    """
-
+    #: What asked for it.
     file: EvaluationFile
+    #: Name of the data file -> its run.
     runs: dict[str, RunResult]
+    #: Name of the data file -> its page.
     reports: dict[str, Path]
+    #: The gates that failed, and metrics without any score; each begins with the name of its data file.
     failures: list[str]
 
     @property
@@ -148,25 +123,14 @@ def run_evaluation(
     reports: dict[str, Path] = {}
     failed: list[str] = []
     for run in plan.data:
-        data = settings.data[run.name]
+        options = settings.run_options(run.name)
         result = score_file(
             run.path,
             plan.metrics,
             plan.judges,
             f"{run.directory}/",
-            formats=settings.outputs.formats,
-            estimator=Estimator(**settings.estimator.model_dump()),
-            threshold=settings.threshold,
-            limit=data.limit,
-            fields=data.fields,
-            columns=settings.outputs.columns,
-            csv_safe=settings.outputs.csv_safe,
-            window=settings.window,
-            use_cache=settings.cache,
-            retry_errors=retry_errors,
-            overwrite=overwrite,
+            options.model_copy(update={"retry_errors": retry_errors, "overwrite": overwrite}),
             metric_names=[one.name for one in settings.metrics],
-            group_by=data.group_by,
             evaluation=record,
             load=keeper.load,
             events=events(run),
@@ -180,13 +144,7 @@ def run_evaluation(
 
 
 def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
-    """Find everything that an evaluation names, and check it; all problems are told at once.
-
-    Raises
-    ------
-    ConfigurationError
-        With every problem and its line.
-    """
+    """Find everything that an evaluation names, and check it; all problems are told at once."""
     problems = Problems(file)
     settings = file.settings
     metrics = _metrics(file, problems)
@@ -212,19 +170,13 @@ def make_plan(file: EvaluationFile, *, overwrite: bool = False) -> Plan:
         )
         data.append(run)
         with problems.at("data", name):
-            check_file(
-                run.path,
-                metrics,
-                limit=one.limit,
-                fields=one.fields,
-                group_by=one.group_by,
-                columns=settings.outputs.columns,
-            )
+            check_file(run.path, metrics, settings.run_options(name))
         with problems.at("outputs"):
-            find_target(f"{run.directory}/", settings.outputs.formats)
+            find_target(f"{run.directory}/", settings.run_options(name).formats)
         if run.page is not None and directory.is_dir():
             with problems.at("report"):
-                check_replaceable(check_target(run.page), is_own=is_own_page(run.page), overwrite=overwrite)
+                check_target(run.page)
+                check_replaceable(run.page, PAGE, overwrite=overwrite)
     if settings.outputs.columns and "csv" not in settings.outputs.formats:
         problems.add(("outputs", "columns"), "columns are about CSV results, and csv is not among the formats")
     problems.check()
@@ -244,27 +196,24 @@ def _metrics(file: EvaluationFile, problems: Problems) -> list[Metric]:
     return metrics
 
 
-def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeChoice]:
-    choices = []
+def _judges(file: EvaluationFile, problems: Problems) -> list[JudgeOptions]:
+    judges = []
     for place, use in enumerate(file.settings.judges):
         with problems.at("judges", place, "name"):
-            choice = _choice(file, use)
-            choice.entry()
-            choices.append(choice)
-    return choices
-
-
-def _choice(file: EvaluationFile, use: JudgeUse) -> JudgeChoice:
-    given = use.model_dump()
-    for key in ("models_file", "adapter"):
-        if given[key] is not None:
-            given[key] = file.resolved(given[key])
-    if use.name is not None:
-        # A path that is there is meant from where the file is; anything else is a name.
-        with suppress(OSError, GevalError):
-            path = file.resolved(use.name)
-            given["name"] = str(path) if path.exists() else use.name
-    return JudgeChoice(**given)
+            update: dict[str, object] = {
+                key: file.resolved(str(path))
+                for key in ("models_file", "adapter")
+                if (path := getattr(use, key)) is not None
+            }
+            if use.name is not None:
+                # A path that is there is meant from where the file is; anything else is a name.
+                with suppress(OSError, GevalError):
+                    path = file.resolved(use.name)
+                    update["name"] = str(path) if path.exists() else use.name
+            judge = use.model_copy(update=update)
+            entry_of(judge)
+            judges.append(judge)
+    return judges
 
 
 def _check_on_scales(value: float, metrics: Sequence[Metric], place: tuple[int | str, ...], problems: Problems) -> None:
@@ -312,13 +261,13 @@ class _JudgeKeeper:
     """Keeps the judge that was loaded last, for the next data file."""
 
     def __init__(self) -> None:
-        self._choice: JudgeChoice | None = None
+        self._options: JudgeOptions | None = None
         self._judge: Judge | None = None
         self._budget = (0, 0)
 
-    def load(self, choice: JudgeChoice) -> Judge:
+    def load(self, options: JudgeOptions) -> Judge:
         """Load a judge, or give it once more as it was loaded."""
-        if self._judge is not None and self._choice == choice:
+        if self._judge is not None and self._options == options:
             # A run that is resumed has set the token budget that it began with.
             self._judge.engine.batch_tokens, self._judge.engine.limit = self._budget
             return self._judge
@@ -327,7 +276,9 @@ class _JudgeKeeper:
 
             self._judge = None
             release_memory()
-        self._judge, self._choice = choice.load(), choice
+        from geval_local.judge import Judge
+
+        self._judge, self._options = Judge.load(options), options
         self._budget = self._judge.engine.batch_tokens, self._judge.engine.limit
         return self._judge
 

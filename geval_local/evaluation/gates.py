@@ -37,31 +37,18 @@ _NAMES = {
 
 
 class Limit(NamedTuple):
-    """The right-hand side of a gate.
+    """The right-hand side of a gate."""
 
-    Attributes
-    ----------
-    sign : str
-        ``>=``, ``<=``, ``>`` or ``<``.
-    value : float
-        The number; a share as 0 to 1.
-    is_share : bool
-        Whether it was written in percent.
-    """
-
+    #: ``>=``, ``<=``, ``>`` or ``<``.
     sign: str
+    #: The number; a share as 0 to 1.
     value: float
+    #: Whether it was written in percent.
     is_share: bool
 
 
 def parse_limit(figure: str, text: str) -> Limit:
-    """Read what a figure must reach: ``>= 3.5``, ``<= 2%``.
-
-    Raises
-    ------
-    ValueError
-        If it is no comparison, or a share where there is none; with what to write.
-    """
+    """Read what a figure must reach: ``>= 3.5``, ``<= 2%``."""
     match = re.match(GATE_PATTERN, text)
     if match is None:
         example = ">= 90%" if figure == "passed" else "<= 2%" if figure == "unscored" else ">= 3.5"
@@ -80,20 +67,13 @@ def parse_limit(figure: str, text: str) -> Limit:
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit.
+    """One limit."""
 
-    Attributes
-    ----------
-    figure : {"mean", "mean_low", "passed", "unscored", "label_mass"}
-        What is looked at.
-    limit : Limit
-        What it must reach.
-    metric : str
-        Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
-    """
-
+    #: What is looked at.
     figure: str
+    #: What it must reach.
     limit: Limit
+    #: Name of a result (a metric, or ``metric@judge``), of a metric of any judge, or `EVERY_METRIC`.
     metric: str = EVERY_METRIC
 
     def concerns(self, result: str, metric: str) -> bool:
@@ -127,24 +107,7 @@ def failures(
     *,
     answers: Sequence[QuestionSummary] = (),
 ) -> list[str]:
-    """Say which gates a run has failed, and which metrics or questions have nothing at all, gates or not.
-
-    Parameters
-    ----------
-    gates : sequence of Gate
-        What the figures must reach.
-    summaries : sequence of Summary
-        The figures, one per judge and metric.
-    metrics : sequence of str
-        The metric of every summary; its name where absent.
-    answers : sequence of QuestionSummary
-        The figures of questions, one per judge and question; of the gates, those of unscored rows are about them.
-
-    Returns
-    -------
-    list of str
-        Empty if none.
-    """
+    """Say which gates a run has failed, and which metrics or questions have nothing at all, gates or not."""
     found = []
     for summary, metric in zip(summaries, metrics or [one.metric for one in summaries], strict=True):
         if summary.rows and not summary.scored:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from geval_local.evaluation.gates import GATE_PATTERN, parse_limit
+from geval_local.options import Format, JudgeOptions, Options, RunOptions, jsonl
 
 __all__ = [
     "DataFile",
-    "EstimatorChoice",
     "Evaluation",
     "GateSpec",
-    "JudgeUse",
     "MetricUse",
     "Outputs",
-    "known_keys",
     "schema",
     "short",
 ]
 
 _Text = Annotated[str, Field(min_length=1)]
-_Positive = Annotated[int, Field(ge=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -50,176 +46,83 @@ def _gate(name: str) -> Any:
 
 
 class GateSpec(_Part):
-    """What the figures of a metric must reach, each a comparison such as ``">= 3.5"``; a gate that fails exits with 1.
+    """What a metric's figures must reach, each a comparison such as ``">= 3.5"``; a failed gate exits with 1."""
 
-    Attributes
-    ----------
-    mean : str, optional
-        Mean score, on the metric's scale.
-    mean_low : str, optional
-        Lower end of the mean's 95 % interval.
-    passed : str, optional
-        Share of the scored rows that reach the threshold, such as ``">= 90%"``.
-    unscored : str, optional
-        Rows without a score: a count, or a share such as ``"<= 2%"``.
-    label_mass : str, optional
-        Mean label mass, 0-1.
-    """
-
+    #: Mean score, on the metric's scale.
     mean: _gate("mean") = None  # type: ignore[valid-type]
+    #: Lower end of the mean's 95 % interval.
     mean_low: _gate("mean_low") = None  # type: ignore[valid-type]
+    #: Share of the scored rows that reach the threshold, such as ``">= 90%"``.
     passed: _gate("passed") = None  # type: ignore[valid-type]
+    #: Rows without a score: a count, or a share such as ``"<= 2%"``.
     unscored: _gate("unscored") = None  # type: ignore[valid-type]
+    #: Mean label mass, 0-1.
     label_mass: _gate("label_mass") = None  # type: ignore[valid-type]
 
 
-class DataFile(_Part):
-    """A file of rows.
+class DataFile(RunOptions):
+    """A file of rows; options of a run that stand here go before those of the whole evaluation."""
 
-    Attributes
-    ----------
-    file : str
-        JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
-    fields : dict of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from.
-    limit : int, optional
-        Score the first rows only.
-    group_by : str, optional
-        Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
-    gates : dict of str to GateSpec
-        Gates of this file alone.
-    """
-
+    #: JSONL, JSON, CSV or Parquet; its path is relative to the file of the evaluation.
     file: _Text
-    fields: dict[str, str] = {}
-    limit: _Positive | None = None
-    group_by: str | None = None
-    gates: dict[str, GateSpec] = {}
+    #: Gates of this file alone.
+    gates: dict[str, GateSpec] = Field(default_factory=dict)
 
 
 class MetricUse(_Part):
-    """A metric.
+    """A metric."""
 
-    Attributes
-    ----------
-    name : str
-        A preset, or the path of a metric's YAML file, relative to the file of the evaluation.
-    threshold : float, optional
-        The score that passes, on the metric's scale; overrides the metric's own.
-    steps : bool
-        Whether the form holds evaluation steps.
-    """
-
+    #: A preset, or the path of a metric's YAML file, relative to the file of the evaluation.
     name: _Text
+    #: The score that passes, on the metric's scale; overrides the metric's own.
     threshold: _Finite | None = None
+    #: Whether the form holds evaluation steps.
     steps: bool = True
 
 
-class JudgeUse(_Part):
-    """A judge and how it is loaded; see `geval_local.Judge.load`.
+class Outputs(Options):
+    """Where results go."""
 
-    Attributes
-    ----------
-    name : str, optional
-        A name of ``geval-local judges list``, a directory, or a hub id in the local cache; absent, the default judge.
-    models_file, adapter : str, optional
-        Paths, relative to the file of the evaluation.
-    style, device, device_map, dtype, attention, quantization, batch_tokens, engine, trust_remote_code
-        As the options of ``geval-local score``.
-    """
-
-    name: _Text | None = None
-    models_file: _Text | None = None
-    adapter: _Text | None = None
-    style: Literal["completion", "chat", "chat-no-prefill"] | None = None
-    device: str | None = None
-    device_map: str | None = None
-    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] | None = None
-    attention: str | None = None
-    quantization: Literal["8bit", "4bit"] | None = None
-    batch_tokens: _Positive | None = None
-    engine: Literal["auto", "trie", "trie-compiled", "cache", "padded"] = "auto"
-    trust_remote_code: bool = False
-
-
-class EstimatorChoice(_Part):
-    """How a label distribution becomes one number; see `geval_local.Estimator`."""
-
-    kind: Literal["exact", "mode", "sample"] = "exact"
-    n: _Positive = 20
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class Outputs(_Part):
-    """Where results go.
-
-    Attributes
-    ----------
-    directory : str
-        Holds one run directory for each data file, and the reports; relative to the file of the evaluation.
-    formats : list of str
-        Formats of the result files.
-    columns : list of str, optional
-        Columns of CSV results.
-    csv_safe : bool
-        Whether CSV cells that a spreadsheet would execute get an apostrophe in front.
-    """
-
+    #: Holds one run directory for each data file, and the reports; relative to the file of the evaluation.
     directory: _Text = "runs/evaluation"
-    formats: Annotated[list[Literal["jsonl", "csv", "parquet"]], Field(min_length=1)] = ["jsonl"]
+    #: As in `RunOptions`.
+    formats: Annotated[list[Format], Field(min_length=1)] = Field(default_factory=jsonl)
     columns: list[_Text] | None = None
     csv_safe: bool = False
 
 
 _Data = Annotated[DataFile, BeforeValidator(short("file"), json_schema_input_type=str | DataFile)]
 _Metric = Annotated[MetricUse, BeforeValidator(short("name"), json_schema_input_type=str | MetricUse)]
-_Judge = Annotated[JudgeUse, BeforeValidator(short("name"), json_schema_input_type=str | JudgeUse)]
-_Estimator = Annotated[
-    EstimatorChoice,
-    BeforeValidator(short("kind"), json_schema_input_type=Literal["exact", "mode", "sample"] | EstimatorChoice),
-]
+_Judge = Annotated[JudgeOptions, BeforeValidator(short("name"), json_schema_input_type=str | JudgeOptions)]
 _Outputs = Annotated[Outputs, BeforeValidator(short("directory"), json_schema_input_type=str | Outputs)]
 #: Also the name of its run directory.
 _DataName = Annotated[str, Field(pattern=r"^\w[\w.-]*$", max_length=100)]
 
 
-class Evaluation(_Part):
-    """The file of an evaluation.
+class Evaluation(RunOptions):
+    """The file of an evaluation: what is scored, and every option of a run, for all data files."""
 
-    Attributes
-    ----------
-    data : dict of str to DataFile
-        Name -> data file; a path alone will do.
-    metrics : list of MetricUse
-        What is rated; a name alone will do.
-    judges : list of JudgeUse
-        Who rates; a name alone will do. Absent: the default judge.
-    estimator : EstimatorChoice
-        Exact expectation when absent.
-    threshold : float, optional
-        The score that passes, for all metrics.
-    window : int, optional
-        Rows that are gathered to share their texts.
-    cache : bool
-        Whether figures of earlier runs are taken over.
-    gates : dict of str to GateSpec
-        Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
-    outputs : Outputs
-        Where results go; a directory alone will do.
-    report : bool
-        Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
-    """
-
+    #: Name -> data file; a path alone will do.
     data: Annotated[dict[_DataName, _Data], Field(min_length=1)]
+    #: What is rated; a name alone will do.
     metrics: Annotated[list[_Metric], Field(min_length=1)]
-    judges: Annotated[list[_Judge], Field(min_length=1)] = [JudgeUse()]
-    estimator: _Estimator = EstimatorChoice()
-    threshold: _Finite | None = None
-    window: _Positive | None = None
+    #: Who rates; a name alone will do. Absent: the default judge.
+    judges: Annotated[list[_Judge], Field(min_length=1)] = Field(default_factory=lambda: [JudgeOptions()])
+    #: Whether figures of earlier runs are taken over; another name of `use_cache`.
     cache: bool = True
-    gates: dict[str, GateSpec] = {}
+    #: Metric, ``METRIC@JUDGE``, or ``all`` -> what its figures must reach, in every data file.
+    gates: dict[str, GateSpec] = Field(default_factory=dict)
+    #: Where results go; a directory alone will do.
     outputs: _Outputs = Outputs()
+    #: Whether every data file gets a page, ``NAME.html`` in the outputs' directory.
     report: bool = True
+
+    def run_options(self, name: str) -> RunOptions:
+        """Give the options of the run of a data file: its own, else those of the evaluation."""
+        given: dict[str, Any] = {"use_cache": self.cache and self.use_cache}
+        for part in (self, self.outputs, self.data[name]):
+            given |= {key: getattr(part, key) for key in part.model_fields_set if key in RunOptions.model_fields}
+        return RunOptions(**({"formats": self.outputs.formats} | given))
 
     @model_validator(mode="after")
     def _hold_together(self) -> Evaluation:
@@ -240,35 +143,3 @@ def schema() -> dict[str, Any]:
         "title": "geval-local evaluation",
         **{key: value for key, value in found.items() if key != "title"},
     }
-
-
-def known_keys(place: tuple[int | str, ...]) -> list[str]:
-    """List the keys that may stand at a place in the file; empty where any may, or none."""
-    kind: Any = Evaluation
-    for part in place:
-        kind = _inner(kind, part)
-    model = _model(kind)
-    return [] if model is None else list(model.model_fields)
-
-
-def _inner(kind: Any, part: int | str) -> Any:
-    model = _model(kind)
-    if model is not None:
-        field = model.model_fields.get(str(part))
-        return None if field is None else field.annotation
-    for one in _alternatives(kind):
-        if get_origin(one) in (dict, list):
-            return get_args(one)[-1]
-    return None
-
-
-def _model(kind: Any) -> type[BaseModel] | None:
-    return next((one for one in _alternatives(kind) if isinstance(one, type) and issubclass(one, BaseModel)), None)
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    if get_origin(kind) is Annotated:
-        return _alternatives(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return [one for part in get_args(kind) for one in _alternatives(part)]
-    return [kind]

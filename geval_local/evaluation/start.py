@@ -73,41 +73,18 @@ report: true
 
 @dataclass(frozen=True)
 class Start:
-    """A file to start from.
+    """A file to start from."""
 
-    Attributes
-    ----------
-    text : str
-        The YAML.
-    notes : list of str
-        What was guessed, and what is left to be filled in.
-    """
-
+    #: The YAML.
     text: str
+    #: What was guessed, and what is left to be filled in.
     notes: list[str]
 
 
 def start_evaluation(
     target: Path, data: Path | None = None, *, metrics: Sequence[str] = (), judges: Sequence[str] = ()
 ) -> Start:
-    """Compose the file of an evaluation.
-
-    Parameters
-    ----------
-    target : Path
-        Where it will be.
-    data : Path, optional
-        A data file, whose columns tell the fields, and the metrics where none are named.
-    metrics : sequence of str
-        Presets or YAML files.
-    judges : sequence of str
-        Names; absent, the default judge.
-
-    Raises
-    ------
-    DataError, MetricError
-        If the data file cannot be read, or there is no such metric.
-    """
+    """Compose the file of an evaluation."""
     from geval_local.models.registry import load_registry
 
     notes: list[str] = []
@@ -145,13 +122,7 @@ def start_evaluation(
 
 
 def guess_metrics(columns: Sequence[str]) -> list[str]:
-    """Name the presets that fit columns by their names: those of the group that makes use of most columns.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        Columns of a data file.
-    """
+    """Name the presets that fit columns by their names: those of the group that makes use of most columns."""
     best: tuple[tuple[int, int], list[str]] = ((0, 0), [])
     groups: dict[str, list[str]] = {}
     for name in preset_names():
@@ -177,22 +148,7 @@ def schema_text() -> str:
 
 
 def write_new(path: Path, text: str, *, same_will_do: bool = False) -> bool:
-    """Write a file that is not there yet; say whether it was written.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    text : str
-        Its content.
-    same_will_do : bool
-        Whether a file of that content may be there.
-
-    Raises
-    ------
-    OutputError
-        If there is a file of that name, or it cannot be written.
-    """
+    """Write a file that is not there yet; say whether it was written."""
     try:
         if path.is_symlink() or path.exists():
             if same_will_do and path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:

@@ -12,13 +12,7 @@ __all__ = ["GevalAccessor", "register_accessors"]
 
 
 class GevalAccessor:
-    """What ``frame.geval`` is.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame or polars.DataFrame
-        The frame.
-    """
+    """What ``frame.geval`` is."""
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -33,18 +27,7 @@ class GevalAccessor:
 
 
 def register_accessors() -> list[str]:
-    """Give the frames of the libraries that are installed, pandas and polars, the accessor ``geval``.
-
-    Returns
-    -------
-    list of str
-        The libraries; calling it again changes nothing.
-
-    Raises
-    ------
-    ConfigurationError
-        If neither is installed.
-    """
+    """Give the frames of the libraries that are installed, pandas and polars, the accessor ``geval``."""
     found = [name for name in ("pandas", "polars") if find_spec(name) is not None]
     if not found:
         raise ConfigurationError(

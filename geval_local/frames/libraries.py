@@ -14,50 +14,30 @@ Kind = Literal["number", "count", "flag", "text", "distribution", "tokens"]
 
 
 class Column(NamedTuple):
-    """A column of figures.
+    """A column of figures."""
 
-    Attributes
-    ----------
-    name : str
-        Such as ``summarization/coherence.score``.
-    kind : str
-        What its values are.
-    values : list
-        One per row; None where there is none.
-    labels : tuple of str
-        The labels of a distribution.
-    """
-
+    #: Such as ``summarization/coherence.score``.
     name: str
+    #: What its values are.
     kind: Kind
+    #: One per row; None where there is none.
     values: list[Any]
+    #: The labels of a distribution.
     labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class FrameLibrary:
-    """How a library's frames are read and extended.
+    """How a library's frames are read and extended."""
 
-    Attributes
-    ----------
-    rows : callable
-        Gives the rows of a frame, each a dictionary of its columns.
-    extended : callable
-        Copies a frame with more columns; those of the same name are replaced.
-    """
-
+    #: Gives the rows of a frame, each a dictionary of its columns.
     rows: Callable[[Any], list[dict[str, Any]]]
+    #: Copies a frame with more columns; those of the same name are replaced.
     extended: Callable[[Any, Sequence[Column]], Any]
 
 
 def library_of(frame: object) -> FrameLibrary:
-    """Find the library of a frame.
-
-    Raises
-    ------
-    TypeError
-        If it is no frame of pandas or polars.
-    """
+    """Find the library of a frame."""
     known = {
         (base.__module__.split(".")[0], base.__name__)
         for base in type(frame).__mro__
@@ -91,7 +71,9 @@ def _pandas_rows(frame: Any) -> list[dict[str, Any]]:
         [None if missing else value for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)]
         for series in (frame.iloc[:, place] for place in range(len(names)))
     ]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    # A frame may have rows and no column, as groups have whose only column is the one that they are grouped by.
+    cells = zip(*columns, strict=True) if columns else [()] * len(frame)
+    return [dict(zip(names, row, strict=True)) for row in cells]
 
 
 def _pandas_extended(frame: Any, columns: Sequence[Column]) -> Any:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +23,7 @@ from geval_local.integrations.words import in_words
 from geval_local.io.checks import check_metrics
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 from geval_local.score import Estimator, Score
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: A loaded judge, or how to load one: a name, a directory, a hub id; None is the default judge.
-JudgeLike: TypeAlias = "Judge | JudgeChoice | str | os.PathLike[str] | None"
+JudgeLike: TypeAlias = "Judge | JudgeOptions | str | os.PathLike[str] | None"
 #: A metric, the name of a preset, or the path of a metric's YAML file.
 MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
 
@@ -49,34 +49,25 @@ MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
 GATHER_SECONDS = 0.01
 
 _lock = threading.RLock()
-_judges: dict[JudgeChoice, Judge] = {}
+_judges: dict[JudgeOptions, Judge] = {}
 _batchers: dict[Judge, Batcher] = {}
 
 
 def shared_judge(judge: JudgeLike = None) -> Judge:
-    """Give a judge, loaded once per process however often and from however many threads it is asked for.
-
-    Parameters
-    ----------
-    judge : Judge, JudgeChoice, str, path or None
-        A loaded judge is returned as it is. A `JudgeChoice` also says how to load it (style, dtype, device).
-
-    Raises
-    ------
-    JudgeError
-        If it cannot be found or loaded.
-    """
+    """Give a judge, loaded once per process however often and from however many threads it is asked for."""
     from geval_local.judge import Judge
     from geval_local.models.registry import load_registry
 
     if isinstance(judge, Judge):
         return judge
-    choice = judge if isinstance(judge, JudgeChoice) else JudgeChoice(None if judge is None else os.fspath(judge))
+    choice = (
+        judge if isinstance(judge, JudgeOptions) else JudgeOptions(name=None if judge is None else os.fspath(judge))
+    )
     with _lock:
         if choice.name is None:
-            choice = replace(choice, name=load_registry(choice.models_file).default)
+            choice = choice.model_copy(update={"name": load_registry(choice.models_file).default})
         if choice not in _judges:
-            _judges[choice] = choice.load()
+            _judges[choice] = Judge.load(choice)
         return _judges[choice]
 
 
@@ -117,26 +108,17 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class BoundMetric:
-    """A metric on a judge, to be called row by row from any thread or task.
+    """A metric on a judge, to be called row by row from any thread or task."""
 
-    Attributes
-    ----------
-    metric : Metric
-        With its final evaluation steps.
-    judge : Judge
-        Who scores.
-    fields : mapping of str to str
-        Field of the metric -> the column, or the dotted path into one, that it is read from.
-    estimator : Estimator or None
-        Exact expectation when absent.
-    threshold : float or None
-        The score that passes, on the metric's scale.
-    """
-
+    #: With its final evaluation steps.
     metric: Metric
+    #: Who scores.
     judge: Judge
+    #: Field of the metric -> the column, or the dotted path into one, that it is read from.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: Exact expectation when absent.
     estimator: Estimator | None = None
+    #: The score that passes, on the metric's scale.
     threshold: float | None = None
 
     @classmethod
@@ -149,26 +131,7 @@ class BoundMetric:
         estimator: Estimator | None = None,
         threshold: float | None = None,
     ) -> BoundMetric:
-        """Check what is asked, load the judge unless it is loaded, and have it write steps that are still missing.
-
-        Parameters
-        ----------
-        metric : Metric, str or path
-            A name is that of a preset, or the path of a YAML file.
-        judge : Judge, JudgeChoice, str, path or None
-            See `shared_judge`.
-        fields, estimator
-            See the attributes.
-        threshold : float, optional
-            Overrides the metric's own.
-
-        Raises
-        ------
-        ConfigurationError
-            If the metric or the judge cannot be had, a field is not the metric's, or the threshold is off the scale.
-        TypeError
-            If `metric` or `fields` are of no use.
-        """
+        """Check what is asked, load the judge unless it is loaded, and have it write steps that are still missing."""
         found = _metric(metric)
         mapping = dict(fields or {})
         check_mapping(mapping, found.fields)
@@ -194,13 +157,7 @@ class BoundMetric:
         return Sample(row, mapping=self.fields)
 
     def submit(self, row: Mapping[str, Any]) -> Future[list[Score]]:
-        """Hand in one row, as columns.
-
-        Returns
-        -------
-        Future of list of Score
-            One score, unscored with its reason if the row does not fit the metric. Cancelled, it frees its work.
-        """
+        """Hand in one row, as columns."""
         batcher = shared_batcher(self.judge)
         return batcher.score(self.metric, [self.sample(row)], estimator=self.estimator, threshold=self.threshold)
 
@@ -218,18 +175,7 @@ class BoundMetric:
 
 
 def score_together(rows: Sequence[tuple[BoundMetric, Mapping[str, Any]]]) -> list[Score]:
-    """Score rows of one judge in one go, whatever their metrics and thresholds; nobody else waits for the judge.
-
-    Parameters
-    ----------
-    rows : sequence of (BoundMetric, mapping)
-        At least one; all on the same judge.
-
-    Returns
-    -------
-    list of Score
-        One per row, in order.
-    """
+    """Score rows of one judge in one go, whatever their metrics and thresholds; nobody else waits for the judge."""
     from geval_local.engine.window import read_window
 
     judge = rows[0][0].judge

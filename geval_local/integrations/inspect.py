@@ -29,30 +29,6 @@ def geval(
 
     The columns of a sample are ``input`` (which a metric's ``source`` or ``question`` is read from), ``output``,
     ``target`` (its ``reference``), ``choices`` and ``metadata``; a dotted path leads into the last.
-
-    Parameters
-    ----------
-    metric : Metric, str or path
-        A metric, a preset's name, or a YAML file.
-    judge : Judge, JudgeChoice, str, path or None
-        Who scores: a name is loaded once per process. Absent: the default judge.
-    fields : mapping of str to str, optional
-        Field of the metric -> column, such as ``{"context": "metadata.passages"}``.
-    threshold : float, optional
-        The score that passes, on the metric's scale; told in the metadata.
-    normalized : bool
-        Whether the value is mapped to 0-1, as other scorers have it, instead of the metric's own scale.
-
-    Returns
-    -------
-    Scorer
-        Its scores have the output as answer, the distribution in words as explanation, and all figures with judge and
-        signature as metadata. What cannot be scored is unscored, which Inspect leaves out of its metrics.
-
-    Raises
-    ------
-    ConfigurationError
-        If metric, judge, fields or threshold cannot be used.
     """
     bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
 
@@ -60,11 +36,11 @@ def geval(
         columns = {
             "input": state.input_text,
             "output": state.output.completion,
-            "target": target.text,
+            "target": target.text or None,
             "choices": [choice.value for choice in state.choices] if state.choices else None,
             "metadata": state.metadata or None,
         }
-        row = {name: value for name, value in columns.items() if value not in (None, "")}
+        row = {name: value for name, value in columns.items() if value is not None}
         found = (await asyncio.wrap_future(bound.submit(row)))[0]
         return _written(bound, found, state.output.completion, normalized)
 

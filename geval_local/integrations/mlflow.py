@@ -37,32 +37,6 @@ def geval(
 
     The columns of a row are those of its inputs and expectations, and ``output``, or those of its outputs where these
     are an object; ``inputs``, ``outputs`` and ``expectations`` themselves are where a dotted path may begin.
-
-    Parameters
-    ----------
-    metric : Metric, str or path
-        A metric, a preset's name, or a YAML file.
-    judge : Judge, JudgeChoice, str, path or None
-        Who scores: a name is loaded once per process. Absent: the default judge.
-    name : str, optional
-        Name of the feedback. Absent: the metric's.
-    fields : mapping of str to str, optional
-        Field of the metric -> column, such as ``{"source": "inputs.article"}``.
-    threshold : float, optional
-        The score that passes, on the metric's scale. Absent: the metric's own, if it has one.
-    aggregations, timeout
-        As of ``mlflow.genai.scorer``.
-
-    Returns
-    -------
-    Scorer
-        Feedback has the value on the metric's scale, the distribution in words as rationale, and figures, judge and
-        signature as metadata. What cannot be scored has an error and no value.
-
-    Raises
-    ------
-    ConfigurationError
-        If metric, judge, fields or threshold cannot be used.
     """
     bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
     source = AssessmentSource(source_type="LLM_JUDGE", source_id=f"geval-local:/{bound.judge.name}")
@@ -130,35 +104,7 @@ def log_results(
     experiment: str | None = None,
     name: str | None = None,
 ) -> str:
-    """Write a result file as one MLflow run: summaries as metrics, origin as parameters, files as artifacts.
-
-    Parameters
-    ----------
-    results : Path
-        A result file of ``geval-local score``.
-    fields : mapping of str to str, optional
-        Field of a metric -> its column; by default as the manifest beside the results says.
-    artifacts : sequence of Path
-        Other files to keep with it, such as the report.
-    tracking_uri : str, optional
-        Where MLflow keeps runs, such as ``sqlite:///mlflow.db``. Absent: as MLflow is set up.
-    experiment : str, optional
-        Absent: as MLflow is set up.
-    name : str, optional
-        Of the run. Absent: the file's name.
-
-    Returns
-    -------
-    str
-        The run's id.
-
-    Raises
-    ------
-    DataError
-        If the results cannot be read.
-    OutputError
-        If MLflow does not take them. A run that was begun is marked as failed then.
-    """
+    """Write a result file as one MLflow run: summaries as metrics, origin as parameters, files as artifacts."""
     found = load_results(results, fields)
     described = read_manifest(results)
     before = mlflow.get_tracking_uri()

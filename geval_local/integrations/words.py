@@ -12,21 +12,7 @@ LABELS_NAMED = 5
 
 
 def in_words(score: Score, scale: Scale) -> str:
-    """Say what the judge's label probabilities are, and what follows from them.
-
-    Parameters
-    ----------
-    score : Score
-        Scored or not.
-    scale : Scale
-        The metric's scale.
-
-    Returns
-    -------
-    str
-        One line, such as ``2.54 on 1-5: 3 (45 %), 2 (44 %), 4 (6 %), 1 (5 %), 5 (0 %). Standard deviation 0.67, label
-        mass 1.00.``; of an unscored sample its reason.
-    """
+    """Say what the judge's label probabilities are, and what follows from them."""
     if score.error is not None:
         return f"unscored: {' '.join(score.error.split())}"
     ranked = sorted((score.probabilities or {}).items(), key=lambda pair: -pair[1])

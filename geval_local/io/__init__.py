@@ -1,11 +1,11 @@
 """Rows in, results out.
 
 - ``rows``, ``csv_rows``: the rows of a file, as columns; ``samples``: rows to be scored, and the texts of their fields
-- ``nested``: records that hold several outputs, made one row for each
 - ``pairs``, ``given_pairs``: rows put together to pairs; rows that hold a pair, in published formats
 - ``checks``: arguments and columns, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``
 - ``places``: files by path or address; ``blocks``: an input of many files, cut; ``parts``: results in many files
+- ``ownership``: whether a file is this tool's and unchanged, for every verb that replaces or removes one
 - ``results``: result files read back; ``result_manifest``: the manifest beside a result file
 """
 

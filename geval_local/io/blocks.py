@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from geval_local.errors import DataError
-from geval_local.files import encoding_of, kind_of_no_text
+from geval_local.files import bounded_lines, encoding_of, kind_of_no_text
 from geval_local.io.places import Entry, Place, is_address, is_pattern
 from geval_local.io.rows import FORMATS, RawRow, format_of, is_over_lines, line_rows, parquet_rows, read_rows
 from geval_local.io.samples import id_hash
@@ -39,21 +39,14 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of an input.
+    """One file of an input."""
 
-    Attributes
-    ----------
-    address : str
-        Its path or address.
-    bytes, changed : int
-        Size, and time of the last change in nanoseconds: a cheap check for changes.
-    sha256 : str
-        Hash of its content; empty before the survey.
-    """
-
+    #: Its path or address.
     address: str
+    #: Size, and time of the last change in nanoseconds: a cheap check for changes.
     bytes: int
     changed: int
+    #: Hash of its content; empty before the survey.
     sha256: str = ""
 
     @property
@@ -72,41 +65,27 @@ class Cut:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one file that one worker scores.
+    """Rows of one file that one worker scores."""
 
-    Attributes
-    ----------
-    first, rows : int
-        Number of rows of the file before the block, and in it.
-    line : int
-        Number of its first row in messages: the line for JSONL, else the row, from 1.
-    start, stop : int
-        Its byte range if it is read by bytes, else 0.
-    repeated : tuple of (int, int)
-        Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
-    """
-
+    #: Number of rows of the file before the block, and in it.
     first: int
     rows: int
+    #: Number of its first row in messages: the line for JSONL, else the row, from 1.
     line: int
+    #: Its byte range if it is read by bytes, else 0.
     start: int = 0
     stop: int = 0
+    #: Rows whose id occurs earlier in the file: the row's number and the number of the first row with the id.
     repeated: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Result of surveying a file.
+    """Result of surveying a file."""
 
-    Attributes
-    ----------
-    file : SourceFile
-        The file, with its hash.
-    blocks : list of Block
-        Its blocks, in order.
-    """
-
+    #: The file, with its hash.
     file: SourceFile
+    #: Its blocks, in order.
     blocks: list[Block] = field(default_factory=list)
 
     def to_record(self) -> dict[str, Any]:
@@ -125,11 +104,6 @@ def find_files(given: Sequence[str]) -> list[SourceFile]:
 
     From a directory, files with a known extension are taken at any depth, except those whose name, or the name of a
     directory above them, begins with ``.`` or ``_``.
-
-    Raises
-    ------
-    DataError
-        If a file does not exist, a directory or a pattern has no files, or a file is listed twice.
     """
     found: list[Entry] = []
     for one in given:
@@ -185,13 +159,7 @@ def _is_input(path: str) -> bool:
 
 
 def survey(file: SourceFile, cut: Cut) -> Survey:
-    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, has no rows, or repeats more than `MOST_REPEATED` ids.
-    """
+    """Survey a file: hash it, count its rows, find repeated ids, and cut it into blocks."""
     with _readable(file.address):
         _check_unchanged(file)
         kind = _kind(file)
@@ -260,7 +228,7 @@ def _kind(file: SourceFile) -> str:
         return "stream"
     with place.lines_file() as source:
         text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        return "stream" if is_over_lines(text) else "lines"
+        return "stream" if is_over_lines(bounded_lines(text, file.address)) else "lines"
 
 
 def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Block]]:
@@ -268,7 +236,7 @@ def _survey_lines(file: SourceFile, cut: Cut, ids: _Ids) -> tuple[str, list[Bloc
     first = rows = start = 0
     line = offset = number = 0
     with file.place.lines_file() as source:
-        for number, raw in enumerate(source, start=1):
+        for number, raw in enumerate(bounded_lines(source, file.address), start=1):
             digest.update(raw)
             if not _is_blank(raw):
                 if rows == 0:
@@ -363,22 +331,7 @@ def _sha256(file: SourceFile) -> str:
 
 
 def block_rows(file: SourceFile, block: Block, columns: Sequence[str] | None = None) -> Iterator[RawRow]:
-    """Read the rows of a block.
-
-    Parameters
-    ----------
-    file : SourceFile
-        The surveyed file.
-    block : Block
-        The block.
-    columns : sequence of str, optional
-        Columns to read from a Parquet file.
-
-    Raises
-    ------
-    DataError
-        If the file has changed since the survey, or cannot be read.
-    """
+    """Read the rows of a block."""
     with _readable(file.address):
         _check_unchanged(file)
         if block.stop:
@@ -403,13 +356,7 @@ def block_rows(file: SourceFile, block: Block, columns: Sequence[str] | None = N
 
 
 def first_rows(file: SourceFile, count: int) -> list[RawRow]:
-    """Read the first rows of a file before it is surveyed.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+    """Read the first rows of a file before it is surveyed."""
     with _readable(file.address):
         kind = _kind(file)
         if kind == "parquet":
@@ -420,7 +367,7 @@ def first_rows(file: SourceFile, count: int) -> list[RawRow]:
         if kind == "lines":
             with file.place.lines_file() as source:
                 text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-                return list(islice(line_rows(text), count))
+                return list(islice(line_rows(bounded_lines(text, file.address)), count))
         with file.place.as_local() as path:
             return list(islice(read_rows(path), count))
 

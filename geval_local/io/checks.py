@@ -35,15 +35,7 @@ _ABSENT = object()
 
 
 def check_metrics(metrics: object) -> list[Metric]:
-    """Make sure that a metric is one, or that metrics are some; list them.
-
-    Raises
-    ------
-    TypeError
-        With what to write instead.
-    ConfigurationError
-        If two metrics have the same name, or there is none.
-    """
+    """Make sure that a metric is one, or that metrics are some; list them."""
     given: list[object] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
     if not given:
         raise ConfigurationError("no metric is named", hint="`geval-local metrics list` shows the presets.")
@@ -63,20 +55,7 @@ def check_metrics(metrics: object) -> list[Metric]:
 
 
 def load_metrics(given: Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]) -> list[Metric]:
-    """List metrics, of which some may be named.
-
-    Parameters
-    ----------
-    given : Metric, str, path, or sequence of them
-        Metrics, or the names and files that `Metric.load` takes.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is none, one cannot be loaded, or two have the same name.
-    TypeError
-        If one is neither.
-    """
+    """List metrics, of which some may be named."""
     listed = [given] if isinstance(given, Metric | str | os.PathLike) else list(given)
     return check_metrics([Metric.load(_name(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
 
@@ -86,13 +65,7 @@ def _name(given: str | os.PathLike[str]) -> str | Path:
 
 
 def check_distinct(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics of which two have the same name: results are named after them.
-
-    Raises
-    ------
-    ConfigurationError
-        With the names.
-    """
+    """Refuse metrics of which two have the same name: results are named after them."""
     names = [metric.name for metric in metrics]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
@@ -103,24 +76,7 @@ def check_distinct(metrics: Sequence[Metric]) -> None:
 def iter_samples(
     samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
 ) -> Iterator[Sample]:
-    """Yield rows as samples, with the mapping applied.
-
-    Parameters
-    ----------
-    samples : iterable of Sample or mapping
-        The rows.
-    metrics : sequence of Metric
-        What they are to be scored on.
-    fields : mapping of str to str, optional
-        Field of a metric -> column, or dotted path. It goes before a sample's own.
-
-    Raises
-    ------
-    TypeError
-        If `samples` is something else; for a single bad row, while iterating.
-    ConfigurationError
-        If `fields` names a field that no metric has.
-    """
+    """Yield rows as samples, with the mapping applied."""
     if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
         raise TypeError(
             f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; score the frame: "
@@ -154,13 +110,7 @@ def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
 
 
 def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
-    """Check that every mapped column occurs in at least one row.
-
-    Raises
-    ------
-    DataError
-        If one does not; the message lists the columns and suggests the closest one.
-    """
+    """Check that every mapped column occurs in at least one row."""
     readable = [sample for sample in samples if sample.error is None]
     for field, path in mapping.items():
         if readable and all(field_value(sample.fields, path, _ABSENT) is _ABSENT for sample in readable):
@@ -177,24 +127,6 @@ def check_rows(
     """Check that at least one row has the columns that each metric needs.
 
     Broken, empty or null rows are unscored individually; they are no reason to reject a file.
-
-    Parameters
-    ----------
-    samples : sequence of Sample
-        The first rows.
-    metrics : iterable of Metric
-        The metrics to score them on.
-    where : str
-        Name of the file in messages.
-    mapping : mapping of str to str, optional
-        The user's mapping of fields, which the samples also carry.
-
-    Raises
-    ------
-    ConfigurationError
-        If the mapping names a field that no metric has.
-    DataError
-        If it names a column that no row has, or no row has the fields that a metric reads.
     """
     metrics = list(metrics)
     check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))
@@ -223,18 +155,7 @@ def check_input(
     limit: int | None = None,
     mapping: Mapping[str, str] | None = None,
 ) -> list[Sample]:
-    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded.
-
-    Returns
-    -------
-    list of Sample
-        The first rows, at most `ROWS_CHECKED`.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `check_rows` and `read_samples`.
-    """
+    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit, fields=mapping), ROWS_CHECKED))
     check_rows(first, metrics, os.fspath(path), mapping)
     return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,9 +39,8 @@ FIGURES = (
     "threshold_probability",
     "passed",
     "calibrated",
-    "look_scores",
-    "look_masses",
-    "look_spread",
+    "order_scores",
+    "order_masses",
     "other_tokens",
     "prompt_tokens",
     "dropped_tokens",
@@ -70,31 +70,23 @@ _DEFAULT_COLUMNS = ("id", "row")
 EVERYTHING = "all"
 INPUT = "input"
 ROW = "row"
-_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+#: Blanks before a sign are passed over, also those without width, as some spreadsheets do.
+_FORMULA = re.compile("[\t\r\n]|[\\s\u200b-\u200f\u2060\ufeff]*[=+\\-@|\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the results of a row stand, and which figures they have.
+    """Where the results of a row stand, and which figures they have."""
 
-    Attributes
-    ----------
-    column : str
-        Name of the object that holds them, in JSONL and Parquet.
-    figures : tuple of str
-        Every figure, in the order of the columns.
-    default : tuple of str
-        Those that a CSV file holds unless others are asked for.
-    needed : tuple of str
-        Those of them that have a column even where no row has the figure.
-    own : mapping of str to tuple of str
-        Result -> its figures, where results have different ones.
-    """
-
+    #: Name of the object that holds them, in JSONL and Parquet.
     column: str
+    #: Every figure, in the order of the columns.
     figures: tuple[str, ...]
+    #: Those that a CSV file holds unless others are asked for.
     default: tuple[str, ...]
+    #: Those of them that have a column even where no row has the figure.
     needed: tuple[str, ...]
+    #: Result -> its figures, where results have different ones.
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def figures_of(self, result: str) -> tuple[str, ...]:
@@ -118,13 +110,7 @@ def decision_layout(types: Mapping[str, str]) -> Layout:
 
 
 def read_columns(given: Iterable[str] | None) -> list[str] | None:
-    """Parse comma-separated column names from the command line; None for the default.
-
-    Raises
-    ------
-    ConfigurationError
-        If a name is empty.
-    """
+    """Parse comma-separated column names from the command line; None for the default."""
     if given is None:
         return None
     names = [name.strip() for one in given for name in one.split(",")]
@@ -136,24 +122,7 @@ def read_columns(given: Iterable[str] | None) -> list[str] | None:
 def check_chosen(
     columns: Sequence[str] | None, samples: Iterable[Sample], metrics: Sequence[str], layout: Layout = SCORES
 ) -> None:
-    """Make sure that columns that were asked for exist.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        The requested columns, from `read_columns`.
-    samples : iterable of Sample
-        The first rows of the input.
-    metrics : sequence of str
-        Names of the metrics or questions, without a judge.
-    layout : Layout
-        Of the results.
-
-    Raises
-    ------
-    ConfigurationError
-        If one does not; the message lists the columns and suggests the closest one.
-    """
+    """Make sure that columns that were asked for exist."""
     if not columns:
         return
     inputs = dict.fromkeys(str(name) for sample in samples for name in sample.fields)
@@ -178,21 +147,7 @@ def header_of(
     present: Container[str],
     layout: Layout = SCORES,
 ) -> list[str]:
-    """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        The requested columns.
-    inputs : sequence of str
-        Columns of the first rows; among them may be ``metric.figure`` of metrics that were scored before.
-    metrics : sequence of str
-        Names of the results.
-    present : container of str
-        Figures that the first rows hold.
-    layout : Layout
-        Of the results.
-    """
+    """Lay out the columns of a file: ``metric.figure`` for the figures of every metric, side by side."""
     own = {f"{metric}.{figure}": figure for metric in metrics for figure in layout.figures_of(metric)}
     kept = [name for name in inputs if name not in own]
     chosen = [*_DEFAULT_COLUMNS, *layout.default] if columns is None else columns
@@ -218,7 +173,7 @@ def header_of(
 
 def neutral(text: str) -> str:
     """Put an apostrophe before a text that a spreadsheet would run as a formula."""
-    return "'" + text if text.startswith(_FORMULA_SIGNS) else text
+    return "'" + text if _FORMULA.match(text) else text
 
 
 def holds_all_input(columns: Sequence[str] | None) -> bool:

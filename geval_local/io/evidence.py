@@ -20,25 +20,7 @@ _ABSENT = object()
 
 
 def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
-    """Read which columns make the evidence.
-
-    Parameters
-    ----------
-    given : str, sequence of str, or mapping of str to str, optional
-        Columns, or dotted paths into them, each also as ``HEADING=COLUMN``; or heading -> column. Absent: the column
-        ``state``.
-
-    Returns
-    -------
-    dict of str to str
-        Heading -> column. A single column under its own name is the evidence itself; all others are paragraphs under
-        their headings.
-
-    Raises
-    ------
-    ConfigurationError
-        If a heading or a column is empty, or a heading is there twice.
-    """
+    """Read which columns make the evidence."""
     if isinstance(given, Mapping):
         return _checked({str(heading): str(column) for heading, column in given.items()})
     listed = [given] if isinstance(given, str) else list(given or (DEFAULT_STATE,))
@@ -61,21 +43,7 @@ def _checked(state: dict[str, str]) -> dict[str, str]:
 
 
 def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | None]:
-    """Write the evidence of a row as text.
-
-    Parameters
-    ----------
-    sample : Sample
-        The row.
-    state : mapping of str to str
-        See `read_state`.
-
-    Returns
-    -------
-    text : str
-    error : str or None
-        Why there is none; the text is then empty.
-    """
+    """Write the evidence of a row as text."""
     if sample.error is not None:
         return "", sample.error
     values: dict[str, Any] = {}
@@ -92,18 +60,7 @@ def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | No
 
 
 def check_evidence(path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None) -> list[Sample]:
-    """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded.
-
-    Returns
-    -------
-    list of Sample
-        The first rows, at most `ROWS_CHECKED`.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `read_samples`; and if no row has a column, with the columns that there are.
-    """
+    """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
     first = list(islice(read_samples(path, limit=limit), ROWS_CHECKED))
     readable = [sample for sample in first if sample.error is None]
     for column in state.values():

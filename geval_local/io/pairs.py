@@ -5,9 +5,11 @@ The rows of a document may stand anywhere in a file, so that all of it is read b
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -17,38 +19,143 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.fields import SYSTEM_FIELDS, lookup, nearest
 from geval_local.grouping import document_field
-from geval_local.io.given_pairs import GIVEN, given_sample
+from geval_local.io.results import decoded
 from geval_local.io.samples import Sample
 from geval_local.questions.pair import FIRST, SECOND
 
-__all__ = ["PairPlan", "PairSample", "pair_samples"]
+__all__ = [
+    "GIVEN",
+    "PairPlan",
+    "PairSample",
+    "given_sample",
+    "pair_samples",
+]
+
+
+_Row = Mapping[str, Any]
+
+
+def _llmbar(row: _Row) -> dict[str, Any]:
+    """LLMBar (Zeng et al., 2024): input, output_1, output_2, label 1 or 2."""
+    return {
+        "prompt": row["input"],
+        "output_a": row["output_1"],
+        "output_b": row["output_2"],
+        "human": [_coded(row["label"], {"1": 1.0, "2": 0.0}, "label")],
+    }
+
+
+def _pandalm(row: _Row) -> dict[str, Any]:
+    """PandaLM's test set (Wang et al., 2024): instruction, input, response1, response2, annotator1 to 3 as 0, 1, 2."""
+    people = sorted(name for name in row if name.startswith("annotator"))
+    if not people:
+        raise KeyError("annotator1")
+    prompt, more = str(row["instruction"]), row.get("input")
+    if isinstance(more, str) and more.strip():  # the published file has NaN where there is none
+        prompt += f"\n\n{more}"
+    found = {
+        "prompt": prompt,
+        "output_a": row["response1"],
+        "output_b": row["response2"],
+        "human": [_coded(row[name], {"1": 1.0, "2": 0.0, "0": 0.5}, name) for name in people],
+    }
+    systems = str(row.get("cmp_key", "")).split("_")  # such as opt-7b_pythia-6.9b
+    return found | (dict(zip(("system_a", "system_b"), systems, strict=True)) if len(systems) == 2 else {})
+
+
+def _mt_bench(row: _Row) -> dict[str, Any]:
+    """MT-Bench's human judgments (Zheng et al., 2023): conversation_a, conversation_b, winner, turn; one per person."""
+    turn = int(row.get("turn") or 1)
+    first, second = (_turns(row[name], turn, name) for name in ("conversation_a", "conversation_b"))
+    winner = str(row["winner"])
+    known = {"model_a": 1.0, "model_b": 0.0}
+    return {
+        "document": str(row["question_id"]),
+        "system_a": str(row["model_a"]),
+        "system_b": str(row["model_b"]),
+        "turn": turn,
+        "judge": row.get("judge"),
+        # Answers of a second turn belong to their own first answers, so both conversations are shown whole.
+        "prompt": first[0]["content"] if turn == 1 else "\n\n".join(m["content"] for m in first if m["role"] == "user"),
+        "output_a": _answer(first, turn),
+        "output_b": _answer(second, turn),
+        "human": [0.5 if winner.startswith("tie") else _coded(winner, known, "winner")],
+    }
+
+
+def _turns(value: Any, turn: int, name: str) -> list[Mapping[str, Any]]:
+    messages = decoded(value)
+    if not isinstance(messages, list) or len(messages) < 2 * turn or not all(isinstance(m, Mapping) for m in messages):
+        raise ValueError(f"{name} is no list of {2 * turn} messages with role and content")
+    return messages[: 2 * turn]
+
+
+def _answer(messages: list[Mapping[str, Any]], turn: int) -> Any:
+    return messages[-1]["content"] if turn == 1 else [m["content"] for m in messages if m["role"] == "assistant"]
+
+
+def _plain(row: _Row) -> dict[str, Any]:
+    """Rows of the one shape already; ``human`` may be one number or a list."""
+    human = decoded(row.get("human"))
+    for one in human if isinstance(human, list) else [] if human is None else [human]:
+        _preferred(one)
+    return {"output_a": row["output_a"], "output_b": row["output_b"], **row}
+
+
+def _preferred(value: Any) -> float:
+    """Read a preference of people; from 0 to 1."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise ValueError(f"human is {value!r}, and not 1 for A, 0 for B, 0.5 for a tie, or a list of these")
+    return number
+
+
+#: Format -> reader.
+GIVEN: dict[str, Callable[[_Row], dict[str, Any]]] = {
+    "plain": _plain,
+    "llmbar": _llmbar,
+    "pandalm": _pandalm,
+    "mt-bench": _mt_bench,
+}
+
+
+def given_sample(sample: Sample, form: str) -> Sample:
+    """Bring a row to the one shape; a row that is not of its format keeps its place with the reason."""
+    if form not in GIVEN:
+        raise DataError(f"pairs are not known in the format {form!r}", hint=f"Known: {', '.join(GIVEN)}.")
+    if sample.error is not None:
+        return sample
+    kept = {"id": sample.fields["id"]} if "id" in sample.fields else {}
+    try:
+        found = GIVEN[form](sample.fields)
+    except KeyError as error:
+        reason = f"{sample.where}: not of the format {form}: the column {error.args[0]!r} is missing"
+    except (TypeError, ValueError) as error:
+        reason = f"{sample.where}: not of the format {form}: {error}"
+    else:
+        # Pairs of one prompt belong together.
+        text = str(found.get("prompt", found.get("source", sample.row)))
+        found.setdefault("document", hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12])
+        return Sample({**kept, **found}, sample.row, sample.origin, mapping=sample.mapping)
+    return Sample(dict(sample.fields), sample.row, sample.origin, reason)
+
+
+def _coded(value: Any, codes: Mapping[str, float], name: str) -> float:
+    """Read what a person preferred from how the set writes it."""
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    if text not in codes:
+        raise ValueError(f"{name} is {value!r}, not one of {', '.join(codes)}")
+    return codes[text]
+
 
 Rule = Literal["all", "baseline", "budget", "given"]
 
 
 class PairPlan(BaseModel):
-    """Which pairs are judged.
-
-    Parameters
-    ----------
-    rule : {"all", "baseline", "budget", "given"}
-        ``all``: every two outputs of a document by different systems. ``baseline``: every output with that of one
-        system. ``budget``: so many pairs, spread evenly; see `pair_samples`. ``given``: each row is a pair itself.
-    baseline : str, optional
-        The system, for ``baseline``.
-    budget : int, optional
-        How many pairs, for ``budget``.
-    seed : int
-        Decides between pairs that are alike, for ``budget``.
-    group_by : str, optional
-        Field of the document; guessed from the columns when absent.
-    system : str, optional
-        Field of the system; ``system_id`` or ``system`` when absent.
-    compared : str
-        Field of the metrics whose texts are compared.
-    given : str, optional
-        Format of the rows, for ``given``; see `geval_local.io.given_pairs`.
-    """
+    """Which pairs are judged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -82,15 +189,6 @@ class PairSample(Sample):
 
     Its columns say which: ``id``, ``document``, ``system_a``, ``system_b``, ``row_a``, ``row_b``. The texts stay with
     the two rows.
-
-    Parameters
-    ----------
-    fields, row, origin, error, mapping
-        As of every sample; `row` is that of the first.
-    rows : tuple of (Sample, Sample)
-        The two rows.
-    compared : str
-        The field whose texts are compared.
     """
 
     rows: tuple[Sample, ...] = ()
@@ -120,18 +218,6 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
     With a budget, each document gets its share, and within a document the pair of systems is taken that was compared
     least often so far; of several the one whose systems were seen least; of these the seed decides. So all pairs of
     systems, and all systems, are seen about equally often, however small the budget is, and every document counts.
-
-    Parameters
-    ----------
-    samples : iterable of Sample
-        All rows.
-    plan : PairPlan
-        Which pairs.
-
-    Raises
-    ------
-    DataError
-        While iterating: if there is no pair at all, or no row of the baseline.
     """
     if plan.given is not None:
         yield from (given_sample(sample, plan.given) for sample in samples)

@@ -42,13 +42,7 @@ def part_names(directory: Place) -> list[str]:
 
 
 def about_part(place: Place) -> dict[str, Any] | None:
-    """Read the record in a part's footer; None if there is no such file.
-
-    Raises
-    ------
-    OutputError
-        If the file is damaged, or not a part.
-    """
+    """Read the record in a part's footer; None if there is no such file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -70,13 +64,7 @@ def about_part(place: Place) -> dict[str, Any] | None:
 
 
 def part_rows(place: Place, before: int = 0) -> Iterator[Row]:
-    """Read the rows of a part; numbers continue after `before`.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+    """Read the rows of a part; numbers continue after `before`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -93,18 +81,7 @@ def part_rows(place: Place, before: int = 0) -> Iterator[Row]:
 
 
 class PartRows(Sequence[Row]):
-    """Rows of a directory of parts, read part by part on access; memory holds one part.
-
-    Parameters
-    ----------
-    directory : Place or Path
-        The directory of a finished run.
-
-    Raises
-    ------
-    DataError
-        If it has no parts.
-    """
+    """Rows of a directory of parts, read part by part on access; memory holds one part."""
 
     def __init__(self, directory: Place | Path) -> None:
         import pyarrow.parquet as pq

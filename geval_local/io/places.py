@@ -31,23 +31,15 @@ _MAGIC = "*?["
 
 
 class Entry(NamedTuple):
-    """An entry of a directory.
+    """An entry of a directory."""
 
-    Attributes
-    ----------
-    place : Place
-        The file or directory.
-    is_file : bool
-        Whether it is a file.
-    bytes : int
-        Its size.
-    changed : int
-        Time of its last change in nanoseconds; 0 if unknown.
-    """
-
+    #: The file or directory.
     place: Place
+    #: Whether it is a file.
     is_file: bool
+    #: Its size.
     bytes: int
+    #: Time of its last change in nanoseconds; 0 if unknown.
     changed: int
 
 
@@ -64,13 +56,7 @@ def is_pattern(text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path on it.
-
-    Raises
-    ------
-    ConfigurationError
-        If the scheme is unknown, or the address is malformed.
-    """
+    """Return the file system of an address, and the path on it."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -98,13 +84,7 @@ def _opened(address: str) -> tuple[Any, str]:
 
 @dataclass(frozen=True)
 class Place:
-    """A file or a directory.
-
-    Parameters
-    ----------
-    address : str
-        A path, or an address with a scheme.
-    """
+    """A file or a directory."""
 
     address: str
 
@@ -113,13 +93,7 @@ class Place:
 
     @property
     def system(self) -> Any:
-        """The pyarrow file system.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is none for the address.
-        """
+        """The pyarrow file system."""
         return _opened(self.address)[0]
 
     @property
@@ -220,22 +194,7 @@ class Place:
             yield copy
 
     def write(self, content: bytes | memoryview, *, mark: str, replace: bool = True) -> bool:
-        """Write a file atomically; return whether it was written.
-
-        Parameters
-        ----------
-        content : bytes
-            Its content.
-        mark : str
-            Part of the name of the unfinished file.
-        replace : bool
-            Whether an existing file is replaced; otherwise it stays.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
+        """Write a file atomically; return whether it was written."""
         local = self.local
         if not replace and self.entry() is not None:
             return False

@@ -6,10 +6,9 @@ manifests.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from geval_local.errors import DataError, OutputError
 from geval_local.files import write_atomically
+from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
 from geval_local.metric import Metric
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "AskedQuestion",
     "Manifest",
     "ScoredMetric",
-    "check_description",
-    "file_sha256",
+    "check_manifest",
+    "check_results",
     "is_own_result",
     "manifest_path",
     "manifest_text",
@@ -43,76 +43,50 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ScoredMetric:
-    """One metric of a result file.
+    """One metric of a result file."""
 
-    Attributes
-    ----------
-    signature : str
-        Text of its `geval_local.signature.Signature`.
-    definition : Metric
-        The metric with the evaluation steps that were used.
-    unscored : int
-        Rows without a score.
-    calibration : dict or None
-        Ratings, method, temperature and knots of the figure ``calibrated``.
-    """
-
+    #: Text of its `geval_local.signature.Signature`.
     signature: str
+    #: The metric with the evaluation steps that were used.
     definition: Metric
+    #: Rows without a score.
     unscored: int
+    #: Ratings, method, temperature and knots of the figure ``calibrated``.
     calibration: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """One question of a file of decisions.
+    """One question of a file of decisions."""
 
-    Attributes
-    ----------
-    signature : str
-        As by `geval_local.signature.Signature`.
-    definition : dict
-        The question as `geval_local.questions.question.parse_questions` reads it.
-    unanswered : int
-        Rows without an answer.
-    """
-
+    #: As by `geval_local.signature.Signature`.
     signature: str
+    #: The question as `geval_local.questions.question.parse_questions` reads it.
     definition: Mapping[str, Any]
+    #: Rows without an answer.
     unanswered: int
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a result file.
+    """The manifest of a result file."""
 
-    Attributes
-    ----------
-    judge : str
-        Name of the judge of the latest scoring.
-    input, input_sha256 : str
-        Name and content hash of the file that was scored.
-    rows : int
-        Number of scored rows, from the first on.
-    metrics : dict of str to ScoredMetric
-        Name -> metric of the results.
-    results_sha256 : str or None
-        Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in
-        files by older versions.
-    fields : dict of str to str
-        The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from.
-        Of questions, the parts of the evidence.
-    questions : dict of str to AskedQuestion
-        By name.
-    """
-
+    #: Name of the judge of the latest scoring.
     judge: str
+    #: Name and content hash of the file that was scored.
     input: str
     input_sha256: str
+    #: Number of scored rows, from the first on.
     rows: int
+    #: Name -> metric of the results.
     metrics: dict[str, ScoredMetric] = field(default_factory=dict)
+    #: Content hash of the result file, so that an edited file is not mistaken for the tool's own; None in files by
+    #: older versions.
     results_sha256: str | None = None
+    #: The user's own mapping: field of a metric -> the column, or the dotted path into one, that it was read from. Of
+    #: questions, the parts of the evidence.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: By name.
     questions: dict[str, AskedQuestion] = field(default_factory=dict)
 
 
@@ -124,17 +98,8 @@ def manifest_path(results: str | Path) -> Path:
     return results.with_name(f"{results.name}.meta.json")
 
 
-def file_sha256(path: str | Path) -> str:
-    """Hash a file's content, 64 hex digits."""
-    with Path(path).open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def manifest_text(manifest: Manifest) -> str:
-    """Write a manifest as JSON."""
+    """Write a manifest as JSON, with a checksum over all that it says."""
     record = {
         "format": FORMAT,
         "version": VERSION,
@@ -159,67 +124,56 @@ def manifest_text(manifest: Manifest) -> str:
             {"questions": {name: asdict(one) for name, one in manifest.questions.items()}} if manifest.questions else {}
         ),
     }
-    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(checksummed(record), ensure_ascii=False, indent=1) + "\n"
 
 
 def write_manifest(results: str | Path, manifest: Manifest) -> None:
-    """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written, or another file has that name.
-    """
-    path = check_description(results)
+    """Write the manifest of a result file atomically; its permissions follow the user's umask, as for the file."""
+    path = check_manifest(results, overwrite=True)
     try:
         write_atomically(path, manifest_text(manifest), private=False)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def check_description(results: str | Path) -> Path:
-    """Check that a manifest may be written beside a result file; return its path.
-
-    Raises
-    ------
-    OutputError
-        If another file has that name, or the name is too long.
-    """
+def check_manifest(results: str | Path, *, overwrite: bool = False) -> Path:
+    """Check that a manifest may be written beside a result file; return its path."""
     path = manifest_path(results)
-    try:
-        status = path.lstat()
-        is_own = stat.S_ISREG(status.st_mode) and f'"format": "{FORMAT}"' in path.read_text(encoding="utf-8")[:200]
-    except FileNotFoundError:
-        return path
-    except ValueError:
-        is_own = False
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}", hint="Name another output file.") from error
-    if not is_own:
+    check_place(path)
+    record = None
+    with suppress(OSError, ValueError, RecursionError):
+        record = json.loads(path.read_bytes())
+    if path.exists() and not (isinstance(record, dict) and record.get("format") == FORMAT):
         raise OutputError(
             f"{path} exists and is not a manifest of this tool; the manifest of {Path(results).name} has that name",
             hint="Name another output file, or move it to another place.",
         )
+    check_replaceable(path, FORMAT, overwrite=overwrite)
     return path
 
 
-def is_own_result(results: str | Path) -> bool:
+def check_results(results: str | Path, *, digests: Collection[str | None] = (), overwrite: bool = False) -> None:
+    """Check that results may be written: a file that replaces only an unchanged result of this tool."""
+    check_manifest(results, overwrite=overwrite)
+    check_replaceable(Path(results), digests=[*digests, *_recorded(results)], overwrite=overwrite)
+
+
+def is_own_result(results: Path) -> bool:
     """Whether a file is an unmodified result of this tool: the manifest beside it contains its hash."""
+    return owned(results, digests=_recorded(results))
+
+
+def _recorded(results: str | Path) -> list[str]:
+    """Return the hash of a result file that the manifest beside it contains, if there is one."""
     try:
         manifest = read_manifest(results)
-        return manifest is not None and manifest.results_sha256 == file_sha256(results)
-    except (DataError, OSError):
-        return False
+    except DataError:
+        return []
+    return [] if manifest is None or manifest.results_sha256 is None else [manifest.results_sha256]
 
 
 def read_manifest(results: str | Path) -> Manifest | None:
-    """Read the manifest of a result file; None if there is none.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is of another format or version.
-    """
+    """Read the manifest of a result file; None if there is none."""
     path = manifest_path(results)
     remedy = f"Score again; {path.name} is written beside the results by `geval-local score`."
     try:
@@ -232,13 +186,7 @@ def read_manifest(results: str | Path) -> Manifest | None:
 
 
 def parse_manifest(record: Any, path: object) -> Manifest:
-    """Read a manifest from its decoded JSON; `path` is where it was found, for messages.
-
-    Raises
-    ------
-    DataError
-        If it is of another format or version, or damaged.
-    """
+    """Read a manifest from its decoded JSON; `path` is where it was found, for messages."""
     remedy = "Score again; it is written with the results by `geval-local score`."
     if not isinstance(record, dict) or (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise DataError(f"{path} does not describe results in a way that this version reads", hint=remedy)

@@ -19,7 +19,7 @@ from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.text_formats import FIGURES
-from geval_local.score import LookFigures, Score
+from geval_local.score import OrderFigures, Score
 
 __all__ = [
     "Record",
@@ -56,11 +56,6 @@ def read_result_rows(path: str | os.PathLike[str]) -> Sequence[Row]:
     """Read all rows of a data or result file; the figures of a result file come as ``geval`` from every format.
 
     Of a directory of parts, rows are read as they are asked for, and memory holds one part.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is empty, or a row cannot be read; with the row's number.
     """
     path = Path(path)
     if path.is_dir():
@@ -88,13 +83,6 @@ def with_figures(row: Mapping[str, Any], metrics: Collection[str] = ()) -> Mappi
     """Gather a CSV row's ``metric.figure`` columns into one object, as in the other formats.
 
     A column is a figure if the manifest names its metric, or if the metric has both a score and an error column.
-
-    Parameters
-    ----------
-    row : mapping
-        The columns as read.
-    metrics : collection of str
-        Names of the metrics in the file's manifest.
     """
     if "geval" in row:
         return row
@@ -123,43 +111,27 @@ def decoded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Record:
-    """One row of results.
+    """One row of results."""
 
-    Attributes
-    ----------
-    number : int
-        The row's number in its file (the line for JSONL), from 1.
-    columns : dict
-        The input's columns.
-    scores : dict of str to Score
-        Metric -> its score, for every metric of the results.
-    """
-
+    #: The row's number in its file (the line for JSONL), from 1.
     number: int
+    #: The input's columns.
     columns: dict[str, Any]
+    #: Metric -> its score, for every metric of the results.
     scores: dict[str, Score]
 
 
 @dataclass(frozen=True)
 class Results:
-    """All rows of a run.
+    """All rows of a run."""
 
-    Attributes
-    ----------
-    name : str
-        The file's name, or ``results``.
-    metrics : tuple of str
-        In order of appearance.
-    records : collection of Record
-        In the order of the rows. Of a directory of parts they are read as they are asked for, so memory holds one part.
-    fields : dict of str to str
-        Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by
-        name.
-    """
-
+    #: The file's name, or ``results``.
     name: str
+    #: In order of appearance.
     metrics: tuple[str, ...]
+    #: In the order of the rows. Of a directory of parts they are read as they are asked for, so memory holds one part.
     records: Collection[Record]
+    #: Field of a metric -> the column, or the dotted path into one, that it was read from, unless it was found by name.
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def ids(self) -> list[str] | None:
@@ -173,20 +145,7 @@ class Results:
 
 
 def load_results(given: ResultsInput, fields: Mapping[str, str] | None = None) -> Results:
-    """Read results.
-
-    Parameters
-    ----------
-    given : path, or sequence of mapping
-        A ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file as ``geval-local score`` writes it, or such rows.
-    fields : mapping of str to str, optional
-        See `Results`; other fields are taken from the manifest beside the file.
-
-    Raises
-    ------
-    DataError
-        If there is no such file, it holds no rows, or a row holds no results; with the row's number.
-    """
+    """Read results."""
     mapping: dict[str, str] = {}
     if isinstance(given, str | os.PathLike):
         path = Path(given)
@@ -249,13 +208,7 @@ def _figures(row: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]
 
 
 def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Score:
-    """Read the score of a metric back from its figures; `where` names the row, for messages.
-
-    Raises
-    ------
-    DataError
-        If a figure is not what `Score.to_dict` writes.
-    """
+    """Read the score of a metric back from its figures; `where` names the row, for messages."""
     where = f"{where}: {metric}"
     if figures is None or (_number(figures, "score", where) is None and not figures.get("error")):
         return Score.unscored(metric, _ABSENT)
@@ -283,7 +236,7 @@ def read_score(metric: str, figures: Mapping[str, Any] | None, where: str) -> Sc
         threshold_probability=_number(figures, "threshold_probability", where),
         passed={"true": True, "false": False}.get(str(figures.get("passed")).lower()),
         calibrated=_number(figures, "calibrated", where),
-        looks=_looks(figures, where),
+        orders=_orders(figures, where),
         other_tokens=_other_tokens(figures, where),
         prompt_tokens=tokens,
         dropped_tokens=int(_number(figures, "dropped_tokens", where) or 0),
@@ -316,12 +269,12 @@ def _probabilities(figures: Mapping[str, Any], where: str) -> dict[str, float] |
     return {label: p for label, p in by_label.items() if p is not None}
 
 
-def _looks(figures: Mapping[str, Any], where: str) -> tuple[LookFigures, ...]:
-    scores, masses = (_parsed(figures, name, where) or () for name in ("look_scores", "look_masses"))
+def _orders(figures: Mapping[str, Any], where: str) -> tuple[OrderFigures, ...]:
+    scores, masses = (_parsed(figures, name, where) or () for name in ("order_scores", "order_masses"))
     try:
-        return tuple(LookFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
+        return tuple(OrderFigures(float(score), float(mass)) for score, mass in zip(scores, masses, strict=True))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: look_scores and look_masses are not as many numbers each", hint=_HINT) from error
+        raise DataError(f"{where}: order_scores and order_masses are not as many numbers each", hint=_HINT) from error
 
 
 def _other_tokens(figures: Mapping[str, Any], where: str) -> tuple[tuple[str, float], ...]:

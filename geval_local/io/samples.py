@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -66,23 +67,6 @@ class Sample:
 
         Each field is read from the column in `mapping`, else from a column found by `geval_local.fields.resolve`:
         its own name, then an alias.
-
-        Parameters
-        ----------
-        metric_fields : iterable of str
-            Names of the metric's fields.
-
-        Returns
-        -------
-        dict of str to str
-            Field -> its text; see `geval_local.fields.text_of`.
-
-        Raises
-        ------
-        FieldError
-            If a field is missing, or its column holds no text.
-        UnscorableError
-            If the row could not be read, or a field is null, NaN, empty, too long, or not valid Unicode.
         """
         if self.error is not None:
             raise UnscorableError(self.error)
@@ -166,8 +150,11 @@ def read_samples(
     ConfigurationError
         If `limit` is below 1.
     """
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"the limit of rows must be at least 1, not {limit}")
+    if limit is not None and not 1 <= limit <= sys.maxsize:
+        raise ConfigurationError(
+            f"the limit of rows must be at least 1, and at most {sys.maxsize}, not {limit}",
+            hint="Leave it out for all.",
+        )
     path = Path(path)
     return _samples(islice(read_rows(path), limit), path, dict(fields or {}))
 
@@ -183,20 +170,7 @@ def _samples(rows: Iterator[RawRow], path: Path, mapping: Mapping[str, str]) -> 
 def samples_of(
     rows: Iterable[RawRow], origin: str, mapping: Mapping[str, str], repeated: Mapping[int, int] | None = None
 ) -> Iterator[Sample]:
-    """Make samples of rows, those that are none with their reason.
-
-    Parameters
-    ----------
-    rows : iterable of RawRow
-        The rows of a file, or a stretch of them.
-    origin : str
-        The file's name, for messages.
-    mapping : mapping of str to str
-        See `Sample.mapping`.
-    repeated : mapping of int to int, optional
-        Numbers of the rows whose ``id`` an earlier row has, each with the number of the first row that has it. Absent:
-        found among these rows.
-    """
+    """Make samples of rows, those that are none with their reason."""
     # Hashes instead of the ids themselves: memory must not grow with the length of the ids.
     first_seen: dict[int, int] = {}
     before = dict[str, Any]()

@@ -29,26 +29,17 @@ _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | o
 
 
 class ResultRow(NamedTuple):
-    """The parts of one row of results.
+    """The parts of one row of results."""
 
-    Attributes
-    ----------
-    columns : dict
-        The input columns.
-    earlier : dict
-        Metric -> figures that the input already held, for metrics that are not scored now.
-    figures : dict
-        Metric or question -> figures as by `Score.to_dict`, or an answer's.
-    is_bad : bool
-        Whether the input row could not be read.
-    number : int
-        The row's number in its file; 0 where it has none.
-    """
-
+    #: The input columns.
     columns: dict[str, Any]
+    #: Metric -> figures that the input already held, for metrics that are not scored now.
     earlier: dict[str, Any]
+    #: Metric or question -> figures as by `Score.to_dict`, or an answer's.
     figures: dict[str, dict[str, Any]]
+    #: Whether the input row could not be read.
     is_bad: bool
+    #: The row's number in its file; 0 where it has none.
     number: int = 0
 
 
@@ -95,19 +86,6 @@ class CsvSink:
     file, so it is made from the first `HEADER_ROWS` readable rows. If all input columns are requested, those that
     appear only later, or only in unreadable rows, go into ``extra`` as one JSON object, so that nothing is
     lost and memory stays bounded.
-
-    Parameters
-    ----------
-    file : binary file
-        The output file.
-    metrics : sequence of str
-        Names of the results.
-    columns : sequence of str, optional
-        See `geval_local.io.columns.header_of`.
-    layout : Layout
-        Of the results.
-    safe : bool
-        Whether to prefix texts that a spreadsheet would execute with an apostrophe.
     """
 
     def __init__(

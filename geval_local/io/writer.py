@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 from geval_local.errors import OutputError
 from geval_local.files import replacing
 from geval_local.io.columns import SCORES, Layout
+from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
@@ -53,18 +54,6 @@ class ResultWriter:
       input column ``geval`` that is something else is kept under the name ``geval_input``.
     - Values that JSON lacks: NaN and infinities in input columns become null; lone surrogates (text that was not UTF-8,
       whose row is marked as bad) become visible escapes such as ``\udce9``.
-
-    Raises
-    ------
-    OutputError
-        From `open` if the target cannot be written, and from the other methods if writing fails, say for a full disk.
-        Then, as after any exception inside the ``with`` block, the new file is removed and an older one of the
-        same name is untouched.
-
-    Examples
-    --------
-    >>> with ResultWriter.open("scores.jsonl", ["coherence"]) as writer:  # doctest: +SKIP
-    ...     writer.write(sample, {"coherence": score})
     """
 
     def __init__(self, path: Path, file: ExitStack, sink: Sink, metrics: Sequence[str], column: str) -> None:
@@ -87,36 +76,7 @@ class ResultWriter:
         mark: str | None = None,
         before_replacing: Callable[[Path], object] = lambda whole: None,
     ) -> ResultWriter:
-        """Check that `path` can be written, before any work is done for it, and start the file.
-
-        Parameters
-        ----------
-        path : str or path
-            The target; its extension (``.jsonl``, ``.csv``, ``.parquet``) determines the format.
-        metrics : sequence of str
-            Names of the metrics, or of the questions, in the order of the output.
-        layout : Layout
-            Where their figures stand.
-        columns : sequence of str, optional
-            What a CSV file holds: names of input columns, ``row``, figures such as ``score``, ``METRIC.FIGURE``,
-            ``input`` for all input columns, ``all`` for everything. Absent: ``id`` where the rows have it, ``row``, and
-            the score and the error of every metric. The other formats hold everything.
-        csv_safe : bool
-            Whether to prefix texts in a CSV file that a spreadsheet would run as formulas with an apostrophe.
-        private : bool
-            Whether only the user may read the file. Otherwise its permissions follow the
-            user's umask.
-        mark : str, optional
-            Part of the name of the unfinished file; see `geval_local.files.temporary_path`.
-        before_replacing : callable
-            See `geval_local.files.replacing`.
-
-        Raises
-        ------
-        OutputError
-            For an unknown extension, a target that is a directory or read-only, a missing or unwritable directory, or
-            Parquet without pyarrow.
-        """
+        """Check that `path` can be written, before any work is done for it, and start the file."""
         given, path = path, cls.check(path)
         with ExitStack() as stack:
             try:
@@ -140,23 +100,11 @@ class ResultWriter:
 
     @staticmethod
     def check(path: str | os.PathLike[str]) -> Path:
-        """Check that a file of this name could be written, without writing anything.
-
-        Returns
-        -------
-        Path
-            The absolute path.
-
-        Raises
-        ------
-        OutputError
-            As `open`, as far as that can be checked without writing.
-        """
+        """Check that a file of this name could be written, without writing anything."""
         given, path = path, Path(path).resolve()
+        check_place(Path(given))
         if path.suffix.lower() not in _FORMATS:
             raise OutputError(f"cannot write {given}: unknown format", hint=f"Known extensions: {', '.join(_FORMATS)}.")
-        if path.is_dir():
-            raise OutputError(f"cannot write {given}: it is a directory", hint="Give the name of a file in it.")
         if not path.parent.is_dir():
             raise OutputError(
                 f"cannot write {given}: there is no directory {path.parent}", hint=f"Create it: mkdir -p {path.parent}"
@@ -166,22 +114,7 @@ class ResultWriter:
         return path
 
     def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
-        """Append one row.
-
-        Parameters
-        ----------
-        sample : Sample
-            The input row.
-        scores : mapping of str to Score, or to an answer
-            Metric or question -> its figures; for a sample with an `error`, metrics may be left out.
-
-        Raises
-        ------
-        OutputError
-            If the row cannot be written.
-        KeyError
-            If the score of a metric is missing.
-        """
+        """Append one row."""
         figures = {
             metric: Score.unscored(metric, sample.error).to_dict()
             if sample.error is not None and metric not in scores

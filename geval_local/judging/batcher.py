@@ -23,13 +23,13 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from geval_local.engine.interface import Readout
 from geval_local.engine.window import read_units
-from geval_local.errors import BusyError
+from geval_local.errors import BusyError, GevalError
 from geval_local.io.samples import Sample
 from geval_local.judging.kept import KeptPrefixes, Newcomer
 from geval_local.judging.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.questions.answer import Decision
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.requests import Ids, Prepared
@@ -55,6 +55,9 @@ class _Work(Protocol[_T_co]):
     @property
     def shared(self) -> int: ...
 
+    @property
+    def forms(self) -> int: ...
+
     def __len__(self) -> int: ...
 
     def own(self, item: int) -> int: ...
@@ -68,18 +71,12 @@ class _Work(Protocol[_T_co]):
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """Statistics of a batch.
+    """Statistics of a batch."""
 
-    Attributes
-    ----------
-    works, items : int
-        Calls and prompts in the batch.
-    seconds : float
-        Duration of the batch.
-    """
-
+    #: Calls and prompts in the batch.
     works: int
     items: int
+    #: Duration of the batch.
     seconds: float
 
 
@@ -100,6 +97,7 @@ class _ScoreWork:
         self._estimator = estimator or Estimator()
         self._threshold = metric.threshold if threshold is None else threshold
         self._complete: Metric | None = None
+        self.forms = metric.forms
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -126,6 +124,7 @@ class _Call(Generic[_T]):
     """A function that needs the model's thread to itself."""
 
     shared = 0
+    forms = 0
 
     def __init__(self, function: Callable[[], _T]) -> None:
         self._function = function
@@ -179,17 +178,6 @@ class Batcher:
     """Batches the calls of many threads for one judge; a context manager.
 
     All methods may be called from any thread. The judge must not be used directly at the same time.
-
-    Parameters
-    ----------
-    judge : Scorer
-        The scorer, usually a `Judge`.
-    queue : int
-        Most calls that may be queued or running at a time.
-    gather_seconds : float
-        How long a first call waits for others while the model is idle.
-    on_batch : callable, optional
-        Called with a `BatchRecord` after every batch, in the model's thread.
     """
 
     def __init__(
@@ -224,18 +212,7 @@ class Batcher:
         *,
         rotations: int = 1,
     ) -> Future[Decision]:
-        """Queue questions about one piece of evidence; parameters and errors as for `Scorer.decide`.
-
-        Returns
-        -------
-        Future of Decision
-            Cancelling it drops the work that is not computed yet.
-
-        Raises
-        ------
-        BusyError
-            If too many calls are already queued, or the batcher is closed.
-        """
+        """Queue questions about one piece of evidence; parameters and errors as for `Scorer.decide`."""
         work = self.judge.decision_work(state, parse_questions(questions), rotations=rotations)
         group = hashlib.blake2b(work.evidence.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return self._submit(work, group)
@@ -271,13 +248,7 @@ class Batcher:
         return min(60, max(1, math.ceil(total / self._pace / 2)))
 
     def close(self, *, finish: bool = True) -> None:
-        """Accept no more calls, and stop after the queued ones, or immediately (cancelling them).
-
-        Parameters
-        ----------
-        finish : bool
-            Whether to finish queued calls.
-        """
+        """Accept no more calls, and stop after the queued ones, or immediately (cancelling them)."""
         with self._changed:
             self._closing = True
             if not finish:
@@ -322,11 +293,10 @@ class Batcher:
                 batch = self._pick()
             try:
                 self._execute(batch)
-            except Exception as error:
+            except BaseException as error:
                 # Report any exception to the callers; the thread goes on.
                 for job, _ in batch:
-                    with contextlib.suppress(InvalidStateError):
-                        job.future.set_exception(error)
+                    _fail(job, error)
             with self._changed:
                 # A job that had its turn but is not finished goes after those still waiting.
                 done = {id(job) for job, _ in batch}
@@ -376,7 +346,7 @@ class Batcher:
             characters += job.work.shared + sum(map(job.work.own, range(job.next, stop)))
             items += stop - job.next
             with self._failing(job):
-                prepared.append((job, stop, job.work.prepare(job.next, stop)))
+                prepared.append((job, stop, _prepare(job.work, job.next, stop)))
         self._choose_kept(prepared)
         groups: dict[int, list[_Part]] = {}
         for job, stop, entries in prepared:
@@ -413,11 +383,12 @@ class Batcher:
         try:
             answer()
             for readouts in read_units(self.judge.engine, entries):
+                self.judge.check_files()
                 for place, readout in readouts.items():
                     found[place] = readout
                 waiting.difference_update(readouts)
                 answer()
-        except Exception:
+        except BaseException:
             if len(left) > 1:
                 # One job may be the cause: retry them separately, so that the others do not fail.
                 for member, _, _ in left:
@@ -441,9 +412,8 @@ class Batcher:
         """Assign an exception to the job that caused it."""
         try:
             yield
-        except Exception as error:
-            with contextlib.suppress(InvalidStateError):
-                job.future.set_exception(error)
+        except BaseException as error:
+            _fail(job, error)
 
     def _choose_kept(self, prepared: Sequence[_Part]) -> None:
         """Find what the engine keeps of calls that begin with this batch, see `KeptPrefixes`."""
@@ -457,6 +427,30 @@ class Batcher:
                 newcomers.append(Newcomer(request.ids, start, job.group, goes_on, job.work.prefix))
         for job, prefix in zip(jobs, self._kept.choose(newcomers), strict=True):
             job.prefix = prefix
+
+
+def _prepare(work: _Work[Any], start: int, stop: int) -> list[Prepared]:
+    """Prepare a stretch; an item on which a library panics (no `Exception` then) costs that item alone."""
+    try:
+        return work.prepare(start, stop)
+    except Exception:
+        raise
+    except BaseException as error:
+        if stop - start > 1:
+            return [entry for item in range(start, stop) for entry in _prepare(work, item, item + 1)]
+        return [Prepared(None, error=f"the tokenizer gave up on this text ({type(error).__name__})")] * work.forms
+
+
+def _fail(job: _Job, error: BaseException) -> None:
+    """Give a job its exception. What is no `Exception`, such as a panic of a library in Rust, would end the caller."""
+    if not isinstance(error, Exception):
+        given = GevalError(
+            f"a library gave up on these texts ({type(error).__name__})", hint="Leave out the text that it is about."
+        )
+        given.__cause__ = error
+        error = given
+    with contextlib.suppress(InvalidStateError):
+        job.future.set_exception(error)
 
 
 def _with_prefix(entry: Prepared, prefix: Ids) -> Prepared:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
 from geval_local.io.samples import Sample
@@ -33,17 +33,7 @@ def prepare_forms(
     prepare: Callable[[Metric, Sequence[Sample]], list[Prepared]],
     refuse: Callable[[str], str | None],
 ) -> list[Prepared]:
-    """Turn forms about evidences into what the engine takes, or into reasons why not, in order.
-
-    Parameters
-    ----------
-    asked : sequence of (str, QuestionForm)
-        Pairs of evidence and form.
-    prepare : callable
-        `Scorer.prepare`; called once for all forms with the same labels.
-    refuse : callable
-        Says why a text is too long to be looked at, see `refuse_long`.
-    """
+    """Turn forms about evidences into what the engine takes, or into reasons why not, in order."""
     prepared: list[Prepared | None] = [None] * len(asked)
     refused: dict[str, str | None] = {}
     groups: dict[int, tuple[Metric, list[int]]] = {}
@@ -67,15 +57,6 @@ def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> 
     """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
 
     Otherwise a text of megabytes would be tokenized once for every question, to be refused.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-    count_tokens : callable
-        Gives the number of tokens of a text by itself.
-    context : int
-        Longest prompt that the judge can read, in tokens.
     """
     size = CHARACTERS_PER_TOKEN * context
     while len(text) > 2 * context:
@@ -96,24 +77,6 @@ class DecisionWork:
     """The questions about one piece of evidence, as work for a judge.
 
     Every question contributes one item for each order of its outcomes; items are numbered from 0.
-
-    Parameters
-    ----------
-    state : object
-        See `state_text`.
-    questions : sequence of Question
-        At least one.
-    prepare_asked : callable
-        `Scorer.prepare_forms`.
-    rotations : int
-        See `question_forms`.
-    marks : str, optional
-        See `question_forms`.
-
-    Raises
-    ------
-    QuestionError
-        If the evidence cannot be written as text, or `rotations` is below 1.
     """
 
     state: Any
@@ -121,6 +84,7 @@ class DecisionWork:
     prepare_asked: Callable[[Sequence[Asked]], list[Prepared]]
     rotations: int = 1
     marks: Marks | None = None
+    forms: ClassVar[int] = 1
     _ids: list[Ids] = field(default_factory=list, init=False)
     _too_long: set[int] = field(default_factory=set, init=False)
 

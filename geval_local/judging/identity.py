@@ -21,19 +21,7 @@ __all__ = ["judge_signature", "readout_identity"]
 def judge_signature(
     loaded: LoadedModel, encoder: PromptEncoder, metric: Metric, estimator: Estimator | None = None
 ) -> Signature:
-    """Return the signature of a judge's scores of a metric: everything that they depend on.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The judge's model.
-    encoder : PromptEncoder
-        The encoder, for its prompt style.
-    metric : Metric
-        The metric with its final evaluation steps.
-    estimator : Estimator, optional
-        Exact expectation when absent.
-    """
+    """Return the signature of a judge's scores of a metric: everything that they depend on."""
     return Signature(
         judge=f"{loaded.entry.label}@{loaded.fingerprint}",
         metric=f"{metric.name}@{metric.hash}",
@@ -55,13 +43,6 @@ def readout_identity(loaded: LoadedModel, engine: str) -> str:
     """Return an identifier of everything a read-out depends on besides the prompt's tokens and the labels.
 
     Metric, steps and style are in the tokens, and the estimator is applied afterwards. Names do not count.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The judge's model.
-    engine : str
-        Name of the engine that serves it.
     """
     parts = {"judge": loaded.fingerprint, **_setup(loaded), "engine": engine}
     return "|".join(f"{name}:{value}" for name, value in parts.items())

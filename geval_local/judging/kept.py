@@ -32,26 +32,17 @@ REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A call whose first prompts are in a batch.
+    """A call whose first prompts are in a batch."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32
-        Tokens of its first prompt.
-    start : int
-        Number of tokens that all prompts of its form begin with, and that are kept anyway.
-    group : bytes or None
-        Names its evidence; None if it has none of its own.
-    goes_on : bool
-        Whether later batches need its evidence, too.
-    evidence : callable
-        Gives the tokens up to the end of its evidence; None if they are unknown.
-    """
-
+    #: Tokens of its first prompt.
     ids: Ids
+    #: Number of tokens that all prompts of its form begin with, and that are kept anyway.
     start: int = 0
+    #: Names its evidence; None if it has none of its own.
     group: bytes | None = None
+    #: Whether later batches need its evidence, too.
     goes_on: bool = False
+    #: Gives the tokens up to the end of its evidence; None if they are unknown.
     evidence: Callable[[], Ids | None] = lambda: None
 
 
@@ -63,18 +54,7 @@ class KeptPrefixes:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     def choose(self, calls: Sequence[Newcomer]) -> list[Ids | None]:
-        """Choose for every new call of a batch what the engine keeps of its prompts.
-
-        Parameters
-        ----------
-        calls : sequence of Newcomer
-            In order of arrival.
-
-        Returns
-        -------
-        list of (ndarray of int32 or None)
-            Tokens that all prompts of a call begin with, and that are computed apart; equal ones are the same object.
-        """
+        """Choose for every new call of a batch what the engine keeps of its prompts."""
         contents = [call.ids.astype(">u4").tobytes() for call in calls]
         for place in self._repeated(calls, contents):
             self._keep(calls[place].evidence())

@@ -22,17 +22,7 @@ class _Cancelled(Exception):
 
 @contextmanager
 def progress_of(progress: OnProgress, label: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Give what is to be called with the number of scores that were finished since the last call.
-
-    Parameters
-    ----------
-    progress : bool or callable
-        As the caller asks for it.
-    label : str
-        What a bar is called.
-    total : int
-        The number of all scores.
-    """
+    """Give what is to be called with the number of scores that were finished since the last call."""
     if progress is False:
         yield lambda count: None
         return
@@ -55,17 +45,7 @@ def progress_of(progress: OnProgress, label: str, total: int) -> Iterator[Callab
 
 
 async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress, turn: AbstractContextManager[object]) -> _T:
-    """Run work in a thread while the event loop goes on.
-
-    Parameters
-    ----------
-    work : callable
-        Is given the `progress` that it is to tell.
-    progress : bool or callable
-        As the caller asks for it; called in the loop.
-    turn : context manager
-        A lock: held while the work is under way, because a judge does one thing at a time.
-    """
+    """Run work in a thread while the event loop goes on."""
     loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
     def tell(done: int, total: int) -> None:

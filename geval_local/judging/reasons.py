@@ -40,32 +40,21 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a text got its label, in the judge's words.
+    """Why a text got its label, in the judge's words."""
 
-    Attributes
-    ----------
-    text : str
-        One paragraph; empty if there is none.
-    label : str
-        The label that it was asked about.
-    prompt_sha256 : str
-        Hash of the prompt's text, 64 hex digits; empty if there was no prompt.
-    is_complete : bool
-        Whether the judge ended it, rather than the limit of tokens or a repetition.
-    cites : bool
-        Whether it holds words of the text, see `cited`. A reason that cites nothing would fit any text.
-    error : str or None
-        Why there is none.
-    repeats : bool
-        Whether the judge began to repeat itself; `text` ends before that.
-    """
-
+    #: One paragraph; empty if there is none.
     text: str
+    #: The label that it was asked about.
     label: str
+    #: Hash of the prompt's text, 64 hex digits; empty if there was no prompt.
     prompt_sha256: str = ""
+    #: Whether the judge ended it, rather than the limit of tokens or a repetition.
     is_complete: bool = False
+    #: Whether it holds words of the text, see `cited`. A reason that cites nothing would fit any text.
     cites: bool = False
+    #: Why there is none.
     error: str | None = None
+    #: Whether the judge began to repeat itself; `text` ends before that.
     repeats: bool = False
 
     @property
@@ -80,33 +69,18 @@ class Reason:
 
 @dataclass(frozen=True)
 class WritingCheck:
-    """Whether a judge can write reasons, by one that it wrote about a built-in sample.
+    """Whether a judge can write reasons, by one that it wrote about a built-in sample."""
 
-    Attributes
-    ----------
-    can_write : bool
-        Whether the reason is of use.
-    because : str
-        Why, or why not.
-    reason : str
-        What it wrote; empty if it wrote nothing.
-    """
-
+    #: Whether the reason is of use.
     can_write: bool
+    #: Why, or why not.
     because: str
+    #: What it wrote; empty if it wrote nothing.
     reason: str
 
 
 def cited(reason: str, texts: Sequence[str]) -> bool:
-    """Whether a reason cites one of the texts: in quotation marks, or by four words in their order.
-
-    Parameters
-    ----------
-    reason : str
-        What the judge wrote.
-    texts : sequence of str
-        The texts of the form's fields. Case and punctuation do not count.
-    """
+    """Whether a reason cites one of the texts: in quotation marks, or by four words in their order."""
     held = [f" {_words(text)} " for text in texts]
     passages = [_words(match[1]) for match in _QUOTED.finditer(reason)]
     words = _words(reason).split()
@@ -126,27 +100,7 @@ def write_reasons(
     *,
     max_new_tokens: int = REASON_TOKENS,
 ) -> Iterator[tuple[int, Reason]]:
-    """Let a judge write the reasons of scored samples, in batches of like length.
-
-    Parameters
-    ----------
-    judge : Judge
-        Who writes.
-    metric : Metric
-        With the evaluation steps that it was scored with.
-    samples : sequence of Sample
-        As they were scored.
-    labels : sequence of str
-        Of each sample, the most likely label (`Score.mode`).
-    max_new_tokens : int
-        Most tokens of a reason.
-
-    Yields
-    ------
-    int, Reason
-        The sample's place and its reason, batch by batch. A sample whose form cannot be filled, or whose prompt leaves
-        no room for a reason in the judge's context, has the error instead.
-    """
+    """Let a judge write the reasons of scored samples, in batches of like length."""
     waiting: list[tuple[int, Prompt, Ids, list[str]]] = []
     for place, (sample, label) in enumerate(zip(samples, labels, strict=True)):
         try:
@@ -178,6 +132,7 @@ def write_reasons(
             release_memory()
             at_once = len(batch) // 2
             continue
+        judge.check_files()
         del waiting[: len(batch)]
         for (place, prompt, _, held), own in zip(batch, written, strict=True):
             digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -187,17 +142,7 @@ def write_reasons(
 
 
 def check_writing(judge: Judge, metric: Metric, label: str) -> WritingCheck:
-    """Let a judge write one short reason about a built-in sample, and say whether it is of use.
-
-    Parameters
-    ----------
-    judge : Judge
-        Who writes.
-    metric : Metric
-        What is explained.
-    label : str
-        The label that the judge gave the sample, the first of `geval_local.audit.example_samples`.
-    """
+    """Let a judge write one short reason about a built-in sample, and say whether it is of use."""
     ((_, reason),) = write_reasons(judge, metric, example_samples(metric)[:1], [label], max_new_tokens=CHECK_TOKENS)
     if reason.fault is not None:
         return WritingCheck(False, reason.fault, reason.text)

@@ -23,7 +23,7 @@ from geval_local.metric import Metric
 from geval_local.prompt import sharing
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import Marks
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
@@ -36,15 +36,7 @@ MOST_MAKERS = 512
 
 
 class Scorer(ABC):
-    """Base class of judges: scores samples.
-
-    Parameters
-    ----------
-    encoder : PromptEncoder
-        Encoder of the tokenizer and prompt style.
-    engine : Engine
-        Engine that reads the labels' probabilities out of the model.
-    """
+    """Base class of judges: scores samples."""
 
     def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
         self.encoder = encoder
@@ -61,6 +53,9 @@ class Scorer(ABC):
     @abstractmethod
     def with_steps(self, metric: Metric) -> Metric:
         """Return a metric with its evaluation steps."""
+
+    def check_files(self) -> None:  # noqa: B027 - a scorer need not come from files
+        """Tell if what it was loaded from has changed; called before figures are given out or kept."""
 
     @overload
     def score(
@@ -284,25 +279,7 @@ class Scorer(ABC):
         fields: Mapping[str, str] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Any]:
-        """Score a stream of samples, in order, at most `WINDOW` samples at a time.
-
-        Parameters
-        ----------
-        metric, samples, estimator, threshold, fields
-            As in `score_many`.
-        advance : callable
-            Called with the number of scores finished, pack by pack.
-
-        Returns
-        -------
-        iterator of Score, or of dict of str to Score
-            The latter for several metrics.
-
-        Raises
-        ------
-        TypeError, ConfigurationError
-            As `score_many`; for single samples while iterating.
-        """
+        """Score a stream of samples, in order, at most `WINDOW` samples at a time."""
         metrics = check_metrics(metric)
         rows = self._iter_rows(metrics, iter_samples(samples, metrics, fields), estimator, threshold, advance)
         if isinstance(metric, Metric):
@@ -329,6 +306,7 @@ class Scorer(ABC):
             for group in sharing(complete):
                 prepared = [self.prepare(complete[place], window) for place in group]
                 readouts = iter(read_window(self.engine, list(itertools.chain.from_iterable(prepared)), advance))
+                self.check_files()
                 for place, entries in zip(group, prepared, strict=True):
                     metric = metrics[place]
                     limit = metric.threshold if threshold is None else threshold
@@ -390,19 +368,7 @@ class Scorer(ABC):
         marks: Marks | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> Iterator[Decision]:
-        """Answer the same questions about a stream of evidence, in order, about `WINDOW` prompts at a time.
-
-        Parameters
-        ----------
-        states : iterable
-            Evidence, each as in `decide`.
-        questions, rotations
-            As in `decide`.
-        marks : {"words", "letters", "numbers"}, optional
-            Labels used for answers, see `geval_local.questions.form.question_forms`.
-        advance : callable
-            Called with the number of prompts finished, pack by pack.
-        """
+        """Answer the same questions about a stream of evidence, in order, about `WINDOW` prompts at a time."""
         asked = parse_questions(questions)
         stream = (self.decision_work(state, asked, rotations=rotations, marks=marks) for state in states)
         waiting: list[DecisionWork] = []
@@ -425,6 +391,7 @@ class Scorer(ABC):
         prepared = [work.prepare(0, len(work)) for work in works]
         entries = list(itertools.chain.from_iterable(prepared))
         readouts = read_window(self.engine, entries, advance)
+        self.check_files()
         outcomes = map(self.outcome, entries, readouts)
         for work in works:
             yield work.finish(list(itertools.islice(outcomes, len(work))))
@@ -438,31 +405,11 @@ class Scorer(ABC):
         return len(self.encoder.encode_texts([text])[0])
 
     def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
-        """Turn samples into requests for the engine, or errors with reasons, in order.
-
-        Parameters
-        ----------
-        metric : Metric
-            The metric with its final evaluation steps (see `with_steps`).
-        samples : sequence of Sample
-
-        Returns
-        -------
-        list of Prepared
-            `Metric.forms` of them for every sample, side by side; `mean_outcomes` brings their outcomes together.
-        """
+        """Turn samples into requests for the engine, or errors with reasons, in order."""
         return self._maker(metric).prepare(samples)
 
     def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
-        """Combine a prepared sample and its read-out into its outcome.
-
-        Parameters
-        ----------
-        entry : Prepared
-            A sample from `prepare`.
-        readout : Readout or None
-            Result of the engine; None if there was no request.
-        """
+        """Combine a prepared sample and its read-out into its outcome."""
         return make_outcome(entry, readout, self.encoder)
 
     def _maker(self, metric: Metric) -> RequestMaker:

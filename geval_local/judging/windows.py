@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["WINDOW", "window_piece", "window_sizes"]
+from geval_local.errors import ConfigurationError
+
+__all__ = ["WINDOW", "full_window", "window_piece", "window_sizes"]
 
 #: Rows of a window; documents that a border cuts are computed twice.
 WINDOW = 4096
@@ -17,6 +19,14 @@ WINDOW = 4096
 _SHARES = (16, 8, 4, 2)
 #: Smaller windows are prepared in no time.
 _LEAST = 2048
+_MOST = 1 << 31
+
+
+def full_window(rows: int | None, default: int = WINDOW) -> int:
+    """Return the rows of a full window as they are asked for."""
+    if rows is not None and not 1 <= rows <= _MOST:
+        raise ConfigurationError(f"a window has 1 to {_MOST} rows, not {rows}", hint="Leave it out.")
+    return rows or default
 
 
 def window_piece(rows: int) -> int:

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geval_local.models.load import LoadedModel, check_judge, load_model, load_tokenizer
-    from geval_local.models.options import LoadOptions
     from geval_local.models.registry import JudgeEntry, find_judge, load_registry
 
 _HOMES = {
     "JudgeEntry": "registry",
-    "LoadOptions": "options",
     "LoadedModel": "load",
     "check_judge": "load",
     "find_judge": "registry",
@@ -36,7 +34,6 @@ _HOMES = {
 
 __all__ = [
     "JudgeEntry",
-    "LoadOptions",
     "LoadedModel",
     "check_judge",
     "find_judge",

@@ -9,31 +9,40 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
+from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.multimodal import is_beside_the_text, reads_text
 from geval_local.models.registry import JudgeEntry
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from geval_local.models.chat_template import ChatFrame
+
 __all__ = [
+    "StoredTensor",
     "check_architecture",
     "check_finite",
     "check_gaps",
     "check_placement",
+    "check_sizes",
     "check_surplus",
+    "check_vocabulary",
     "check_weight_files",
-    "stored_names",
+    "stored_tensors",
 ]
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -55,25 +64,24 @@ _LIBRARIES = {
     "torchao": "torchao",
     "vptq": "vptq",
 }
+#: Keys of config.json that let transformers read other files than those that are part of the fingerprint.
+_OTHER_FILES = ("configuration_files", "transformers_weights")
+#: Keys of config.json that count layers, and those that count or measure other parts of a model.
+_LAYER_COUNTS = {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}
+_COUNTS = re.compile(r"^(num|n|d)_|_(size|dim|rank|layers|heads|experts)$")
+_NOT_STORED = re.compile(r"position|ctx|context|chunk|window|image|patch")
+#: Of a count that need not be the dimension of a stored tensor (labels, groups), and of token ids where no embedding
+#: is known.
+_MOST_COUNTED, _MOST_TOKENS = 1 << 14, 1 << 24
 _SHOWN = 3
 _PROBE_TOKENS = 16
 
 
 def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> None:
-    """Reject a model that has no causal next-token distribution.
-
-    Raises
-    ------
-    UnsupportedModelError
-        For an encoder-decoder, an encoder, a model with another head, an architecture that this transformers version
-        does not know, or one that needs its own code when that is not allowed.
-    ConfigurationError
-        If its weights are quantized, and the library that reads them is not installed.
-    JudgeError
-        If config.json cannot be read.
-    """
+    """Reject a model that has no causal next-token distribution."""
     config = _config(directory)
     kind = config.get("model_type")
+    _check_sources(entry, directory, config)
     if "AutoModelForCausalLM" in config.get("auto_map", {}) and (trust_remote_code or kind not in CONFIG_MAPPING):
         if trust_remote_code:
             return  # a model built by its own code is probed on first use
@@ -96,11 +104,41 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
         )
 
 
+def _check_sources(entry: JudgeEntry, directory: Path, config: dict[str, Any]) -> None:
+    """Reject a configuration that names weights, settings or code of which the fingerprint would not know."""
+    named = [f"{key}: {config[key]!r}" for key in _OTHER_FILES if config.get(key) is not None]
+    code = [
+        name
+        for names in config.get("auto_map", {}).values()
+        for name in (names if isinstance(names, list) else [names])
+    ]
+    named += [f"auto_map: {name!r}" for name in code if "--" in str(name)]
+    if named:
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: {directory / 'config.json'} names files that are not read ({named[0]})",
+            hint="Copy what it names into the directory under the usual name, and remove the key.",
+        )
+
+
 def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
-    """Check that the library for a quantized checkpoint is installed."""
-    stored = config.get("quantization_config")
+    """Check that the format of a quantized checkpoint is known, and its library installed."""
+    text = config.get("text_config")
+    stored = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
+    if stored is None:
+        return
     method = stored.get("quant_method") if isinstance(stored, dict) else None
-    package = _LIBRARIES.get(str(method).replace("_", "-"))
+    if isinstance(stored, dict) and (stored.get("load_in_8bit") or stored.get("load_in_4bit")):
+        method = "bitsandbytes"
+    name = str(method).replace("_", "-")
+    package = _LIBRARIES.get(name)
+    # Transformers leaves out a format that it does not know, and reads the weights as if they were plain.
+    if package is None and name not in {known.replace("_", "-") for known in AUTO_QUANTIZATION_CONFIG_MAPPING}:
+        raise UnsupportedModelError(
+            f"judge {entry.name!r}: the installed transformers does not know the quantization {method!r}, which "
+            "config.json says its weights have (quantization_config)",
+            hint="A newer transformers may know it: pip install --upgrade transformers. Or take a judge whose weights "
+            "are not quantized.",
+        )
     if package is None or importlib.util.find_spec(package.replace("-", "_")) is not None:
         return
     raise ConfigurationError(
@@ -110,22 +148,7 @@ def _check_quantization(entry: JudgeEntry, config: dict[str, Any]) -> None:
 
 
 def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None:
-    """Check that all weight files exist as safetensors.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        The model's directory.
-    hint : str
-        How to get missing files.
-
-    Raises
-    ------
-    WeightsError
-        If there are no weights, some shards are missing, or all formats may run code when read.
-    """
+    """Check that all weight files exist as safetensors."""
     files = weight_files(directory)
     missing = [file.name for file in files if not file.exists()]  # a dangling link of the hub cache does not exist
     if missing:
@@ -150,6 +173,98 @@ def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None
     raise WeightsError(
         f"judge {entry.name!r}: there are no weights (model.safetensors) in {directory}{found}", hint=hint
     )
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a safetensors file: its dtype as the format writes it (``BF16``), and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def stored_tensors(file: Path) -> dict[str, StoredTensor]:
+    """Read the header of a safetensors file: its tensors by name."""
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if size > file.stat().st_size:
+                raise ValueError("it ends within its header")
+            header = json.loads(stream.read(size))
+        header.pop("__metadata__", None)
+        return {
+            name: StoredTensor(record["dtype"], tuple(map(int, record["shape"]))) for name, record in header.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightsError(
+            f"{file} is damaged or cut short: {error}", hint="Copy or download the file again, completely."
+        ) from error
+
+
+def check_sizes(entry: JudgeEntry, directory: Path) -> None:
+    """Reject sizes in config.json that the stored tensors contradict, before a model of such sizes is built.
+
+    What remains (a few layers less, another width below the largest) is found when the weights are loaded.
+    """
+    files = [file for file in weight_files(directory) if file.exists()]
+    tensors = {name: one for file in files for name, one in stored_tensors(file).items()}
+    if not tensors:
+        return
+    numbers = [int(part) for name in tensors for part in name.split(".") if part.isdecimal() and len(part) < 10]
+    layers = max(numbers, default=len(tensors)) + 1
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    for key, value in _numbers_in(_config(directory)):
+        if key in _LAYER_COUNTS:
+            most, stored = layers, f"the weights have at most {layers} layers"
+        elif _COUNTS.search(key) and not _NOT_STORED.search(key):
+            most, stored = max(largest, _MOST_COUNTED), f"the largest dimension of a stored tensor is {largest}"
+        else:
+            continue
+        if value > most:
+            raise WeightsError(
+                f"judge {entry.name!r}: {directory / 'config.json'} does not fit the weights: it says {key}: {value}, "
+                f"but {stored}",
+                hint="Check that config.json and weights belong together; copy the model's config.json again.",
+            )
+
+
+def _numbers_in(record: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers_in(value)
+        elif isinstance(value, int):
+            yield key, value
+
+
+def check_vocabulary(
+    entry: JudgeEntry, place: Path, tokenizer: PreTrainedTokenizerBase, rows: int | None, frame: ChatFrame | None = None
+) -> None:
+    """Reject a vocabulary whose ids are not those of the embedding."""
+    vocabulary = tokenizer.get_vocab()
+    most = _MOST_TOKENS if rows is None else rows
+    numbers = set(vocabulary.values())
+    if len(numbers) == len(vocabulary) and max(numbers, default=0) < most:
+        return
+    owner: dict[int, str] = {}
+    for piece, number in vocabulary.items():
+        if owner.setdefault(number, piece) != piece:
+            raise TokenizerError(
+                f"judge {entry.name!r}: the tokenizer in {place} has two pieces with the id {number}: "
+                f"{owner[number]!r} and {piece!r}",
+                hint="Copy its tokenizer.json, tokenizer_config.json and added_tokens.json again.",
+            )
+    control = {str(one): one.special for one in tokenizer.added_tokens_decoder.values()}
+    written = f"{tokenizer.bos_token if tokenizer.bos_token is not None else ''}"
+    written += f"{frame.before}{frame.after}" if frame is not None else ""
+    beyond = [
+        piece for number, piece in owner.items() if number >= most and (not control.get(piece) or piece in written)
+    ]
+    if beyond:
+        raise TokenizerError(
+            f"judge {entry.name!r}: the tokenizer in {place} has {len(beyond)} pieces that the model has no embedding "
+            f"for ({beyond[0]!r} has the id {vocabulary[beyond[0]]}; there are "
+            f"{'no models of so many tokens' if rows is None else f'{rows} rows'})",
+            hint="Tokenizer and weights belong to different models: copy the directory again.",
+        )
 
 
 def _why_not_causal(config: dict[str, Any]) -> str | None:
@@ -193,22 +308,7 @@ def _config(directory: Path) -> dict[str, Any]:
 
 
 def check_gaps(entry: JudgeEntry, directory: Path, report: dict[str, Any]) -> None:
-    """Reject missing parameters, which transformers only warns about and fills with random numbers.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        Directory of its files.
-    report : dict
-        Loading report of transformers.
-
-    Raises
-    ------
-    WeightsError
-        If parameters are missing or have the wrong shape.
-    """
+    """Reject missing parameters, which transformers only warns about and fills with random numbers."""
     missing = sorted(str(key) for key in report["missing_keys"])
     mismatched = sorted(str(item[0]) for item in report["mismatched_keys"])
     if missing or mismatched:
@@ -224,22 +324,6 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
     """Reject surplus weights: without them the model would differ from the one that was trained.
 
     The report omits weights that transformers knows to be unused in an architecture.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge, for messages.
-    directory : Path
-        Directory of its files.
-    model : PreTrainedModel
-        The model loaded from them.
-    report : dict
-        Loading report of transformers.
-
-    Raises
-    ------
-    WeightsError
-        If weights are left over that are not known surroundings of a language model, such as a vision tower.
     """
     config = model.config.get_text_config()
     # In some checkpoints, heads for several tokens continue the numbering of the layers.
@@ -264,13 +348,6 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
 
     All weights in memory are checked, also those that the probe does not reach (the embedding of a rare token, an
     expert); weights that a device map left on disk are not.
-
-    Raises
-    ------
-    WeightsError
-        If weights are not finite; the message lists their names.
-    JudgeError
-        If the weights are finite but the logits overflow the dtype.
     """
     broken = [name for name, weight in model.named_parameters() if not _is_finite(weight)]
     if broken:
@@ -305,19 +382,12 @@ def _count(config: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def stored_names(file: Path) -> list[str]:
-    """List the names of the tensors in a safetensors file."""
-    with safe_open(file, framework="pt") as tensors:
-        return list(tensors.keys())
-
-
 def _is_mask(directory: Path, key: str) -> bool:
     """Whether a stored tensor has the shape of a causal mask, ``(1, 1, length, length)``."""
     for file in weight_files(directory):
-        with safe_open(file, framework="pt") as tensors:
-            if key in tensors.keys():  # noqa: SIM118 - the opened file is not a mapping
-                shape = tensors.get_slice(key).get_shape()
-                return len(shape) == 4 and shape[:2] == [1, 1] and shape[2] == shape[3]
+        tensor = stored_tensors(file).get(key)
+        if tensor is not None:
+            return len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1) and tensor.shape[2] == tensor.shape[3]
     return False
 
 
@@ -326,13 +396,7 @@ def _some(names: list[str]) -> str:
 
 
 def check_placement(entry: JudgeEntry, model: Any) -> None:
-    """Reject a placement that leaves all weights on disk: accelerate then fails on tensors without data.
-
-    Raises
-    ------
-    JudgeError
-        If a device map has left everything on disk.
-    """
+    """Reject a placement that leaves all weights on disk: accelerate then fails on tensors without data."""
     places = set((getattr(model, "hf_device_map", None) or {}).values())
     if places == {"disk"}:
         size = model.get_memory_footprint() / 1e6

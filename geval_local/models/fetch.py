@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from geval_local.errors import GevalError, JudgeError, WeightsError
+from geval_local.files import expanded, private_home
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry, fetch_directory
-from geval_local.paths import expanded
 
 __all__ = ["FILE_PATTERNS", "fetch"]
 
@@ -32,27 +32,7 @@ FILE_PATTERNS = (
 
 
 def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
-    """Download a judge into a directory that can be loaded by path and copied to another machine.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        A judge with a hub id.
-    destination : str or Path, optional
-        Target directory; by default the one where loading by name looks first. Interrupted downloads are resumed.
-
-    Returns
-    -------
-    Path
-        The directory.
-
-    Raises
-    ------
-    WeightsError
-        If the repository publishes no safetensors, or the download is incomplete.
-    JudgeError
-        If there is nothing to fetch, access must be requested, or the hub cannot be reached.
-    """
+    """Download a judge into a directory that can be loaded by path and copied to another machine."""
     if entry.hub is None:
         raise JudgeError(f"judge {entry.name!r} is the directory {entry.path}; there is nothing to fetch")
     directory = (expanded(destination) if destination else fetch_directory(entry)).resolve()
@@ -65,6 +45,8 @@ def fetch(entry: JudgeEntry, destination: str | Path | None = None) -> Path:
         # in the directory as if they had just been fetched.
         published = HfApi().model_info(entry.hub, revision=entry.revision)
         _check_files(entry, directory, {sibling.rfilename for sibling in published.siblings or ()})
+        if not destination:
+            private_home("judges")
         snapshot_download(entry.hub, revision=published.sha, local_dir=directory, allow_patterns=list(FILE_PATTERNS))
     except GevalError:
         raise

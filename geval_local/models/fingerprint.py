@@ -1,23 +1,36 @@
-"""Identity of judges: the files that contain the weights, and the digests of their content."""
+"""Identity of judges: the files that loading reads, the digests of their content, and the tokenizer as loaded."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import WeightsError
-from geval_local.files import write_atomically
+from geval_local.files import home_directory, private_home, write_atomically
+from geval_local.io.ownership import file_sha256
 from geval_local.models.gguf_file import gguf_files
-from geval_local.paths import home_directory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "file_digest", "fingerprint", "tokenizer_hash", "weight_files"]
+    from geval_local.models.chat_template import ChatFrame
+
+__all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
+    "FileStates",
+    "code_files",
+    "fingerprint",
+    "tokenizer_hash",
+    "weight_files",
+]
 
 #: The files of an adapter, as peft names them.
 ADAPTER_CONFIG = "adapter_config.json"
@@ -29,6 +42,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX_DIGITS = 16
 _LONGEST_NAME = 200
 _SAVED_BY = {"transformers_version", "_name_or_path", "use_cache", "peft_version", "base_model_name_or_path"}
+#: Endings of the files in a model's directory that transformers may read.
+_READ = {".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt"}
+#: Local file systems whose ctime changes with every write and cannot be set. Not overlay: what lies under it may be an
+#: image whose times are what its maker wrote.
+_REAL_CTIME = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"}
+_MOUNTS = Path("/proc/self/mountinfo")
+#: A ctime this young may stay the same at another write: kernels count in ticks of up to 10 ms.
+_TICKS_NS = 20_000_000
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -36,22 +57,6 @@ def weight_files(directory: Path) -> list[Path]:
 
     Other safetensors in a repository (other formats of the same weights, adapters) are not part of the
     model.
-
-    Parameters
-    ----------
-    directory : Path
-        The model's directory, or its GGUF file.
-
-    Returns
-    -------
-    list of Path
-        ``model.safetensors``, or the shards of its index, sorted by name; empty when there is neither. For a GGUF file
-        that file, or all parts of a split one.
-
-    Raises
-    ------
-    WeightsError
-        If the index cannot be read, or names a file outside the directory.
     """
     if directory.is_file():
         return gguf_files(directory)
@@ -76,29 +81,65 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def fingerprint(directory: Path, adapter: Path | None = None) -> str:
-    """Identify a judge by the content of its weights, of its configuration and of its adapter.
+def code_files(directory: Path) -> list[Path]:
+    """List the Python files of a model's directory at any depth, also behind links, sorted by path."""
+    found, seen = [], set()
+    for folder, below, names in os.walk(directory, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
+            below.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        found += [Path(folder) / name for name in names if name.endswith(".py")]
+    return sorted(found)
+
+
+class FileStates:
+    """State of the files that loading a judge reads; taken before, compared afterwards."""
+
+    def __init__(self, directory: Path, adapter: Path | None = None, *, code: bool = False) -> None:
+        self._asked = (directory, adapter, code)
+        self._states = {file: _state(file) for file in self._files()}
+
+    def _files(self) -> Iterator[Path]:
+        directory, adapter, code = self._asked
+        if directory.is_file():
+            yield from weight_files(directory)
+        else:
+            for folder in (directory, directory / "additional_chat_templates"):
+                yield from (file for file in _entries(folder) if file.suffix in _READ)
+        if code:
+            yield from code_files(directory)
+        if adapter is not None:
+            yield from (adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS)
+
+    def moved(self) -> list[Path]:
+        """List the files that were written to, replaced or removed since; cheap, no file is read."""
+        return [file for file, state in self._states.items() if _state(file) != state]
+
+    def moved_or_new(self) -> list[Path]:
+        """List these files and those that were not there."""
+        return [*self.moved(), *(file for file in self._files() if file not in self._states)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def fingerprint(directory: Path, adapter: Path | None = None, *, code: bool = False) -> str:
+    """Identify a judge by the content of its weights, of its configuration, of its adapter and of its code.
 
     The same weights under another configuration (rotary scaling, a sliding window) are a different judge.
-
-    Parameters
-    ----------
-    directory : Path
-        The model's directory, complete, or its GGUF file.
-    adapter : Path, optional
-        Directory of the adapter merged into the weights.
-
-    Returns
-    -------
-    str
-        16 hex digits of the SHA-256 over config.json (without the notes of the program that saved it) and the weight
-        files' names and SHA-256 digests, sorted by name. The directory's path and the files' times do not count, nor
-        does a GGUF file's name, which Ollama generates.
     """
     if directory.is_file():
         lines = ["gguf", *_digests(weight_files(directory))]
     else:
         lines = [_configuration(directory / "config.json"), *_named_digests(weight_files(directory))]
+        if code:
+            lines += [f"{file.relative_to(directory).as_posix()}:{file_sha256(file)}" for file in code_files(directory)]
     if adapter is not None:
         lines += [_configuration(adapter / ADAPTER_CONFIG), *_named_digests([adapter / ADAPTER_WEIGHTS])]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HEX_DIGITS]
@@ -114,48 +155,39 @@ def _configuration(file: Path) -> str:
     return json.dumps(kept, sort_keys=True, ensure_ascii=False)
 
 
-def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, directory: Path) -> str:
-    """Hash all files and settings that turn text into tokens: tokenizer.json, begin and end tokens, chat template.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        The tokenizer loaded from `directory`.
-    directory : Path
-        The model's directory. Without a ``tokenizer.json`` in it, the loaded backend's serialisation is used.
-
-    Returns
-    -------
-    str
-        16 hex digits.
-    """
-    file = directory / "tokenizer.json"
-    content = file.read_bytes() if file.is_file() else tokenizer.backend_tokenizer.to_str().encode()
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, frame: ChatFrame | None = None) -> str:
+    """Hash the tokenizer as loaded, whatever its files: all that turns a prompt into tokens and back."""
+    backend = tokenizer.backend_tokenizer
+    parts = (backend.normalizer, backend.pre_tokenizer, backend.model, backend.decoder)
+    added = backend.get_added_tokens_decoder()
     settings = {
-        "tokenizer": hashlib.sha256(content).hexdigest(),
-        "chat_template": tokenizer.chat_template,
-        "bos_token": tokenizer.bos_token,
-        "eos_token": tokenizer.eos_token,
-        # tokenizer_config.json may override these settings of tokenizer.json.
-        "add_bos_token": getattr(tokenizer, "add_bos_token", None),
-        "add_eos_token": getattr(tokenizer, "add_eos_token", None),
+        # The parts' own serialisation: vocabularies by id and merges by rank, in whatever order the file has them.
+        "backend": [part and hashlib.sha256(part.__getstate__()).hexdigest() for part in parts],
+        "added": [[number, repr(added[number])] for number in sorted(added)],
+        "special": sorted(map(str, tokenizer.all_special_tokens)),
+        "ends": [tokenizer.bos_token, tokenizer.eos_token],
+        "affixes": list(tokenizer("x").input_ids),  # of the post-processor, which encodes no sample, only these count
+        "clean_up": getattr(tokenizer, "clean_up_tokenization_spaces", None),
+        "chat_template": tokenizer.chat_template,  # a mark that it searches for is a control token
+        "frame": frame and asdict(frame),
     }
-    record = json.dumps(settings, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(record.encode()).hexdigest()[:_HEX_DIGITS]
+    record = json.dumps(settings, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:_HEX_DIGITS]
 
 
 def _digests(files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of each file's content, computed or from the notes if the file has not changed."""
+    """Return the SHA-256 of each file's content, computed or from the notes if the file cannot have changed."""
     notes_file = home_directory() / "digests.json"
     notes = _read_notes(notes_file)
+    mounts = _mounts()
     fresh: dict[str, str] = {}
     digests = []
     for file in files:
-        key = _file_identity(file)
-        digest = notes.get(key, "")
+        key, noted = _state(file), _is_noted(file, mounts)
+        digest = notes.get(key, "") if noted else ""
         if not _SHA256.fullmatch(digest):
-            digest = file_digest(file)
-            if _file_identity(file) == key:  # else the file changed meanwhile
+            digest = file_sha256(file)
+            if noted and _state(file) == key:  # else the file changed meanwhile
                 fresh[key] = digest
         digests.append(digest)
     if fresh:
@@ -163,24 +195,39 @@ def _digests(files: Sequence[Path]) -> list[str]:
     return digests
 
 
-def _file_identity(file: Path) -> str:
-    """Identify the state of a file, following links: any write changes the ctime, which cannot be set by hand."""
-    status = file.stat()
+def _state(file: Path) -> str:
+    """Identify the state of a file, following links: any write changes the ctime; empty if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ""
     return f"{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}"
 
 
-def file_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _is_noted(file: Path, mounts: dict[str, str]) -> bool:
+    """Whether a file of the same state has the same content: a real ctime, and not from just now."""
+    place = file.resolve()
+    kind = next((mounts[str(folder)] for folder in place.parents if str(folder) in mounts), "")
+    return kind in _REAL_CTIME and time.time_ns() - place.stat().st_ctime_ns > _TICKS_NS
+
+
+def _mounts() -> dict[str, str]:
+    """Return mount point -> type of file system; empty where the system does not tell."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:  # 36 35 98:0 /root /point options ... - type source options; later ones lie above earlier ones
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
+        found[point] = after.split(" ")[0]
+    return found
 
 
 def _read_notes(path: Path) -> dict[str, str]:
     try:
-        notes = json.loads(path.read_text(encoding="utf-8"))
+        notes = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
     return {key: value for key, value in notes.items() if isinstance(value, str)} if isinstance(notes, dict) else {}
@@ -189,7 +236,7 @@ def _read_notes(path: Path) -> dict[str, str]:
 def _write_notes(path: Path, fresh: dict[str, str]) -> None:
     """Add digests to the notes. They only save time: if they cannot be saved, the next run reads the file again."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_home()
         write_atomically(path, json.dumps({**_read_notes(path), **fresh}), private=True)
     except OSError:
         return

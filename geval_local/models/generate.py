@@ -2,7 +2,7 @@
 
 Nothing is sampled: the same judge writes the same steps. A plain language model uses beam search, which is far less
 likely to get stuck in a clause; a chat model greedy decoding: a third of the time, and the text is no
-worse. docs/steps.md shows the comparison. Repetitions are stopped and cut off.
+worse. benchmarks/NOTES.md shows the comparison. Repetitions are stopped and cut off.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
-from geval_local.models.head import input_device
+from geval_local.models.rope import Trunk
 
-__all__ = ["BEAMS", "Paragraph", "generate_list", "generate_paragraphs", "repetition_start", "without_repetition"]
+__all__ = [
+    "BEAMS",
+    "Paragraph",
+    "generate_list",
+    "generate_paragraphs",
+    "generation_text",
+    "repetition_start",
+    "without_repetition",
+]
 
 #: Number of beams for a plain language model.
 BEAMS = 4
@@ -77,19 +85,7 @@ class _EndOfParagraph(StoppingCriteria):
 
 
 def repetition_start(text: str) -> int | None:
-    """Find where a text begins to repeat itself.
-
-    Parameters
-    ----------
-    text : str
-        The text so far.
-
-    Returns
-    -------
-    int or None
-        Start of a finished sentence of several words that occurred before, or of the second copy of a passage repeated
-        three times in a row at the end; None if nothing is repeated.
-    """
+    """Find where a text begins to repeat itself."""
     seen = set()
     for sentence in _SENTENCE.finditer(text):
         words = tuple(_WORD.findall(sentence[0].casefold()))
@@ -109,20 +105,13 @@ def without_repetition(text: str) -> str:
 
 
 class Paragraph(NamedTuple):
-    """What a model wrote.
+    """What a model wrote."""
 
-    Attributes
-    ----------
-    text : str
-        Without special tokens, and without what repeats itself.
-    is_ended : bool
-        Whether it came to an end of its own, rather than by the limit or a repetition.
-    repeats : bool
-        Whether it began to repeat itself.
-    """
-
+    #: Without special tokens, and without what repeats itself.
     text: str
+    #: Whether it came to an end of its own, rather than by the limit or a repetition.
     is_ended: bool
+    #: Whether it began to repeat itself.
     repeats: bool = False
 
 
@@ -148,42 +137,13 @@ def generate_list(
     beams: int = BEAMS,
     on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
-    """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    ids : ndarray of int32, shape (tokens,)
-        The prompt.
-    max_new_tokens : int
-        Most tokens to write.
-    beams : int
-        Number of beams; 1 is greedy decoding.
-    on_token : callable
-        Called after every token with the number of new ones; an exception from it ends the generation.
-
-    Returns
-    -------
-    str
-        The new text, without special tokens. If the limit was reached, it ends with the last complete line;
-        repetitions are removed.
-    """
-    prompt = torch.from_numpy(ids.astype(np.int64))[None].to(input_device(model))
-    # A state that is not kept token by token cannot follow several texts.
-    config = _settings(model, tokenizer, max_new_tokens, 1 if getattr(model, "_is_stateful", False) else beams)
-    over = _EndOfList(tokenizer, prompt.shape[1])
-    output = model.generate(  # type: ignore[operator]
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        generation_config=config,
-        stopping_criteria=[over, _Counter(on_token, prompt.shape[1])],
-    )
-    new = output[0, prompt.shape[1] :]
+    """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit."""
+    over = _EndOfList(tokenizer, len(ids))
+    config = _settings(tokenizer, max_new_tokens, _beams(model, beams))
+    output = _generate(model, [ids], config, [over, _Counter(on_token, len(ids))])
+    new = output[0, len(ids) :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    is_ended = int(new[-1]) in _end_tokens(model, tokenizer) or bool(over(output[:1], output)[0])
+    is_ended = int(new[-1]) in _end_tokens(tokenizer) or bool(over(output[:1], output)[0])
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
         text = text.rpartition("\n")[0]
     return without_repetition(text)
@@ -197,43 +157,16 @@ def generate_paragraphs(
     *,
     max_new_tokens: int,
 ) -> list[Paragraph]:
-    """Continue several prompts greedily, in one batch, each by one paragraph.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM. One that keeps a state instead of a cache by token is asked prompt by prompt, since it would read
-        the padding.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    prompts : sequence of ndarray of int32, shape (tokens,)
-        At least one.
-    max_new_tokens : int
-        Most tokens to write for each.
-
-    Returns
-    -------
-    list of Paragraph
-        One per prompt. What the limit has cut off is returned as it is.
-    """
-    if getattr(model, "_is_stateful", False) and len(prompts) > 1:
+    """Continue several prompts greedily, in one batch, each by one paragraph."""
+    width = max(len(ids) for ids in prompts)
+    # Rotary frequencies follow the longest text, so that none may grow beyond a switch beside another.
+    sizes = {Trunk(model).group(length) for length in (*map(len, prompts), width + max_new_tokens)}
+    if len(prompts) > 1 and (getattr(model, "_is_stateful", False) or len(sizes) > 1):
         alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
         return [text for texts in alone for text in texts]
-    width = max(len(ids) for ids in prompts)
-    ids = np.zeros((len(prompts), width), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    device = input_device(model)
     over = _EndOfParagraph(tokenizer, width)
-    output = model.generate(  # type: ignore[operator]
-        torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(mask).to(device),
-        generation_config=_settings(model, tokenizer, max_new_tokens, 1),
-        stopping_criteria=[over],
-    )
-    ends = _end_tokens(model, tokenizer)
+    output = _generate(model, prompts, _settings(tokenizer, max_new_tokens, 1), [over])
+    ends = _end_tokens(tokenizer)
     written = []
     for new in output[:, width:]:
         text = str(tokenizer.decode(new, skip_special_tokens=True))
@@ -244,23 +177,54 @@ def generate_paragraphs(
     return written
 
 
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Ids of the tokens that end a text."""
-    ends: Any = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ends = tokenizer.eos_token_id if ends is None else ends
-    return set(ends) if isinstance(ends, list) else set() if ends is None else {int(ends)}
+def _generate(
+    model: PreTrainedModel,
+    prompts: Sequence[NDArray[np.int32]],
+    config: GenerationConfig,
+    criteria: Sequence[StoppingCriteria],
+) -> Any:
+    """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
+    width = max(map(len, prompts))
+    ids = np.zeros((len(prompts), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    trunk = Trunk(model)
+    trunk.reset()
+    return model.generate(  # type: ignore[operator]
+        torch.from_numpy(ids).to(trunk.device),
+        attention_mask=torch.from_numpy(mask).to(trunk.device),
+        generation_config=config,
+        stopping_criteria=list(criteria),
+    )
 
 
-def _settings(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int
-) -> GenerationConfig:
+def _end_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of the tokens that end a text: all special ones, since a turn may end with another than the text's last."""
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return special if tokenizer.eos_token_id is None else {*special, int(tokenizer.eos_token_id)}
+
+
+def _beams(model: PreTrainedModel, beams: int) -> int:
+    """Return the number of beams: a state that is not kept token by token cannot follow several texts."""
+    return 1 if getattr(model, "_is_stateful", False) else beams
+
+
+def generation_text(model: PreTrainedModel, beams: int) -> str:
+    """Describe how `generate_list` writes, for the record."""
+    number = _beams(model, beams)
+    return "greedy" if number == 1 else f"beam search, {number} beams"
+
+
+def _settings(tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, beams: int) -> GenerationConfig:
     """Say how to generate: never sampled."""
-    ends = sorted(_end_tokens(model, tokenizer))
+    ends = sorted(_end_tokens(tokenizer))
     return GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         num_beams=beams,
         max_new_tokens=max_new_tokens,
         eos_token_id=ends or None,
-        pad_token_id=ends[0] if ends else 0,
+        pad_token_id=tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(ends, default=0),
         bos_token_id=tokenizer.bos_token_id,
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.paths import home_directory
+from geval_local.files import private_home
 
 __all__ = ["GGUFHeader", "GGUFTensor", "array_size", "find_gguf", "gguf_files", "is_gguf", "joined", "read_header"]
 
@@ -42,23 +42,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """One tensor's entry in the header.
+    """One tensor's entry in the header."""
 
-    Attributes
-    ----------
-    name : str
-        Name used by llama.cpp.
-    shape : tuple of int
-        Dimensions, the fastest-moving first.
-    kind : int
-        Code of its number or block type.
-    offset : int
-        Offset of its data in bytes from the start of all data.
-    """
-
+    #: Name used by llama.cpp.
     name: str
+    #: Dimensions, the fastest-moving first.
     shape: tuple[int, ...]
+    #: Code of its number or block type.
     kind: int
+    #: Offset of its data in bytes from the start of all data.
     offset: int
 
     @property
@@ -69,35 +61,23 @@ class GGUFTensor:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """The header of a GGUF file.
+    """The header of a GGUF file."""
 
-    Attributes
-    ----------
-    path : Path
-        The file.
-    version : int
-        Version of the format.
-    metadata : mapping of str to Any
-        Keys with a single value.
-    lengths : mapping of str to int
-        Keys with an array of values -> its length.
-    records : mapping of str to bytes
-        Key -> raw bytes of its name, type and value.
-    tensors : tuple of GGUFTensor
-        In the order of the file.
-    data_start : int
-        Offset of the data in bytes.
-    size : int
-        Size of the file in bytes.
-    """
-
+    #: The file.
     path: Path
+    #: Version of the format.
     version: int
+    #: Keys with a single value.
     metadata: Mapping[str, Any]
+    #: Keys with an array of values -> its length.
     lengths: Mapping[str, int]
+    #: Key -> raw bytes of its name, type and value.
     records: Mapping[str, bytes]
+    #: In the order of the file.
     tensors: tuple[GGUFTensor, ...]
+    #: Offset of the data in bytes.
     data_start: int
+    #: Size of the file in bytes.
     size: int
 
     @property
@@ -181,13 +161,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Read the header of a GGUF file.
-
-    Raises
-    ------
-    WeightsError
-        If it cannot be read, is damaged, or its version is not 2 or 3.
-    """
+    """Read the header of a GGUF file."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
@@ -248,13 +222,7 @@ def gguf_files(path: Path) -> list[Path]:
 
 
 def find_gguf(directory: Path) -> Path | None:
-    """Find the GGUF model in a directory, or the first part of a split model; None if there is none.
-
-    Raises
-    ------
-    JudgeError
-        If there are several, such as several quantizations of one model.
-    """
+    """Find the GGUF model in a directory, or the first part of a split model; None if there is none."""
     files = sorted(file for file in directory.glob("*.gguf") if file == gguf_files(file)[0] and is_gguf(file))
     models = [file for file in files if read_header(file).is_model]
     if len(models) > 1:
@@ -265,20 +233,7 @@ def find_gguf(directory: Path) -> Path | None:
 
 @contextmanager
 def joined(files: Sequence[Path]) -> Iterator[Path]:
-    """Yield one file with all parts of a split model: transformers cannot read split models.
-
-    Parameters
-    ----------
-    files : sequence of Path
-        Existing files, from `gguf_files`.
-
-    Raises
-    ------
-    WeightsError
-        If the parts do not belong to one model.
-    JudgeError
-        If there is no room for the joined file, which is removed afterwards.
-    """
+    """Yield one file with all parts of a split model: transformers cannot read split models."""
     if len(files) == 1:
         yield files[0]
         return
@@ -291,8 +246,7 @@ def joined(files: Sequence[Path]) -> Iterator[Path]:
             f"{files[0].name} and the {len(files) - 1} files after it are not the parts of one model",
             hint="Copy or download all parts again.",
         )
-    home = home_directory()
-    home.mkdir(parents=True, exist_ok=True)
+    home = private_home()
     size = sum(header.size for header in headers)
     if size > shutil.disk_usage(home).free:
         raise JudgeError(

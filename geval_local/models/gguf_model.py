@@ -41,17 +41,7 @@ _CONVERT = "Give the model's safetensors directory instead: `geval-local judges 
 
 
 def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
-    """Check by its header that a GGUF file can be loaded.
-
-    Raises
-    ------
-    ConfigurationError
-        If the package gguf is not installed, or the weights would be quantized again.
-    WeightsError
-        If the file is damaged or cut short, or parts of a split model are missing.
-    UnsupportedModelError
-        If transformers cannot read its architecture, its types of weights or its rotary scaling.
-    """
+    """Check by its header that a GGUF file can be loaded."""
     if importlib.util.find_spec("gguf") is None:
         raise ConfigurationError(
             f"judge {entry.name!r} is a GGUF file, which needs the package gguf",
@@ -142,13 +132,7 @@ def _check_tensors(entry: JudgeEntry, header: GGUFHeader) -> None:
 
 
 def gguf_arguments(file: Path) -> dict[str, Any]:
-    """Return the arguments with which ``from_pretrained`` reads a GGUF file that passed `check_gguf`.
-
-    Parameters
-    ----------
-    file : Path
-        The whole model, see `gguf_file.joined`.
-    """
+    """Return the arguments with which ``from_pretrained`` reads a GGUF file that passed `check_gguf`."""
     header = read_header(file)
     with quick_reader():
         config = AutoConfig.from_pretrained(str(file.parent), gguf_file=str(file), local_files_only=True)
@@ -222,13 +206,7 @@ def scale_rotary(model: Any, file: Path) -> None:
 
 
 def check_gguf_complete(entry: JudgeEntry, file: Path, model: Any) -> None:
-    """Check that every weight of a GGUF file was loaded: transformers skips unknown ones.
-
-    Raises
-    ------
-    WeightsError
-        If the file holds more weights than the model.
-    """
+    """Check that every weight of a GGUF file was loaded: transformers skips unknown ones."""
     header = read_header(file)
     layers = int(model.config.get_text_config().num_hidden_layers)
     extra = tuple(f"blk.{number}." for number in range(layers, layers + int(header.own("nextn_predict_layers") or 0)))

@@ -50,13 +50,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 class Arriving:
-    """A tensor on its way to the host.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        The tensor, on any device; the copy is queued immediately.
-    """
+    """A tensor on its way to the host."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._event: Any = None
@@ -86,33 +80,18 @@ HEAD_ELEMENTS = 1 << 26
 
 @dataclass(frozen=True)
 class EdgeLogprobs:
-    """The result of one read-out, on the host.
+    """The result of one read-out, on the host."""
 
-    Attributes
-    ----------
-    logprobs : ndarray of float64, shape (positions, width)
-        Log-probabilities of the requested tokens.
-    top_tokens : ndarray of int64, shape (positions, k)
-        The likeliest next tokens at each position, likeliest first.
-    top_probs : ndarray of float64, shape (positions, k)
-        Their probabilities.
-    """
-
+    #: Log-probabilities of the requested tokens.
     logprobs: NDArray[np.float64]
+    #: The likeliest next tokens at each position, likeliest first.
     top_tokens: NDArray[np.int64]
+    #: Their probabilities.
     top_probs: NDArray[np.float64]
 
 
 class PendingLogprobs:
-    """Log-probabilities on their way to the host.
-
-    Parameters
-    ----------
-    figures : Arriving
-        A row per position: log-probabilities, the likeliest tokens, their probabilities.
-    width : int
-        Number of log-probabilities per row.
-    """
+    """Log-probabilities on their way to the host."""
 
     def __init__(self, figures: Arriving, width: int) -> None:
         self._figures = figures
@@ -165,11 +144,6 @@ def trunk_name(model: PreTrainedModel) -> str:
     """Find the attribute of a causal LM that holds its base model.
 
     This is its ``base_model_prefix``, unless that is the model's name inside a larger one (Llama 4).
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no separate base model.
     """
     for name in (model.base_model_prefix, *_TRUNK_NAMES):
         trunk = getattr(model, name, None) if name else None
@@ -179,13 +153,7 @@ def trunk_name(model: PreTrainedModel) -> str:
 
 
 def trunk_of(model: PreTrainedModel) -> nn.Module:
-    """Return the part of a causal LM that computes final hidden states (its base model).
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no separate base model.
-    """
+    """Return the part of a causal LM that computes final hidden states (its base model)."""
     trunk = getattr(model, trunk_name(model))
     decoder = getattr(trunk, "decoder", None)
     return decoder if isinstance(decoder, nn.Module) else trunk
@@ -237,17 +205,7 @@ class Head:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Compute logits.
-
-        Parameters
-        ----------
-        hidden : Tensor, shape (positions, hidden)
-            Final hidden states, after the trunk's last norm.
-
-        Returns
-        -------
-        Tensor, shape (positions, vocabulary), float32 or float64
-        """
+        """Compute logits."""
         self._trunk.hidden = hidden.to(self.device, self.dtype)[None]
         # The token is never used, but forward requires an input.
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
@@ -258,19 +216,7 @@ class Head:
 
     @torch.inference_mode()
     def edge_logprobs(self, hidden: torch.Tensor, tokens: NDArray[np.int64]) -> EdgeLogprobs:
-        """Compute the log-probabilities of given tokens over the full vocabulary's softmax.
-
-        Parameters
-        ----------
-        hidden : Tensor, shape (positions, hidden)
-            Final hidden states at the read-out positions.
-        tokens : ndarray of int64, shape (positions, width)
-            Tokens to read at each position (any valid token where a row needs fewer).
-
-        Returns
-        -------
-        EdgeLogprobs
-        """
+        """Compute the log-probabilities of given tokens over the full vocabulary's softmax."""
         return self.start_edge_logprobs(hidden, tokens).wait()
 
     @torch.inference_mode()

@@ -12,21 +12,36 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
-from geval_local.models.chat_template import chat_frame
+from geval_local.models.chat_template import ChatFrame, chat_frame
 from geval_local.models.checks import (
     check_architecture,
     check_finite,
     check_gaps,
     check_placement,
+    check_sizes,
     check_surplus,
+    check_vocabulary,
     check_weight_files,
-    stored_names,
+    stored_tensors,
 )
-from geval_local.models.fingerprint import fingerprint, tokenizer_hash, weight_files
+from geval_local.models.fingerprint import (
+    ADAPTER_WEIGHTS,
+    FileStates,
+    fingerprint,
+    tokenizer_hash,
+    weight_files,
+)
 from geval_local.models.gguf_file import gguf_files, joined
 from geval_local.models.gguf_model import (
     check_gguf,
@@ -37,12 +52,12 @@ from geval_local.models.gguf_model import (
     scale_rotary,
 )
 from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
-from geval_local.models.options import LoadOptions, loading_arguments, quiet
+from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
+from geval_local.options import JudgeOptions
 
 __all__ = [
-    "LoadOptions",
     "LoadedModel",
     "check_judge",
     "check_style",
@@ -59,60 +74,72 @@ _ALWAYS: Mapping[str, Any] = {
     "local_files_only": True,
     "output_loading_info": True,
     "ignore_mismatched_sizes": True,  # reported, then raised as an error with the parameters' names
+    # Else that of the directory would be read, whose settings `generate` puts in where ours say nothing.
+    "generation_config": GenerationConfig(),  # type: ignore[no-untyped-call]
+}
+#: Dtypes as safetensors files write them.
+_STORED_DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
 }
 
 
 @dataclass
 class LoadedModel:
-    """A model ready to score, with its identity.
+    """A model ready to score, with its identity."""
 
-    Attributes
-    ----------
-    model : PreTrainedModel
-        The model, in evaluation mode, without gradients.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer, with a fast backend.
-    entry : JudgeEntry
-        The entry it was loaded from.
-    directory : Path
-        Directory of its files, or the GGUF file.
-    fingerprint : str
-        Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
-    tokenizer_hash : str
-        Content hash of tokenizer and template.
-    dtype : torch.dtype
-        Dtype of the computation.
-    precision : Precision
-        Reason for the dtype, and its effect on a score.
-    attention : str
-        Attention implementation in use.
-    parameters : int
-        Number of weights, tied ones counted once.
-    memory_bytes : int
-        Memory of weights and buffers, bytes.
-    """
-
+    #: The model, in evaluation mode, without gradients.
     model: PreTrainedModel
+    #: Its tokenizer, with a fast backend.
     tokenizer: PreTrainedTokenizerBase
+    #: The entry it was loaded from.
     entry: JudgeEntry
+    #: Directory of its files, or the GGUF file.
     directory: Path
+    #: Content hash of weights, configuration and adapter, see `fingerprint.fingerprint`.
     fingerprint: str
+    #: Content hash of tokenizer and template.
     tokenizer_hash: str
+    #: Dtype of the computation.
     dtype: torch.dtype
+    #: Reason for the dtype, and its effect on a score.
     precision: Precision
+    #: Attention implementation in use.
     attention: str
+    #: Number of weights, tied ones counted once.
     parameters: int
+    #: Memory of weights and buffers, bytes.
     memory_bytes: int
+    #: State of the files that were read.
+    files: FileStates | None = None
+    _is_told: bool = False
+
+    def check_files(self) -> None:
+        """Tell, once, that files were written to or replaced since they were read; a few microseconds a file.
+
+        The weights in memory are the model's own, so its scores stay those of its fingerprint. Weights that a device
+        map left on the disk are not.
+        """
+        if self.files is None or self._is_told or not (moved := self.files.moved()):
+            return
+        what = f"judge {self.entry.name!r}: {moved[0]} has changed since it was loaded"
+        if any(parameter.is_meta for parameter in self.model.parameters()):
+            raise JudgeError(
+                f"{what}, and its device map reads weights from there while it scores",
+                hint="Load it again once the files are complete. What was scored since the change is not kept.",
+            )
+        self._is_told = True
+        logger.warning(
+            "%s; it goes on with what was loaded, fingerprint %s, which a later run will not find there",
+            what,
+            self.fingerprint,
+        )
 
 
 def resolve_directory(entry: JudgeEntry) -> Path:
-    """Find the directory of a judge's files on this machine.
-
-    Raises
-    ------
-    WeightsError
-        If they are not on this machine; the message explains how to fetch and copy them.
-    """
+    """Find the directory of a judge's files on this machine."""
     directory = local_directory(entry)
     if directory is not None:
         return directory
@@ -127,16 +154,42 @@ def resolve_directory(entry: JudgeEntry) -> Path:
 
 
 def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a judge's tokenizer alone, without its weights.
-
-    Raises
-    ------
-    WeightsError
-        If the judge is not on this machine.
-    TokenizerError
-        If there is no tokenizer, none with a fast backend, or no chat template although the style needs one.
-    """
+    """Load a judge's tokenizer alone, without its weights."""
     directory = resolve_directory(entry)
+    config = None if directory.is_file() else _read_config(entry, directory, trust_remote_code=trust_remote_code)
+    return _read_tokenizer(entry, directory, config, trust_remote_code=trust_remote_code)[0]
+
+
+def _read_config(entry: JudgeEntry, directory: Path, *, trust_remote_code: bool) -> Any:
+    """Read config.json, so that what is wrong there is not taken for a fault of tokenizer or weights."""
+    check_architecture(entry, directory, trust_remote_code=trust_remote_code)
+    check_sizes(entry, directory)
+    with quiet():
+        try:
+            config = AutoConfig.from_pretrained(
+                str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+            )
+            config.get_text_config().return_dict = config.return_dict = True
+        except Exception as error:  # any check or computation of a configuration's class
+            raise JudgeError(
+                f"judge {entry.name!r}: {directory / 'config.json'} is not the configuration of a model: "
+                f"{first_line(error)}",
+                hint="Copy the model's config.json again.",
+            ) from error
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(context, int) and context < 2:
+        raise JudgeError(
+            f"judge {entry.name!r}: {directory / 'config.json'} says max_position_embeddings: {context}, which "
+            "leaves no room for a prompt and its answer",
+            hint="Copy the model's config.json again.",
+        )
+    return config
+
+
+def _read_tokenizer(
+    entry: JudgeEntry, directory: Path, config: Any, *, trust_remote_code: bool
+) -> tuple[PreTrainedTokenizerBase, ChatFrame | None]:
+    """Load a tokenizer, with its frame where the style uses it."""
     is_one_file = directory.is_file()
     with quiet():
         try:
@@ -144,7 +197,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
                 gguf_tokenizer(directory)
                 if is_one_file
                 else AutoTokenizer.from_pretrained(
-                    str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+                    str(directory), config=config, local_files_only=True, trust_remote_code=trust_remote_code
                 )
             )
         except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for the same problem
@@ -160,7 +213,7 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
             "of each token are unknown",
             hint="Add a tokenizer.json to its directory; transformers' convert_slow_tokenizer writes one.",
         )
-    if len(tokenizer.get_vocab()) == 0:
+    if len(tokenizer) == 0:
         raise TokenizerError(f"judge {entry.name!r}: the tokenizer in {directory} has an empty vocabulary")
     try:
         tokenizer("x")
@@ -169,20 +222,22 @@ def load_tokenizer(entry: JudgeEntry, *, trust_remote_code: bool = False) -> Pre
             f"judge {entry.name!r}: the tokenizer in {directory} cannot be used: {first_line(error)}",
             hint="Restore its tokenizer_config.json; fetch it with the weights.",
         ) from error
-    check_style(entry, tokenizer)
-    return tokenizer
+    if getattr(tokenizer.backend_tokenizer.model, "dropout", None):
+        raise TokenizerError(
+            f"judge {entry.name!r}: the tokenizer in {directory} cuts texts at random (dropout), so that no "
+            "score would come twice",
+            hint='Set "dropout": null in its tokenizer.json; it is meant for training.',
+        )
+    frame = check_style(entry, tokenizer)
+    rows = None if config is None else getattr(config.get_text_config(), "vocab_size", None)
+    check_vocabulary(entry, directory, tokenizer, rows if isinstance(rows, int) else None, frame)
+    return tokenizer, frame
 
 
-def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tokenizer supports the entry's prompt style.
-
-    Raises
-    ------
-    TokenizerError
-        If a chat style is set and there is no chat template, or none that can end at the start of the answer.
-    """
+def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
+    """Check that the tokenizer supports the entry's prompt style."""
     if entry.style == "completion":
-        return
+        return None
     if not tokenizer.chat_template:
         raise TokenizerError(
             f"judge {entry.name!r}: style {entry.style!r} needs a chat template, and its tokenizer has none",
@@ -190,100 +245,109 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> None:
             "directory.",
         )
     try:
-        chat_frame(tokenizer)
+        frame = chat_frame(tokenizer)
     except TokenizerError as error:
         raise TokenizerError(f"judge {entry.name!r}: {error.message}", hint=error.hint) from error
+    if frame.warning is not None:
+        logger.warning("judge %s: %s", entry.name, frame.warning)
+    return frame
 
 
-def check_judge(entry: JudgeEntry, options: LoadOptions) -> tuple[Path, PreTrainedTokenizerBase, dict[str, Any]]:
-    """Check that a judge can be loaded, without reading its weights.
+def check_judge(entry: JudgeEntry, options: JudgeOptions) -> None:
+    """Check that a judge can be loaded, without reading its weights."""
+    _prepare(entry, options, resolve_directory(entry))
 
-    Returns
-    -------
-    directory : Path
-        Directory of its files.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    arguments : dict of str to Any
-        Arguments for loading its weights.
 
-    Raises
-    ------
-    GevalError
-        As for `load_model`.
-    """
-    directory = resolve_directory(entry)
+def _prepare(
+    entry: JudgeEntry, options: JudgeOptions, directory: Path
+) -> tuple[PreTrainedTokenizerBase, ChatFrame | None, dict[str, Any]]:
+    """Check a judge; return its tokenizer, its frame, and the arguments for loading its weights."""
+    config = None
     if directory.is_file():
         check_gguf(entry, directory, quantized=options.quantization is not None)
     else:
         check_architecture(entry, directory, trust_remote_code=options.trust_remote_code)
         check_weight_files(entry, directory, hint=_fetch_hint(entry))
+        config = _read_config(entry, directory, trust_remote_code=options.trust_remote_code)
     check_adapter(entry, quantized=options.quantization is not None)
-    tokenizer = load_tokenizer(entry, trust_remote_code=options.trust_remote_code)
-    return directory, tokenizer, loading_arguments(options, entry.dtype, directory)
+    tokenizer, frame = _read_tokenizer(entry, directory, config, trust_remote_code=options.trust_remote_code)
+    arguments = loading_arguments(options, entry.dtype, directory)
+    return tokenizer, frame, arguments if config is None else arguments | {"config": config}
 
 
-def load_model(entry: JudgeEntry, options: LoadOptions | None = None) -> LoadedModel:
-    """Load a judge from local files.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        From `registry.find_judge`.
-    options : LoadOptions, optional
-        Device, dtype, attention and so on.
-
-    Raises
-    ------
-    WeightsError
-        If weights are missing, incomplete, damaged, not safetensors, not finite, or do not match the model exactly.
-    UnsupportedModelError
-        If the model is not a decoder with a next-token distribution, or needs its own code without permission.
-    TokenizerError
-        See `load_tokenizer`.
-    JudgeError
-        If the model does not fit, a device map finds memory for no part of it, its adapter cannot be merged, or its
-        logits are not finite.
-    ConfigurationError
-        If an option cannot be met on this machine.
-    """
-    options = options or LoadOptions()
-    directory, tokenizer, arguments = check_judge(entry, options)
+def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
+    """Load a judge from local files."""
+    options = options or JudgeOptions()
+    directory = resolve_directory(entry)
+    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
+    tokenizer, frame, arguments = _prepare(entry, options, directory)
     if directory.is_file():
         model, report = _load_gguf(entry, directory, arguments)
     else:
         model, report = _load_weights(entry, directory, options, arguments)
-    if directory.is_dir():
-        _keep_the_text(entry, directory, model)
-    check_gaps(entry, directory, report)
-    check_surplus(entry, directory, model, report)
-    check_placement(entry, model)
-    _keep_soft_capping(entry, model, options)
-    if entry.adapter is not None:
-        model = merge_adapter(entry, model)
-    model.eval()
-    model.requires_grad_(False)
-    asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
-    precision = settle(entry, model, tokenizer, asked_for=asked_for)
-    if model.dtype is torch.float64:
-        model.set_experts_implementation("eager")  # the grouped product of mixture models does not support float64
-    check_finite(entry, model)
+    with _loading_errors(entry, directory):
+        if directory.is_dir():
+            _keep_the_text(entry, directory, model)
+        check_gaps(entry, directory, report)
+        check_surplus(entry, directory, model, report)
+        check_placement(entry, model)
+        _keep_soft_capping(entry, model, options)
+        rows = _embedding_rows(model)
+        if directory.is_file() or rows != getattr(model.config.get_text_config(), "vocab_size", None):
+            # Otherwise it was checked against these rows before the weights were read.
+            check_vocabulary(entry, directory, tokenizer, rows, frame)
+        if entry.adapter is not None:
+            model = merge_adapter(entry, model)
+        _own_weights(model, directory, entry.adapter)
+        model.eval()
+        model.requires_grad_(False)
+        asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
+        precision = settle(entry, model, tokenizer, asked_for=asked_for)
+        if model.dtype is torch.float64:
+            model.set_experts_implementation("eager")  # the grouped product of mixtures does not support float64
+        check_finite(entry, model)
+        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code)
+    if moved := files.moved_or_new():
+        raise WeightsError(
+            f"judge {entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can say which "
+            "model this is",
+            hint="Load it again when the copy or the download is complete.",
+        )
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         entry=entry,
         directory=directory,
-        fingerprint=fingerprint(directory, entry.adapter),
-        tokenizer_hash=tokenizer_hash(tokenizer, directory),
+        fingerprint=content,
+        tokenizer_hash=tokenizer_hash(tokenizer, frame),
         dtype=model.dtype,
         precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),
         parameters=model.num_parameters(),
         memory_bytes=model.get_memory_footprint(),
+        files=files,
     )
 
 
-def _load_weights(entry: JudgeEntry, directory: Path, options: LoadOptions, arguments: dict[str, Any]) -> Any:
+def _embedding_rows(model: Any) -> int | None:
+    weight = getattr(model.get_input_embeddings(), "weight", None)
+    return int(weight.shape[0]) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else None
+
+
+def _own_weights(model: Any, directory: Path, adapter: Path | None) -> None:
+    """Copy the weights that may be views of a mapped file, one by one: they would change or vanish with the file.
+
+    Those are the ones in a dtype that is stored; all others were converted, and so are copies already.
+    """
+    files = [] if directory.is_file() else weight_files(directory)
+    files += [adapter / ADAPTER_WEIGHTS] if adapter is not None else []
+    stored = {_STORED_DTYPES.get(tensor.dtype) for file in files for tensor in stored_tensors(file).values()}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.dtype in stored:
+            tensor.data = tensor.data.clone()
+
+
+def _load_weights(entry: JudgeEntry, directory: Path, options: JudgeOptions, arguments: dict[str, Any]) -> Any:
     """Load a model from its safetensors directory, with the loading report of transformers."""
     with without_adapter(directory) as plain, _loading_errors(entry, directory), quiet():
         return loader_for(_read_type(directory)).from_pretrained(
@@ -315,7 +379,7 @@ def _read_type(directory: Path) -> str | None:
 
 def _keep_the_text(entry: JudgeEntry, directory: Path, model: Any) -> None:
     """Remove the parts of a model for images or sound, and log this once."""
-    left_out = senses_of(name for file in weight_files(directory) for name in stored_names(file))
+    left_out = senses_of(name for file in weight_files(directory) for name in stored_tensors(file))
     if left_out:
         drop_other_senses(model)
         logger.info("judge %s reads text only; these of its weights are left out: %s", entry.name, ", ".join(left_out))
@@ -342,7 +406,7 @@ def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
         raise JudgeError(f"judge {entry.name!r} cannot be loaded from {place}: {first_line(error)}") from error
 
 
-def _keep_soft_capping(entry: JudgeEntry, model: Any, options: LoadOptions) -> None:
+def _keep_soft_capping(entry: JudgeEntry, model: Any, options: JudgeOptions) -> None:
     """Switch away from sdpa if attention scores are soft-capped (Gemma 2): transformers 5.17 drops the cap in sdpa."""
     config = model.config.get_text_config()
     if getattr(config, "attn_logit_softcapping", None) is None or config._attn_implementation != "sdpa":

@@ -31,13 +31,7 @@ _MESSAGES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out, on a GPU or on the CPU.
-
-    Parameters
-    ----------
-    error : BaseException
-        An exception from a forward pass.
-    """
+    """Whether an exception means that memory ran out, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
@@ -60,13 +54,7 @@ def free_memory(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """Peak memory of a computation, relative to the memory in use when the object was created.
-
-    Parameters
-    ----------
-    devices : sequence of device
-        GPUs.
-    """
+    """Peak memory of a computation, relative to the memory in use when the object was created."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         for device in devices:

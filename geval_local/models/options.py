@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import transformers
@@ -17,8 +15,9 @@ import transformers
 from geval_local.errors import ConfigurationError, first_line
 from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype
+from geval_local.options import JudgeOptions
 
-__all__ = ["DTYPES", "LoadOptions", "loading_arguments", "quiet"]
+__all__ = ["DTYPES", "loading_arguments", "quiet"]
 
 #: The dtypes that a judge may run in.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -29,77 +28,20 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """Options for loading a model; None means the default of the judge's entry or of the machine.
-
-    Attributes
-    ----------
-    device : str, optional
-        Torch device such as ``cpu`` or ``cuda:1``; an accelerator (CUDA, AMD, Apple, Intel) where there
-        is one, else the CPU.
-    device_map : str, optional
-        Accelerate's placement over several devices (``auto``, ``balanced``, ...); excludes `device`.
-    dtype : str, optional
-        ``auto`` (see `geval_local.models.precision`), ``float64``, ``float32``, ``bfloat16`` or ``float16``.
-    attention : str, optional
-        Attention implementation of transformers: ``eager``, ``sdpa``, ``flash_attention_2``, ...
-    quantization : {"8bit", "4bit"}, optional
-        Quantization while loading, by bitsandbytes.
-    trust_remote_code : bool
-        Whether Python files from the model's directory may run.
-    offload_folder : str, optional
-        Folder where accelerate puts weights that do not fit into memory.
-    """
-
-    device: str | None = None
-    device_map: str | None = None
-    dtype: str | None = None
-    attention: str | None = None
-    quantization: Literal["8bit", "4bit"] | None = None
-    trust_remote_code: bool = False
-    offload_folder: str | None = None
-
-
-def loading_arguments(options: LoadOptions, default_dtype: str, directory: Path | None = None) -> dict[str, Any]:
-    """Turn options into keyword arguments of ``from_pretrained``.
-
-    Parameters
-    ----------
-    options : LoadOptions
-        The requested options.
-    default_dtype : str
-        The dtype of the judge's entry.
-    directory : Path, optional
-        Directory of the model's files: ``auto`` checks whether they fit into memory.
-
-    Raises
-    ------
-    ConfigurationError
-        If an option is unknown, contradicts another, or cannot be met on this machine.
-    """
+def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path | None = None) -> dict[str, Any]:
+    """Turn options into keyword arguments of ``from_pretrained``."""
     name = options.dtype or default_dtype
-    if name not in (AUTO, *DTYPES):
-        near = difflib.get_close_matches(name, [AUTO, *DTYPES], n=1, cutoff=0.5)
-        raise ConfigurationError(
-            f"there is no dtype {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            hint=f"A judge may run in {', '.join([AUTO, *DTYPES])}.",
-        )
     placement = _placement(options)
     dtype = automatic_dtype(directory, placement) if name == AUTO else DTYPES[name]
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
-    arguments = {"dtype": dtype, **placement, **_quantization(options, computed_in)}
-    if options.attention is not None:
-        arguments["attn_implementation"] = options.attention
-    return arguments
+    # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
+    attention = {"attn_implementation": options.attention}
+    return {"dtype": dtype, **attention, **placement, **_quantization(options, computed_in)}
 
 
-def _placement(options: LoadOptions) -> dict[str, Any]:
+def _placement(options: JudgeOptions) -> dict[str, Any]:
     if options.device_map is not None:
-        if options.device is not None:
-            raise ConfigurationError("device and device_map exclude each other: the map places the weights by itself")
-        folder = {} if options.offload_folder is None else {"offload_folder": options.offload_folder}
-        return {"device_map": options.device_map, **folder}
+        return {"device_map": options.device_map}
     try:
         device = torch.device(options.device) if options.device is not None else default_device()
         torch.empty(0, device=device)
@@ -111,7 +53,7 @@ def _placement(options: LoadOptions) -> dict[str, Any]:
     return {"device_map": {"": device}}
 
 
-def _quantization(options: LoadOptions, dtype: torch.dtype) -> dict[str, Any]:
+def _quantization(options: JudgeOptions, dtype: torch.dtype) -> dict[str, Any]:
     if options.quantization is None:
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:

@@ -27,8 +27,9 @@ from geval_local.errors import first_line
 from geval_local.metric import Metric, preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.gguf_file import gguf_files, read_header
-from geval_local.models.head import Head, input_device, trunk_of
+from geval_local.models.head import Head, input_device
 from geval_local.models.memory import default_device, release_memory
+from geval_local.models.rope import Trunk
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -63,18 +64,12 @@ _SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
 @dataclass(frozen=True)
 class Noise:
-    """Deviation of a dtype's probe scores from those in float32, in points on a 1-5 scale.
+    """Deviation of a dtype's probe scores from those in float32, in points on a 1-5 scale."""
 
-    Attributes
-    ----------
-    mean, largest : float
-        Mean and maximum of the absolute differences, at least 0.
-    prompts : int
-        Number of compared scores.
-    """
-
+    #: Mean and maximum of the absolute differences, at least 0.
     mean: float
     largest: float
+    #: Number of compared scores.
     prompts: int
 
     @property
@@ -85,34 +80,22 @@ class Noise:
 
 @dataclass(frozen=True)
 class Figures:
-    """Results of a probe.
+    """Results of a probe."""
 
-    Attributes
-    ----------
-    largest_weight, largest_activation : float
-        Largest absolute values of the weights, and of all module inputs and outputs, computed in float32.
-    noise : dict of str to (Noise or None)
-        ``float16``, ``bfloat16`` -> deviation of its scores; None if they are not finite.
-    """
-
+    #: Largest absolute values of the weights, and of all module inputs and outputs, computed in float32.
     largest_weight: float
     largest_activation: float
+    #: ``float16``, ``bfloat16`` -> deviation of its scores; None if they are not finite.
     noise: Mapping[str, Noise | None]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype that a judge runs in.
+    """The dtype that a judge runs in."""
 
-    Attributes
-    ----------
-    reason : str
-        Reason for the choice.
-    noise : Noise or None
-        Deviation of its scores from float32; None if not measured.
-    """
-
+    #: Reason for the choice.
     reason: str
+    #: Deviation of its scores from float32; None if not measured.
     noise: Noise | None = None
 
     def text(self, dtype: str) -> str:
@@ -131,18 +114,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def decide(figures: Figures) -> tuple[str, str]:
-    """Choose between the half precisions by the results of a probe.
-
-    Parameters
-    ----------
-    figures : Figures
-        Results of the probe, with the noise of both dtypes.
-
-    Returns
-    -------
-    dtype : {"float16", "bfloat16"}
-    reason : str
-    """
+    """Choose between the half precisions by the results of a probe."""
     limit = torch.finfo(torch.float16).max
     float16, bfloat16 = figures.noise.get("float16"), figures.noise.get("bfloat16")
     if not figures.largest_weight <= limit:
@@ -158,22 +130,7 @@ def decide(figures: Figures) -> tuple[str, str]:
 
 
 def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> torch.dtype | str:
-    """Return the dtype in which ``auto`` loads weights.
-
-    Parameters
-    ----------
-    directory : Path or None
-        Directory of the model's files, or its GGUF file.
-    placement : mapping
-        The ``device_map`` that the model is loaded with.
-
-    Returns
-    -------
-    torch.dtype or "auto"
-        float32 on a CPU with enough memory; else ``auto``, which for transformers means the dtype of the weight
-        files, and for a GGUF file that of its plain numbers, or bfloat16, which has the range of packed blocks;
-        `settle` then decides.
-    """
+    """Return the dtype in which ``auto`` loads weights."""
     devices = placement.get("device_map")
     device = devices.get("") if isinstance(devices, Mapping) else None
     on_cpu = (default_device() if device is None else torch.device(device)).type == "cpu"
@@ -188,19 +145,7 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
 def settle(
     entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, asked_for: str | None
 ) -> Precision:
-    """Convert a loaded model to the dtype that it will run in.
-
-    Parameters
-    ----------
-    entry : JudgeEntry
-        The judge's entry.
-    model : PreTrainedModel
-        The model; with ``auto`` its weights may change their dtype here.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    asked_for : str or None
-        The dtype from the option or the entry; None for ``auto``.
-    """
+    """Convert a loaded model to the dtype that it will run in."""
     on_cpu = _is_on_cpu(model)
     if model.dtype in (torch.float32, torch.float64) and (on_cpu or asked_for is not None):
         return Precision("asked for" if asked_for is not None else "exact to 1e-5")
@@ -240,26 +185,7 @@ def measure(
     style: str = "completion",
     most: int = len(_SIZES),
 ) -> Figures:
-    """Measure the effect of half precision on a model's scores, on any device and for any dtype of its weights.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode; unchanged afterwards.
-    tokenizer : PreTrainedTokenizerBase
-        Its tokenizer.
-    dtypes : sequence of {"float16", "bfloat16"}
-        The dtypes to compare with float32.
-    style : str
-        The judge's prompt style.
-    most : int
-        Most prompts to score, short ones first.
-
-    Raises
-    ------
-    ValueError
-        If all of the probe's prompts are too long for the model.
-    """
+    """Measure the effect of half precision on a model's scores, on any device and for any dtype of its weights."""
     head, prompts = Head(model), _prompts(model, tokenizer, style)[:most]
     if not prompts:
         raise ValueError("the model reads none of the probe's prompts")
@@ -368,8 +294,7 @@ def _largest_activation(model: nn.Module) -> Iterator[Callable[[], float]]:
 
 @torch.inference_mode()
 def _last_hidden(model: PreTrainedModel, ids: NDArray[np.int64]) -> torch.Tensor:
-    given = torch.from_numpy(ids)[None].to(input_device(model))
-    return trunk_of(model)(input_ids=given, use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
+    return Trunk(model)(torch.from_numpy(ids)[None], use_cache=False).last_hidden_state[0, -1:]  # type: ignore[no-any-return]
 
 
 def label_scores(head: Head, hidden: Sequence[torch.Tensor], labels: Sequence[int] | None) -> NDArray[np.float64]:

@@ -9,19 +9,21 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from geval_local.errors import JudgeError
+from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.files import expanded, home_directory
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
-from geval_local.paths import expanded, home_directory
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
+from geval_local.options import JudgeOptions
+from geval_local.yaml_model import parse_file, read_file, validate
+from geval_local.yaml_text import line_of
 
 __all__ = [
     "BITS_PER_QUANTIZED_PARAMETER",
@@ -30,9 +32,12 @@ __all__ = [
     "JudgeEntry",
     "Registry",
     "directory_entry",
+    "entry_of",
     "fetch_directory",
     "find_fetchable",
     "find_judge",
+    "label_of",
+    "labels_of",
     "load_registry",
     "local_directory",
     "read_models",
@@ -40,7 +45,7 @@ __all__ = [
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # A command looks for its judge at several steps, and parsing the packaged file takes a tenth of a second each time.
-_parsed = lru_cache(maxsize=4)(load_yaml)
+_parsed = lru_cache(maxsize=4)(parse_file)
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 
 #: Size of one weight in each dtype of a judge; ``auto`` counts as half precision.
@@ -54,76 +59,52 @@ HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
 
 
 class JudgeEntry(BaseModel):
-    """One judge: the location of its weights and its prompt style.
-
-    Attributes
-    ----------
-    name : str
-        Name of the judge.
-    path : Path, optional
-        Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
-    hub : str, optional
-        Hub id ``organisation/model``.
-    revision : str, optional
-        Branch, tag or commit of the hub repository.
-    adapter : Path, optional
-        Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
-    dtype : {"auto", "float64", "float32", "bfloat16", "float16"}
-        The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe
-        finds nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
-    style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as
-        the beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
-    context : int, optional
-        Longest input, tokens. None: the model states no limit.
-    license : str, optional
-        SPDX identifier or the name of the licence.
-    parameters : float, optional
-        Number of weights of the language model, tied ones counted once.
-    active_parameters : float, optional
-        Of a mixture of experts: number of weights that one token uses.
-    idle_parameters : float
-        Number of weights that are loaded with the language model but never used: a vision or audio tower.
-    quantization : {"mxfp4", "fp8"}, optional
-        Quantization format of the checkpoint itself.
-    quantized_parameters : float, optional
-        Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
-    memory_gb : float, optional
-        Memory of the weights alone, GB (1e9 bytes). If absent, it is computed from the numbers of weights and the
-        sizes of `dtype` and `quantization`; it is not measured.
-    hybrid : bool
-        Whether some layers are recurrent or convolutional instead of attention.
-    made_for : {"judging"}, optional
-        ``judging``: the model was trained to judge texts.
-    source : str
-        Source for licence, context and parameters.
-    unconfirmed : tuple of str
-        Keys of this entry whose value no source confirms.
-    note : str
-        Notes for users who consider this judge.
-    """
+    """One judge: the location of its weights and its prompt style."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    #: Name of the judge.
     name: str
+    #: Directory of the model, or its GGUF file; relative to the file that names it. Either this or `hub` is given.
     path: Path | None = None
+    #: Hub id ``organisation/model``.
     hub: str | None = Field(default=None, pattern=rf"^{HUB_ID}$")
+    #: Branch, tag or commit of the hub repository.
     revision: str | None = None
+    #: Directory of a LoRA adapter that is merged into the weights; relative to the file that names it.
     adapter: Path | None = None
+    #: The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe finds
+    #: nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
+    #: ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as the
+    #: beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
     style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
+    #: Longest input, tokens. None: the model states no limit.
     context: int | None = Field(default=None, gt=0)
+    #: SPDX identifier or the name of the licence.
     license: str | None = None
+    #: Number of weights of the language model, tied ones counted once.
     parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Of a mixture of experts: number of weights that one token uses.
     active_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Number of weights that are loaded with the language model but never used: a vision or audio tower.
     idle_parameters: float = Field(default=0, ge=0, allow_inf_nan=False)
+    #: Quantization format of the checkpoint itself.
     quantization: Literal["mxfp4", "fp8"] | None = None
+    #: Number of weights that are kept in `quantization`, the rest in `dtype`. None: all of them.
     quantized_parameters: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Memory of the weights alone, GB (1e9 bytes). If absent, it is computed from the numbers of weights and the sizes
+    #: of `dtype` and `quantization`; it is not measured.
     memory_gb: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Whether some layers are recurrent or convolutional instead of attention.
     hybrid: bool = False
+    #: ``judging``: the model was trained to judge texts.
     made_for: Literal["judging"] | None = None
+    #: Source for licence, context and parameters.
     source: str = ""
+    #: Keys of this entry whose value no source confirms.
     unconfirmed: tuple[str, ...] = ()
+    #: Notes for users who consider this judge.
     note: str = ""
 
     @property
@@ -158,6 +139,13 @@ class JudgeEntry(BaseModel):
         return (plain * BYTES_PER_PARAMETER[self.dtype] + quantized * bits / 8) / 1e9
 
 
+class _ModelsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: str | None = None
+    judges: dict[str, JudgeEntry]
+
+
 @dataclass(frozen=True)
 class Registry:
     """Judges by name, and the default judge."""
@@ -167,19 +155,7 @@ class Registry:
 
 
 def load_registry(models_file: str | Path | None = None) -> Registry:
-    """Read the packaged models.yaml, overridden by the user's own file.
-
-    Parameters
-    ----------
-    models_file : str or Path, optional
-        The user's file; ``$GEVAL_LOCAL_MODELS`` when absent. Its entries override packaged ones of the same name, and
-        so does its ``default``.
-
-    Raises
-    ------
-    JudgeError
-        If a file cannot be read, is not valid YAML, holds an unknown key or a value that does not fit; with lines.
-    """
+    """Read the packaged models.yaml, overridden by the user's own file."""
     packaged = _PACKAGE / "models.yaml"
     if not packaged.is_file():
         packaged = _PACKAGE.parent / "models.yaml"  # source checkout; the wheel contains the file inside the package
@@ -195,66 +171,34 @@ def load_registry(models_file: str | Path | None = None) -> Registry:
 
 
 def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeEntry]]:
-    """Read a models file.
-
-    Parameters
-    ----------
-    path : Path
-        The YAML file: ``judges`` (name -> entry) and, optionally, ``default``.
-    base : Path
-        The directory that relative paths in it start from.
-
-    Returns
-    -------
-    default : str or None
-        Name of the file's default judge.
-    judges : dict of str to JudgeEntry
-        The entries, paths made absolute.
-
-    Raises
-    ------
-    JudgeError
-        If the file cannot be read, is not valid YAML, or holds an unknown key or a value that does not fit; with lines.
-    """
-    try:
-        data, node = _parsed(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise JudgeError(f"cannot read the models file {path}: {error}") from error
-    except YAMLError as error:
-        raise JudgeError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("judges"), dict):
-        raise JudgeError(f"{path}: a models file is a mapping with the key judges (name -> entry)")
-    known = [field for field in JudgeEntry.model_fields if field != "name"]
-    problems = [
-        f"{path}, line {line_of(node, [key])}: unknown key {key!r}" for key in data if key not in ("default", "judges")
-    ]
-    default = data.get("default")
-    if default is not None and not isinstance(default, str):
-        problems.append(f"{path}, line {line_of(node, ['default'])}: default is the name of a judge, not {default!r}")
-    entries: dict[str, JudgeEntry] = {}
+    """Read a models file."""
+    text = read_file(path, "the models file", JudgeError)
+    what = "a models file is a mapping with the key judges (name -> entry)"
+    data, node = _parsed(text, str(path), what, JudgeError)
+    if not isinstance(data.get("judges"), dict):
+        raise JudgeError(f"{path}: {what}")
     for name, record in data["judges"].items():
-        where = f"{path}, line {line_of(node, ['judges', name])}: {name}"
-        if not isinstance(record, dict):
-            problems.append(f"{where}: an entry is a mapping of keys such as hub and style")
-            continue
-        if "name" in record:
-            problems.append(f"{where}: unknown key 'name'; the entry's own key is its name")
-            continue
-        try:
-            entry = JudgeEntry.model_validate(record | {"name": name})
-        except ValidationError as error:
-            problems += [
-                f"{path}, line {line_of(node, ['judges', name, *problem['loc']])}: {name}: {_explain(problem, known)}"
-                for problem in error.errors()
-            ]
-            continue
+        if isinstance(record, dict) and "name" in record:
+            raise JudgeError(f"{path}, line {line_of(node, ('judges', name))}: the entry's own key is its name")
+    named = {
+        name: record | {"name": name} if isinstance(record, dict) else record for name, record in data["judges"].items()
+    }
+    known = ", ".join(field for field in JudgeEntry.model_fields if field != "name")
+    file: _ModelsFile = validate(
+        _ModelsFile,
+        data | {"judges": named},
+        lambda place: f"{path}, line {line_of(node, place)}",
+        JudgeError,
+        f"Known keys of a judge: {known}.",
+    )
+    entries: dict[str, JudgeEntry] = {}
+    for name, entry in file.judges.items():
         try:
             entries[name] = entry.model_copy(update=_absolute_paths(entry, base))
         except (OSError, RuntimeError, ValueError) as error:  # unknown user, symlink loop, null character
-            problems.append(f"{where}: its path cannot be followed: {error}")
-    if problems:
-        raise JudgeError("\n".join(problems), hint=f"Known keys of a judge: {', '.join(known)}.")
-    return default, entries
+            where = f"{path}, line {line_of(node, ('judges', name))}: {name}"
+            raise JudgeError(f"{where}: its path cannot be followed: {error}") from error
+    return file.default, entries
 
 
 def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
@@ -266,37 +210,10 @@ def _absolute_paths(entry: JudgeEntry, base: Path) -> dict[str, Path]:
     return found
 
 
-def _explain(problem: Any, known: list[str]) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(where, known, n=1)
-        return f"unknown key {where!r}" + (f", did you mean {near[0]!r}?" if near else "")
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
-
-
 def find_judge(
     name: str | Path | None = None, models_file: str | Path | None = None, *, adapter: str | Path | None = None
 ) -> JudgeEntry:
-    """Find a judge by name, directory or hub id.
-
-    Parameters
-    ----------
-    name : str or Path, optional
-        An entry of the user's file or of the packaged file, else a GGUF file, or a directory with one or with a
-        ``config.json``, else a hub id ``organisation/model`` that is in the local Hugging Face cache. None: the default
-        judge.
-    models_file : str or Path, optional
-        See `load_registry`.
-    adapter : str or Path, optional
-        Directory of a LoRA adapter for it; the entry's own, or the one in its directory, when absent.
-
-    Raises
-    ------
-    JudgeError
-        If the name is unknown, with similar names; if there is no adapter in that directory, or the judge
-        already has one.
-    """
+    """Find a judge by name, directory or hub id."""
     entry = _find_entry(name, models_file)
     own = local_directory(entry)
     if entry.adapter is None and own is not None and (own / ADAPTER_CONFIG).is_file():
@@ -315,6 +232,45 @@ def find_judge(
             hint="Leave --adapter out, or name the judge without its adapter.",
         )
     return entry.model_copy(update={"adapter": directory})
+
+
+def entry_of(options: JudgeOptions) -> JudgeEntry:
+    """Find the entry of a judge, in the prompt style that is asked for; errors as by `find_judge`."""
+    entry = find_judge(options.name, options.models_file, adapter=options.adapter)
+    return entry if options.style is None else entry.model_copy(update={"style": options.style})
+
+
+def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
+    """Name judges in results: plain names, plus the distinguishing options if one is asked in several ways."""
+    names = [label_of(one) for one in judges]
+    labels = [
+        name if names.count(name) == 1 else ",".join([name, *_differing(one, judges)])
+        for name, one in zip(names, judges, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise ConfigurationError(
+            f"a judge is named twice: {', '.join(labels)}",
+            hint="The same judge can be asked in two ways: -j NAME -j NAME,dtype=float64.",
+        )
+    return labels
+
+
+def label_of(options: JudgeOptions) -> str:
+    """Name a judge in results; a missing one is called as it was given."""
+    try:
+        return entry_of(options).label
+    except JudgeError:
+        return options.name or load_registry(options.models_file).default
+
+
+def _differing(judge: JudgeOptions, others: Sequence[JudgeOptions]) -> list[str]:
+    """List the options in which a judge differs from others."""
+    names = [name for name in JudgeOptions.model_fields if name not in ("name", "models_file")]
+    return [
+        f"{name.replace('_', '-')}={getattr(judge, name)}"
+        for name in names
+        if any(getattr(other, name) != getattr(judge, name) for other in others) and getattr(judge, name) is not None
+    ]
 
 
 def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:
@@ -336,13 +292,7 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
 
 
 def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
-    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not.
-
-    Raises
-    ------
-    JudgeError
-        If `name` is neither.
-    """
+    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not."""
     registry = load_registry(models_file)
     entry = _named(registry, name)
     if entry is None and re.fullmatch(HUB_ID, name):
@@ -379,11 +329,6 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     """Create the entry of a plain model directory or a GGUF file from the files themselves.
 
     The style is ``chat`` if they contain a chat template, ``completion`` otherwise.
-
-    Raises
-    ------
-    JudgeError
-        If the directory holds no readable ``config.json`` and no GGUF model, or several of these.
     """
     place = _model_place(directory)
     if place is not None and place.is_file():
@@ -439,15 +384,7 @@ def fetch_directory(entry: JudgeEntry) -> Path:
 
 
 def local_directory(entry: JudgeEntry) -> Path | None:
-    """Find a judge's files on this machine, without network access.
-
-    Returns
-    -------
-    Path or None
-        The entry's own path, the directory that ``judges fetch`` wrote, or the snapshot in the Hugging Face cache; for
-        a GGUF model the file itself, the first one of a split model. None if there is none. The files may
-        still be incomplete.
-    """
+    """Find a judge's files on this machine, without network access."""
     if entry.path is not None:
         return _model_place(entry.path)
     fetched = fetch_directory(entry)

@@ -16,10 +16,12 @@ if __name__ == "__main__":
 import contextlib
 import datetime
 import json
+import re
 from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
 import jinja2.sandbox
 
 __all__ = ["render"]
@@ -29,6 +31,9 @@ _MEMORY = 1 << 30
 _MOST_CHARACTERS = 1 << 20
 #: The date that Llama's own templates fall back to.
 _DATE = datetime.datetime(2024, 7, 26)
+#: Names of switches whose values are the template's own, and the values that turn thinking off.
+_EFFORT = re.compile(r"think|reason|effort", re.IGNORECASE)
+_OFF = re.compile(r"/?(none|off|disabled?|false|no|non?[-_ ]?(think|reason)(ing)?)", re.IGNORECASE)
 
 
 class _Generation(jinja2.ext.Extension):
@@ -42,29 +47,35 @@ class _Generation(jinja2.ext.Extension):
 
 
 def render(task: dict[str, Any]) -> list[dict[str, str]]:
-    """Render one template several times.
-
-    Parameters
-    ----------
-    task : dict
-        ``template``, and ``calls``: the template's variables for each rendering.
-
-    Returns
-    -------
-    list of dict
-        For each call its ``text`` or its ``error``.
-    """
+    """Render one template several times."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    del environment.filters["random"], environment.globals["lipsum"]  # a score must not depend on chance either
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _DATE.strftime
     try:
-        template = environment.from_string(task["template"])
+        tree = environment.parse(task["template"])
+        switches = task["switches"] | _compared_with_off(tree)
+        template = environment.from_string(tree)
     except Exception as error:
         return [_failure(error)] * len(task["calls"])
-    return [_attempt(template, call) for call in task["calls"]]
+    return [
+        _attempt(template, variables if number == task["unswitched"] else variables | switches)
+        for number, variables in enumerate(task["calls"])
+    ]
+
+
+def _compared_with_off(tree: jinja2.nodes.Template) -> dict[str, str]:
+    """Find variables such as ``reasoning_effort`` that a template compares with ``"none"``, with that word as it is."""
+    found = {}
+    for comparison in tree.find_all(jinja2.nodes.Compare):
+        words = [const.value for const in comparison.find_all(jinja2.nodes.Const) if isinstance(const.value, str)]
+        word = next(filter(_OFF.fullmatch, words), None)
+        names = [name.name for name in comparison.find_all(jinja2.nodes.Name) if _EFFORT.search(name.name)]
+        found.update({name: word for name in names if word is not None})
+    return found
 
 
 def _attempt(template: jinja2.Template, variables: dict[str, Any]) -> dict[str, str]:

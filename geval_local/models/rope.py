@@ -1,13 +1,32 @@
-"""Rotary embeddings that change with the length of the longest prompt in a batch."""
+"""A model's trunk, run so that a pass depends on its own tokens only, even if rotary embeddings follow the length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-__all__ = ["length_groups", "rope_reset"]
+from geval_local.models.head import input_device, trunk_of
+
+__all__ = ["Trunk", "length_groups", "rope_reset"]
+
+
+class Trunk:
+    """The part of a causal LM that computes final hidden states; every pass of this package goes through one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.module = trunk_of(model)
+        self.device = input_device(model)
+        self.group = length_groups(model.config)
+        self.reset = rope_reset(self.module)
+
+    def __call__(self, ids: torch.Tensor, **options: Any) -> Any:
+        """Compute rows of token ids; `options` are those of the base model, and so is the output."""
+        self.reset()
+        return self.module(input_ids=ids.to(self.device), **options)
 
 
 def length_groups(config: Any) -> Callable[[int], int]:
@@ -16,29 +35,26 @@ def length_groups(config: Any) -> Callable[[int], int]:
     Long-RoPE models (Phi-3) use one set of factors up to a switch and another beyond it, chosen by the longest prompt
     of the batch; dynamic NTK scaling changes with every length beyond the switch. A score must not depend on what else
     is in the batch, so only prompts of one group may share a batch.
-
-    Parameters
-    ----------
-    config : PreTrainedConfig
-        The model's configuration.
-
-    Returns
-    -------
-    callable
-        Length in tokens -> group number; prompts may share a batch if theirs are equal.
     """
     text = config.get_text_config()
-    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else "default"
-    original = getattr(text, "original_max_position_embeddings", None)
-    if isinstance(rope, dict):
-        original = rope.get("original_max_position_embeddings", original)
-    switch = int(original or getattr(text, "max_position_embeddings", 0) or 0)
-    if kind == "longrope":
-        return lambda length: int(length > switch)
-    if kind == "dynamic":
-        return lambda length: max(length - switch, 0)
-    return lambda length: 0
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    rope = rope if isinstance(rope, dict) else {}
+    # Layer types may have embeddings of their own.
+    parts = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+    longest = int(getattr(text, "max_position_embeddings", None) or 0)
+    growing, switching = [], []
+    for part in parts:
+        kind = part.get("rope_type", part.get("type"))
+        original = part.get("original_max_position_embeddings", getattr(text, "original_max_position_embeddings", None))
+        switch = int(original or longest)
+        if kind == "dynamic":
+            growing.append(min(switch, longest or switch))
+        elif kind == "longrope":
+            switching.append(switch)
+    if not growing and not switching:
+        return lambda length: 0
+    # No term falls with the length, so that two sums are equal only if all terms are.
+    return lambda length: sum(max(length - switch, 0) for switch in growing) + sum(length > one for one in switching)
 
 
 def rope_reset(trunk: nn.Module) -> Callable[[], None]:
@@ -46,11 +62,6 @@ def rope_reset(trunk: nn.Module) -> Callable[[], None]:
 
     Transformers keeps the frequencies of the longest prompt so far; without a reset before every forward
     pass a prompt beyond the switch would change the scores of later prompts.
-
-    Parameters
-    ----------
-    trunk : Module
-        The model, or the part of it that computes hidden states.
     """
     growing: list[tuple[Any, str]] = []
     for module in trunk.modules():

@@ -33,27 +33,14 @@ __all__ = [
 
 
 def choice_confidence(p: ArrayLike) -> float:
-    """Return how far the likeliest option lies above a uniform distribution: 0 for uniform, 1 for certainty.
-
-    Parameters
-    ----------
-    p : array_like, shape (options,)
-        Probabilities that sum to 1. A single option gives 1.
-    """
+    """Return how far the likeliest option lies above a uniform distribution: 0 for uniform, 1 for certainty."""
     values = np.asarray(p, dtype=np.float64)
     count = len(values)
     return 1.0 if count == 1 else _in_unit((count * float(values.max()) - 1) / (count - 1))
 
 
 def score_confidence(p: ArrayLike) -> float:
-    """Return how concentrated the probabilities are at the likeliest level: 1 for certainty, 0 for uniform or worse.
-
-    Parameters
-    ----------
-    p : array_like, shape (levels,)
-        Probabilities that sum to 1, lowest level first. Of levels that are equally likely the lowest counts as the
-        likeliest; a single level gives 1.
-    """
+    """Return how concentrated the probabilities are at the likeliest level: 1 for certainty, 0 for uniform or worse."""
     values = np.asarray(p, dtype=np.float64)
     count = len(values)
     if count == 1:
@@ -69,37 +56,25 @@ def _in_unit(value: float) -> float:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Attributes common to all answers.
+    """Attributes common to all answers."""
 
-    Attributes
-    ----------
-    question : Question
-        The question.
-    p : tuple of float
-        One probability per outcome, in the question's own order, summing to 1; empty if unanswered. A predicate's
-        outcomes are true and false.
-    label_mass : float
-        Probability, 0 to 1, that the judge's next text is any of the answer labels; the mean over the
-        orders. Low mass means that it did not treat the form as a form.
-    orders : int
-        Number of orders in which the outcomes were shown; `p` is the mean over them.
-    spread : float or None
-        The largest difference that the order made to the probability of an outcome, 0 to 1; None for a single order.
-    prompt_tokens : int
-        Tokens of the prompts, counting the evidence in each.
-    error : str or None
-        Why there is no answer.
-    is_too_long : bool
-        Whether the prompt was too long for the judge.
-    """
-
+    #: The question.
     question: Any
+    #: One probability per outcome, in the question's own order, summing to 1; empty if unanswered. A predicate's
+    #: outcomes are true and false.
     p: tuple[float, ...] = ()
+    #: Probability, 0 to 1, that the judge's next text is any of the answer labels; the mean over the orders. Low mass
+    #: means that it did not treat the form as a form.
     label_mass: float = 0.0
+    #: Number of orders in which the outcomes were shown; `p` is the mean over them.
     orders: int = 1
+    #: The largest difference that the order made to the probability of an outcome, 0 to 1; None for a single order.
     spread: float | None = None
+    #: Tokens of the prompts, counting the evidence in each.
     prompt_tokens: int = 0
+    #: Why there is no answer.
     error: str | None = None
+    #: Whether the prompt was too long for the judge.
     is_too_long: bool = False
 
     @property
@@ -133,23 +108,11 @@ class _Answer:
 
 @dataclass(frozen=True)
 class PredicateAnswer(_Answer):
-    """The answer to a predicate; attributes beside `probability` are those of every answer.
-
-    Attributes
-    ----------
-    question, p, label_mass, orders, spread, prompt_tokens, error, is_too_long
-        See the module's other answers; `p` is ``(true, false)``.
-    """
+    """The answer to a predicate; attributes beside `probability` are those of every answer."""
 
     @property
     def probability(self) -> float:
-        """Probability that the statement holds, 0 to 1.
-
-        Raises
-        ------
-        ValueError
-            If the question has no answer.
-        """
+        """Probability that the statement holds, 0 to 1."""
         return float(self._need()[0])
 
     def _figures(self) -> dict[str, Any]:
@@ -252,19 +215,7 @@ class Decision(Sequence[Any]):
 def answer_of(
     question: Question, forms: Sequence[QuestionForm], outcomes: Sequence[Outcome], *, is_too_long: bool = False
 ) -> Answer:
-    """Put an answer together from the outcomes of a question's forms.
-
-    Parameters
-    ----------
-    question : Question
-        What was asked.
-    forms : sequence of QuestionForm
-        It, in every order of its outcomes.
-    outcomes : sequence of Outcome
-        One per form. If one of them has no figures there is no answer, for that one's reason.
-    is_too_long : bool
-        Whether that reason is that the judge cannot read so much.
-    """
+    """Put an answer together from the outcomes of a question's forms."""
     tokens = sum(outcome.prompt_tokens for outcome in outcomes)
     found = []
     for form, outcome in zip(forms, outcomes, strict=True):
@@ -283,19 +234,7 @@ def make_answer(
     *,
     prompt_tokens: int = 0,
 ) -> Answer:
-    """Assemble an answer from the judge's probabilities in every order.
-
-    Parameters
-    ----------
-    question : Question
-        The question.
-    p : sequence of ndarray of float64, shape (outcomes,)
-        For every order the outcomes' probabilities, in the question's own order.
-    label_mass : sequence of float
-        The label mass for every order.
-    prompt_tokens : int
-        Tokens of all the prompts.
-    """
+    """Assemble an answer from the judge's probabilities in every order."""
     table = np.stack(p)
     mean = table.mean(axis=0)
     return _of(question)(

@@ -43,38 +43,18 @@ _BREAK = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 @dataclass(frozen=True)
 class QuestionForm:
-    """A question in one order of its outcomes.
+    """A question in one order of its outcomes."""
 
-    Attributes
-    ----------
-    metric : Metric
-        The form itself, the same for all questions with the same labels; its fields are ``state`` and ``question``.
-    text : str
-        Text for the field ``question``.
-    order : tuple of int
-        For every outcome of the question, the index of its label in the metric's scale.
-    """
-
+    #: The form itself, the same for all questions with the same labels; its fields are ``state`` and ``question``.
     metric: Metric
+    #: Text for the field ``question``.
     text: str
+    #: For every outcome of the question, the index of its label in the metric's scale.
     order: tuple[int, ...]
 
 
 def question_forms(question: Question, *, rotations: int = 1, marks: Marks | None = None) -> tuple[QuestionForm, ...]:
-    """Build a question's forms, one for each order of its outcomes.
-
-    Parameters
-    ----------
-    question : Question
-        The question; its own `rotations` take precedence.
-    rotations : int
-        Number of orders, at least 1. A choice is shown in evenly spread rotations of its options; a predicate
-        and a score have two orders at most, as given and reversed.
-    marks : {"words", "letters", "numbers"}, optional
-        Labels for the answer: ``words`` are Yes and No, for predicates only. Letters go up to 26 outcomes;
-        beyond that, numbers are used. Absent: words, letters and numbers, for predicates, choices and
-        scores, as benchmarks/results/2026-11-22-questions.txt explains.
-    """
+    """Build a question's forms, one for each order of its outcomes."""
     wanted = rotations if question.rotations is None else question.rotations
     if wanted < 1:
         raise QuestionError(f"a question is shown in at least one order, not in {wanted}")
@@ -196,25 +176,7 @@ def _form(labels: tuple[str, ...]) -> Metric:
 
 
 def state_text(state: Any) -> str:
-    """Convert evidence to text.
-
-    Parameters
-    ----------
-    state : str, mapping or sequence
-        A text stays as it is. A conversation, which is a list of messages ``{"role", "content"}`` or of calls of tools
-        and their results, becomes one paragraph per turn. Any other mapping becomes one paragraph per key, texts as
-        they are and the rest as JSON; any other list becomes JSON.
-
-    Returns
-    -------
-    str
-        Never empty: evidence without text reads ``(none)``.
-
-    Raises
-    ------
-    QuestionError
-        If the evidence is none of these, or contains values that JSON cannot represent.
-    """
+    """Convert evidence to text."""
     if isinstance(state, str):
         return state if state.strip() else NO_STATE
     if isinstance(state, Mapping):

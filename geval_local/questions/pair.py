@@ -2,17 +2,35 @@
 
 The metric that asks it is made from the one that rates a single output: its task introduction, criteria and steps, its
 other fields first, then the two outputs, so that all pairs of a document share the source and the first output. Both
-orders are looks of one form (see `geval_local.questions.looks`); the score is the preference for the first output, the
+orders are asked for, and share all text up to the first output; the score is the preference for the first output, the
 probability that it is better plus half the probability of a tie.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
 from geval_local.errors import MetricError
 from geval_local.metric import Metric
+from geval_local.prompt import Prompt, form_filler
 from geval_local.scale import Scale
+from geval_local.score import Distribution, Outcome
 
-__all__ = ["FIRST", "PAIR_SCALE", "SECOND", "compared_field", "pair_metric"]
+__all__ = [
+    "FIRST",
+    "PAIR_SCALE",
+    "SECOND",
+    "Order",
+    "compared_field",
+    "mean_outcome",
+    "mean_outcomes",
+    "orders_of",
+    "pair_metric",
+]
 
 #: Fields of the two outputs.
 FIRST, SECOND = "output_a", "output_b"
@@ -30,24 +48,7 @@ def compared_field(metric: Metric) -> str:
 
 
 def pair_metric(metric: Metric) -> Metric:
-    """Make the metric that compares two outputs.
-
-    Parameters
-    ----------
-    metric : Metric
-        Rates one output. One that compares two already is returned as it is.
-
-    Returns
-    -------
-    Metric
-        Its name ends in ``/pairs``. Fields are the metric's others, ``output_a`` and ``output_b``; the scale is
-        `PAIR_SCALE`. Steps that the metric has are kept; without them the judge writes steps for this question.
-
-    Raises
-    ------
-    MetricError
-        If the metric is a prompt to be used to the letter, so that nothing says what is compared by.
-    """
+    """Make the metric that compares two outputs."""
     if metric.pair is not None:
         return metric
     if metric.template is not None:
@@ -75,6 +76,71 @@ def pair_metric(metric: Metric) -> Metric:
         scale=PAIR_SCALE,
         shorten=metric.shorten if metric.shorten in others else None,
         case_variants=metric.case_variants,
-        looks=metric.looks,
         pair=(FIRST, SECOND),
+    )
+
+
+@dataclass(frozen=True)
+class Order:
+    """One of the forms that a sample fills."""
+
+    #: Fills it from the text of every field.
+    fill: Callable[[Mapping[str, str]], Prompt]
+    #: Says how the labels are written behind this form, in the order of what they mean: for a pair in its other order
+    #: the second label says that the first text is better, and stands first.
+    metric: Metric
+
+
+def orders_of(metric: Metric) -> tuple[Order, ...]:
+    """List the forms of a metric: one, and of a pair one in the given order and one in the other."""
+    given = Order(form_filler(metric), metric)
+    if metric.pair is None:
+        return (given,)
+    return given, Order(partial(_fill_exchanged, given.fill, metric.pair), _exchanged(metric))
+
+
+def _fill_exchanged(
+    fill: Callable[[Mapping[str, str]], Prompt], pair: tuple[str, str], fields: Mapping[str, str]
+) -> Prompt:
+    first, second = pair
+    return fill({**fields, first: fields[second], second: fields[first]})
+
+
+def _exchanged(metric: Metric) -> Metric:
+    """Let the first two labels change places, and no value."""
+    first, second, *others = metric.scale.labels
+    return metric.model_copy(update={"scale": Scale((second, first, *others), metric.scale.values)})
+
+
+def mean_outcomes(metric: Metric, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Bring the outcomes of all forms, those of a sample side by side, to one per sample."""
+    if metric.forms == 1:
+        return list(outcomes)
+    starts = range(0, len(outcomes), metric.forms)
+    return [mean_outcome(metric.scale, outcomes[start : start + metric.forms]) for start in starts]
+
+
+def mean_outcome(scale: Scale, outcomes: Sequence[Outcome]) -> Outcome:
+    """Take the mean over both orders of a pair."""
+    tokens = sum(one.prompt_tokens for one in outcomes)
+    orders: list[Distribution] = []
+    for one in outcomes:
+        if one.label_logprobs is None:
+            return Outcome(error=one.error, prompt_tokens=tokens)
+        orders.append(Distribution(scale, one.label_logprobs))
+    p = np.mean([order.p for order in orders], axis=0)
+    mass = float(np.mean([order.label_mass for order in orders]))
+    other: dict[str, float] = {}
+    for one in outcomes:
+        for token, share in one.other_tokens:
+            other[token] = other.get(token, 0.0) + share / len(outcomes)
+    with np.errstate(divide="ignore"):
+        logprobs = np.log(p) + np.log(mass)
+    return replace(
+        outcomes[0],
+        label_logprobs=logprobs,
+        orders=tuple(order.label_logprobs for order in orders),
+        other_tokens=tuple(sorted(other.items(), key=lambda pair: -pair[1])[: len(outcomes[0].other_tokens) or 5]),
+        prompt_tokens=tokens,
+        dropped_tokens=max(one.dropped_tokens for one in outcomes),
     )

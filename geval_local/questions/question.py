@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from ruamel.yaml.nodes import MappingNode, Node
 
 from geval_local.errors import QuestionError
-from geval_local.metric_file import explain_problem
+from geval_local.yaml_model import Place, read_file, validate
 from geval_local.yaml_text import YAMLError, line_of, load_yaml
 
 __all__ = [
@@ -43,30 +44,14 @@ class _Part(BaseModel):
 
 
 class Option(_Part):
-    """One option of a choice.
-
-    Parameters
-    ----------
-    value : str or bool
-        The answer's value; ``true`` and ``"true"`` are different values.
-    description : str, optional
-        Its meaning, shown beside it.
-    """
+    """One option of a choice."""
 
     value: str | bool
     description: str | None = None
 
 
 class Level(_Part):
-    """One level of a score.
-
-    Parameters
-    ----------
-    label : str
-        Its name.
-    description : str, optional
-        Its meaning, shown beside it.
-    """
+    """One level of a score."""
 
     label: str
     description: str | None = None
@@ -172,28 +157,11 @@ class ScoreQuestion(_Asked):
 #: Any question.
 Question: TypeAlias = PredicateQuestion | ChoiceQuestion | ScoreQuestion
 
-_ADAPTER: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="type")])
-_FIELDS = sorted({*PredicateQuestion.model_fields, *ChoiceQuestion.model_fields, *ScoreQuestion.model_fields})
+_QUESTION = Annotated[Question, Field(discriminator="type")]
 
 
 def parse_questions(given: Mapping[str, Any] | Iterable[Any]) -> tuple[Question, ...]:
-    """Parse questions from plain values.
-
-    Parameters
-    ----------
-    given : mapping of str, or iterable
-        ``{name: question}``, or a sequence of questions; each a question object or a mapping of its parts.
-
-    Returns
-    -------
-    tuple of Question
-        In order, at least one.
-
-    Raises
-    ------
-    QuestionError
-        If there is none, a name occurs twice, or a question is inconsistent; with its name.
-    """
+    """Parse questions from plain values."""
     return _parse(given, "the questions", None)
 
 
@@ -220,10 +188,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         raise QuestionError(
             f"cannot tell the format of {path} by its extension", hint="Known extensions: .yaml, .yml, .json."
         )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QuestionError(f"cannot read the questions of {path}: {error}") from error
+    text = read_file(path, "the questions", QuestionError)
     try:
         if path.suffix == ".json":
             json.loads(text)  # YAML would accept texts that are not JSON
@@ -253,27 +218,32 @@ def _named(questions: Sequence[Question], origin: str) -> tuple[Question, ...]:
 
 def _parse(given: Mapping[str, Any] | Iterable[Any], origin: str, node: Node | None) -> tuple[Question, ...]:
     found: list[Question] = []
+    problems: list[QuestionError] = []
     items: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else enumerate(given)
     for key, item in items:
+        where = f"question {key!r}" if isinstance(key, str) else f"question {key + 1}"
         try:
-            question = _ADAPTER.validate_python(item)
-        except ValidationError as error:
-            where = f"question {key!r}" if isinstance(key, str) else f"question {key + 1}"
-            problems = []
-            for problem in error.errors():
-                place = problem["loc"][1:] if problem["loc"] else ()
-                line = "" if node is None else f", line {line_of(node, (key, *place))}"
-                problems.append(f"{origin}{line}: {where}: {explain_problem({**problem, 'loc': place}, _FIELDS)}")
-            raise QuestionError("\n".join(problems), hint=_FORMS) from error
+            question = validate(_QUESTION, item, partial(_where, origin, node, key, where), QuestionError, _FORMS)
+        except QuestionError as error:
+            problems.append(error)
+            continue
         if isinstance(given, Mapping):
             if question.name not in (None, key):
                 raise QuestionError(f"{origin}: the question {key!r} calls itself {question.name!r}; name it once")
             question = question.model_copy(update={"name": str(key)})
         found.append(question)
+    if problems:
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        raise QuestionError("\n".join(problem.message for problem in problems), hint="\n".join(hints))
     if not found:
         raise QuestionError(f"{origin}: there is no question", hint=_FORMS)
     _refuse_doubled_names(found, origin)
     return tuple(found)
+
+
+def _where(origin: str, node: Node | None, key: int | str, name: str, place: Place) -> str:
+    line = "" if node is None else f", line {line_of(node, (key, *place))}"
+    return f"{origin}{line}: {name}"
 
 
 def _refuse_doubled_names(questions: Sequence[Question], origin: str) -> None:

@@ -16,38 +16,26 @@ __all__ = ["QuestionSummary", "QuestionTally"]
 
 @dataclass(frozen=True)
 class QuestionSummary:
-    """What the answers to one question came to. Rows without an answer are counted and enter no other figure.
+    """What the answers to one question came to. Rows without an answer are counted and enter no other figure."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the results: the question's, with the judge's where there are several.
-    type : str
-        predicate, choice or score.
-    rows, answered : int
-        All rows, and those with an answer.
-    mean : float
-        Mean probability of a predicate, or mean expected level of a score; NaN for a choice, and without an answer.
-    chosen : tuple of (str or bool, int)
-        Options of a choice, with how many rows each was the likeliest in; the most frequent first.
-    label_mass, label_mass_min, low_mass_share : float
-        Mean and smallest label mass, and the share of answers with less than `LOW_LABEL_MASS`; NaN without an answer.
-    spread : float or None
-        Mean of the largest differences that the order of the outcomes made; None where one order was shown.
-    reasons : tuple of Reason
-        Why rows have no answer, the most frequent reason first.
-    """
-
+    #: Name of the results: the question's, with the judge's where there are several.
     name: str
+    #: predicate, choice or score.
     type: str
+    #: All rows, and those with an answer.
     rows: int
     answered: int
+    #: Mean probability of a predicate, or mean expected level of a score; NaN for a choice, and without an answer.
     mean: float
+    #: Options of a choice, with how many rows each was the likeliest in; the most frequent first.
     chosen: tuple[tuple[str | bool, int], ...]
+    #: Mean and smallest label mass, and the share of answers with less than `LOW_LABEL_MASS`; NaN without an answer.
     label_mass: float
     label_mass_min: float
     low_mass_share: float
+    #: Mean of the largest differences that the order of the outcomes made; None where one order was shown.
     spread: float | None
+    #: Why rows have no answer, the most frequent reason first.
     reasons: tuple[Reason, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,15 +59,7 @@ class QuestionSummary:
 
 
 class QuestionTally:
-    """Takes in the answers to one question row by row.
-
-    Parameters
-    ----------
-    name : str
-        Name of the results.
-    question : Question
-        What was asked.
-    """
+    """Takes in the answers to one question row by row."""
 
     def __init__(self, name: str, question: Question) -> None:
         self.name = name
@@ -96,17 +76,7 @@ class QuestionTally:
         self._reasons = Reasons()
 
     def add(self, where: str, row: int | None, answer: Answer) -> None:
-        """Count one row.
-
-        Parameters
-        ----------
-        where : str
-            How errors name it.
-        row : int or None
-            Its number in the input.
-        answer : Answer
-            Its answer, or the reason why there is none.
-        """
+        """Count one row."""
         self._rows += 1
         if answer.error is not None:
             self._reasons.add(where, row or self._rows, answer.error)

@@ -1,15 +1,29 @@
 """Results to look at: self-contained HTML pages of a run, of two runs side by side, or of many. Reads records only.
 
-- `run_page`, `comparison_page`: the two pages; `write_report` and `write_comparison` are imported from them
+- `reports`: a run, or many, in one call; `run_page`, `comparison_page`, `site`: one run, two runs, many as a folder
 - `payload`: the records as the compact columns that the page's script reads
 - `overview`: figures, reasons and settings that are readable without the script
-- `described`: what the manifest beside the results tells
-- `human_ratings`: scores beside human ratings
-- `system_section`, `interval_chart`: which system is better, as tables and as a picture
-- `pair_section`: which system is preferred, pair by pair; `written_reasons`: reasons beside their rows
-- `site`: many runs as one folder, with an overview
-- `pairing`, `signatures`: which rows of two runs belong together, and what the runs do not share
+- `described`: what the manifest beside the results tells, and in what the signatures of two runs differ
+- `human_ratings`: scores beside human ratings; `written_reasons`: reasons beside their rows
+- `sections`: which system is better or preferred, as tables and as pictures
 - `page`: the skeleton, its script and style, and the policy that keeps sample text inert
 
-Importing the package loads nothing.
+Importing the package loads nothing; `report` is loaded on first use.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geval_local.report.reports import report
+
+__all__ = ["report"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "report":
+        from geval_local.report.reports import report
+
+        return report
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,34 +1,95 @@
-"""The page of two runs side by side."""
+"""The page of two runs side by side: paired rows, unpaired rows, and columns that differ."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.statistics.agreement import agree
 from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Constant, Level
+from geval_local.analysis.statistics.levels import Level
 from geval_local.analysis.statistics.significance import compare, corrected
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
-from geval_local.errors import DataError
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
-from geval_local.io.results import Results, ResultsInput, load_results
+from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.described import SignatureInput, described, differences, signatures_by_metric
 from geval_local.report.human_ratings import HumanFields, human_field, scored_items
 from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
 from geval_local.report.page import check_target, render, write_page
-from geval_local.report.pairing import Pairing, pair_runs
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.signatures import SignatureInput, differences, signatures_by_metric
+from geval_local.report.run_page import write_report
 from geval_local.score import LOW_LABEL_MASS
 
-__all__ = ["write_comparison"]
+__all__ = ["Pairing", "pair_runs", "write_compared", "write_comparison"]
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The paired items of two runs."""
+
+    by_id: bool
+    keys: tuple[str, ...]
+    records: tuple[tuple[Record | None, Record | None], ...]
+    both: int
+    only_first: int
+    only_second: int
+    differing: dict[str, int]
+
+    def columns(self) -> list[tuple[str, list[Any]]]:
+        """Return the items' columns: the first run's values if it has any, and the second's where they differ."""
+        present = [[record for record in pair if record is not None] for pair in self.records]
+        names = dict.fromkeys(name for pair in present for record in pair for name in record.columns)
+        found: list[tuple[str, list[Any]]] = []
+        for name in names:
+            values = [next((r.columns[name] for r in pair if name in r.columns), None) for pair in present]
+            found.append((name, values))
+            if name in self.differing:
+                others = [
+                    pair[1].columns.get(name) if len(pair) == 2 and _differs(pair, name) else None for pair in present
+                ]
+                found.append((f"{name} (second run)", others))
+        return found
+
+
+def pair_runs(first: Results, second: Results) -> tuple[Pairing, tuple[list[str], list[str]]]:
+    """Pair the items by ``id`` if all rows of both runs have distinct ones, else by position."""
+    ids = (first.ids(), second.ids())
+    by_id = ids[0] is not None and ids[1] is not None
+    keys = [
+        found if by_id and found is not None else [str(place) for place in range(1, len(run.records) + 1)]
+        for run, found in zip((first, second), ids, strict=True)
+    ]
+    left, right = (dict(zip(names, run.records, strict=True)) for names, run in zip(keys, (first, second), strict=True))
+    every = tuple(dict.fromkeys([*left, *right]))
+    records = tuple((left.get(key), right.get(key)) for key in every)
+    pairs = [[record for record in pair if record is not None] for pair in records]
+    differing = Counter(
+        name
+        for pair in pairs
+        if len(pair) == 2
+        for name in {**pair[0].columns, **pair[1].columns}
+        if _differs(pair, name)
+    )
+    both = sum(len(pair) == 2 for pair in pairs)
+    pairing = Pairing(by_id, every, records, both, len(left) - both, len(right) - both, dict(differing))
+    return pairing, (keys[0], keys[1])
+
+
+def _differs(pair: Sequence[Record], name: str) -> bool:
+    one, other = (record.columns.get(name) for record in pair)
+    # A CSV file and a JSONL file of one input differ only in type.
+    return one is not other and one != other and as_text(one) != as_text(other)
 
 
 def write_comparison(
@@ -47,41 +108,12 @@ def write_comparison(
     level: Level | None = None,
     coefficient: str = "spearman",
     target: Target | None = None,
-    constant: Constant = "skip",
     seed: int = 0,
 ) -> Path:
     """Write two runs side by side as one self-contained HTML page.
 
     Items are paired by ``id`` if all rows of both runs have distinct ones, else by position in the run.
     Differences between the signatures, and the number of pairs with different texts, are shown at the top.
-
-    Parameters
-    ----------
-    run_a, run_b : path, or sequence of mapping
-        Result files of ``geval-local score``, or their rows.
-    path : path
-        The page. An existing file is replaced.
-    names : tuple of two str, optional
-        Names of the runs; by default the files' names.
-    metrics, human, group_by, title, low_mass
-        As for `write_report`; `human` and `group_by` are read from both runs.
-    level, coefficient, target, constant, seed
-        As for `geval_local.analysis.statistics.significance.compare`; the level is by default ``summary`` if rows
-        share documents, else ``pooled``.
-    signatures, manifests : tuple of two, optional
-        As for `write_report`, one per run.
-
-    Returns
-    -------
-    Path
-        The page's absolute path.
-
-    Raises
-    ------
-    DataError
-        If the runs cannot be used, have no metric in common, or no item that both scored on a shared metric.
-    ConfigurationError
-        As for `write_report`.
     """
     path_of_page = check_target(path, run_a, run_b)
     runs = (load_results(run_a), load_results(run_b))
@@ -117,7 +149,6 @@ def write_comparison(
             level or ("pooled" if documents is None else "summary"),
             coefficient,
             target=target,
-            constant=constant,
             seed=seed,
         ),
         overviews=[
@@ -130,6 +161,36 @@ def write_comparison(
         facts=[(name, facts(manifest or {})) for name, manifest in zip(names, manifests, strict=True)],
     )
     return write_page(path_of_page, page)
+
+
+def write_compared(study: RunComparison | SystemComparison, path: str | os.PathLike[str]) -> Path:
+    """Write what `geval_local.analysis.compare` found as one page: two runs, or the rows of all systems together."""
+    runs = study.runs if isinstance(study, RunComparison) else study.together.runs
+    told = [described(run) for run in runs]
+    if runs[0].estimator is not None:
+        raise ConfigurationError("--page shows the scores as they were written, so it does not go with --estimator")
+    if isinstance(study, RunComparison):
+        first, second = told
+        return write_comparison(
+            runs[0].path,
+            runs[1].path,
+            path,
+            metrics=first.notes,
+            signatures=(first.signatures, second.signatures),
+            manifests=(first.facts, second.facts),
+            **study.asked,
+        )
+    return write_report(
+        study.together.rows(),
+        path,
+        metrics=told[0].notes,
+        signature=told[0].signatures,
+        manifest=told[0].facts if len(runs) == 1 else None,
+        title=" and ".join(run.name for run in runs),
+        fields=runs[0].mapping,
+        system="system",
+        **{**study.asked, "group_by": study.together.document},
+    )
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, str]:
@@ -151,12 +212,11 @@ def _against_people(
     coefficient: str,
     *,
     target: Target | None,
-    constant: Constant,
     seed: int,
 ) -> Table | None:
     """Test which run agrees better with people, metric by metric, where both have rated and scored items."""
     found = {
-        metric: compare(*both, level, coefficient, target=target, constant=constant, seed=seed)
+        metric: compare(*both, level, coefficient, target=target, seed=seed)
         for metric, both in items.items()
         if human_field(human, metric) is not None and all(usable(one)[0] for one in both)
     }

@@ -1,4 +1,4 @@
-"""What the manifest beside a result file tells the page of a run: forms, steps, scales, signatures, judge, input."""
+"""What manifests tell the pages: forms, steps, scales, signatures and their differences, judge, input."""
 
 from __future__ import annotations
 
@@ -7,33 +7,65 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import UnscorableError
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.results import read_result_rows
 from geval_local.io.samples import Sample
 from geval_local.prompt import render_form
 from geval_local.report.overview import MetricNotes
+from geval_local.signature import Signature, signature_differences
 
-__all__ = ["DescribedResults", "described_results", "facts", "notes", "signatures"]
+__all__ = [
+    "DescribedResults",
+    "SignatureDifference",
+    "SignatureInput",
+    "described",
+    "described_results",
+    "differences",
+    "facts",
+    "notes",
+    "signatures",
+    "signatures_by_metric",
+]
+
+#: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
+SignatureInput = Signature | str | Mapping[str, Signature | str]
+
+
+@dataclass(frozen=True)
+class SignatureDifference:
+    """One key that differs between the signatures of two runs."""
+
+    key: str
+    metrics: tuple[str, ...]
+    first: str
+    second: str
+
+
+def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -> dict[str, str]:
+    """Assign the given signatures to metrics; metrics without one are left out."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {metric: str(given[metric]) for metric in metrics if metric in given}
+    return {metric: str(given) for metric in metrics}
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[SignatureDifference]:
+    """List differences if both runs have a signature; metrics with the same difference are grouped."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for metric in first:
+        if metric in second:
+            differ = signature_differences(first[metric], second[metric], missing="not given")
+            for key, values in differ.items():
+                found.setdefault((key, *values), []).append(metric)
+    return [SignatureDifference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]
 
 
 @dataclass(frozen=True)
 class DescribedResults:
-    """A result file with what its manifest says.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    notes : dict of str to MetricNotes
-        Metric -> its steps, its scale, and the form as the first row fills it.
-    signatures : dict of str to str or None
-        Metric -> signature; None if there is none.
-    facts : mapping or None
-        Judge and input; None without a manifest.
-    mapping : dict of str to str
-        Field of a metric -> its column, where the user named one.
-    """
+    """A result file with what its manifest says."""
 
     path: Path
     notes: dict[str, MetricNotes]
@@ -43,19 +75,25 @@ class DescribedResults:
 
 
 def described_results(path: Path) -> DescribedResults:
-    """Read a result file and its manifest.
-
-    Raises
-    ------
-    DataError
-        If one of them cannot be read.
-    """
+    """Read a result file and its manifest."""
     manifest = read_manifest(path)
     names = [] if manifest is None else list(manifest.metrics)
     mapping = {} if manifest is None else dict(manifest.fields)
     rows = read_result_rows(path)
     return DescribedResults(
         path, notes(manifest, names, rows, mapping), signatures(manifest, names), facts(manifest), mapping
+    )
+
+
+def described(run: ScoredRun) -> DescribedResults:
+    """Give what the manifest of a run says of its metrics."""
+    names = run.metrics
+    return DescribedResults(
+        run.path,
+        notes(run.manifest, names, run.rows, run.mapping),
+        signatures(run.manifest, names),
+        facts(run.manifest),
+        run.mapping,
     )
 
 

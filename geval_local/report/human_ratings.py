@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.reading import number_at
-from geval_local.analysis.records import ScoredItem, usable, word_count
+from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.results import scored_item
 from geval_local.analysis.statistics.coefficients import coefficients
 from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import DataError
-from geval_local.fields import SYSTEM_FIELDS, lookup, output_text
-from geval_local.io.results import Record, Results
+from geval_local.io.results import Results
 
 __all__ = ["GroupCorrelation", "HumanFields", "agreement", "group_correlations", "human_field", "scored_items"]
 
@@ -26,17 +25,7 @@ HumanFields = str | Mapping[str, str]
 
 @dataclass(frozen=True)
 class GroupCorrelation:
-    """Agreement within one group.
-
-    Attributes
-    ----------
-    group : str
-        Name of the group (document, dialogue).
-    n : int
-        Number of its items with a rating and a score.
-    pearson, spearman, kendall : float
-        Coefficients (tau-b); NaN if the ratings or the scores are constant.
-    """
+    """Agreement within one group."""
 
     group: str
     n: int
@@ -58,69 +47,29 @@ def scored_items(
     group_by: str | None,
     system: str | None = None,
 ) -> list[ScoredItem]:
-    """Convert the rows of one metric to items for the analyses.
-
-    Parameters
-    ----------
-    results : Results
-        The run.
-    keys : sequence of str
-        Key of each row.
-    metric : str
-        Name of the metric.
-    field : str or None
-        Field of the human rating; single rows may lack it.
-    group_by : str or None
-        Field of the document; without it every item is a group of its own.
-    system : str, optional
-        Field that names the system; by default the usual ones.
-
-    Raises
-    ------
-    DataError
-        If no row has a rating, a rating is not a number, or a row lacks the group or the system that was named; with
-        the row's number.
-    """
-    items = [
-        _item(record, key, f"{results.name}, row {record.number}", metric, field, group_by, system, results.fields)
-        for record, key in zip(results.records, keys, strict=True)
-    ]
+    """Convert the rows of one metric to items for the analyses."""
+    items = []
+    for record, key in zip(results.records, keys, strict=True):
+        score = record.scores[metric]
+        items.append(
+            scored_item(
+                record.columns,
+                key,
+                f"{results.name}, row {record.number}",
+                predicted=score.value,
+                probabilities=score.probabilities,
+                # Only this text: the reasons, which may differ from row to row, are stored with the scores.
+                error=None if score.error is None else "unscored",
+                human=field,
+                group_by=group_by,
+                system=system,
+                fields=results.fields,
+            )
+        )
     if field is not None and all(math.isnan(item.human) for item in items):
         columns = ", ".join(next(iter(results.records)).columns)
         raise DataError(f"{results.name}: no row has a human rating in {field!r}", hint=f"Columns: {columns}.")
     return items
-
-
-def _item(
-    record: Record,
-    key: str,
-    where: str,
-    metric: str,
-    field: str | None,
-    group_by: str | None,
-    system: str | None,
-    mapping: Mapping[str, str],
-) -> ScoredItem:
-    score, columns = record.scores[metric], record.columns
-    group = key if group_by is None else lookup(columns, group_by)
-    if group is None:
-        raise DataError(f"{where}: the field {group_by!r} to group by is missing")
-    writers = (system,) if system is not None else SYSTEM_FIELDS
-    writer = next((str(found) for name in writers if (found := lookup(columns, name)) is not None), "")
-    if system is not None and not writer:
-        raise DataError(f"{where}: the field {system!r} of the system is missing")
-    output = output_text(columns, mapping)
-    return ScoredItem(
-        group=str(group),
-        system=writer,
-        human=math.nan if field is None else number_at(columns, field, where),
-        predicted=score.value,
-        probabilities=score.probabilities,
-        length=None if output is None else word_count(output),
-        key=key,
-        # Only this text: the reasons, which may differ from row to row, are stored with the scores.
-        error=None if score.error is None else "unscored",
-    )
 
 
 def agreement(items: Sequence[ScoredItem]) -> dict[str, Correlation]:

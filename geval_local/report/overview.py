@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from geval_local.analysis.text_table import Table, number
+from geval_local.analysis.tables import Table, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import lookup
 from geval_local.grouping import Documents
@@ -20,38 +20,19 @@ __all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes
 
 
 class MetricNotes(TypedDict, total=False):
-    """Additional information about a metric.
+    """Additional information about a metric."""
 
-    Attributes
-    ----------
-    prompt : str
-        The rendered prompt.
-    steps : str or sequence of str
-        The evaluation steps.
-    scale : object
-        The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
-    """
-
+    #: The rendered prompt.
     prompt: str
+    #: The evaluation steps.
     steps: str | Sequence[str]
+    #: The scale as `Scale.parse` takes it; without it the ends are inferred from labels and scores.
     scale: Any
 
 
 @dataclass(frozen=True)
 class MetricText:
-    """Prompt, steps and signature of one metric, as shown.
-
-    Attributes
-    ----------
-    metric : str
-        Name of the metric.
-    prompt, text : str
-        The prompt, and the steps if given as one text; empty if not given.
-    steps : tuple of str
-        The steps if given as a list.
-    signature : str
-        Its signature; empty if not given.
-    """
+    """Prompt, steps and signature of one metric, as shown."""
 
     metric: str
     prompt: str
@@ -116,13 +97,7 @@ def overview_table(found: Sequence[Summary]) -> Table:
 def notes_of(
     results: Results, notes: Mapping[str, MetricNotes] | None, signatures: Mapping[str, str]
 ) -> list[MetricText]:
-    """Collect prompt, steps and signature per metric; metrics without any are left out.
-
-    Raises
-    ------
-    ConfigurationError
-        If a note belongs to no metric of the results.
-    """
+    """Collect prompt, steps and signature per metric; metrics without any are left out."""
     notes = notes or {}
     unknown = [metric for metric in (*notes, *signatures) if metric not in results.metrics]
     if unknown:

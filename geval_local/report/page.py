@@ -22,8 +22,12 @@ from markupsafe import Markup
 from geval_local import __version__
 from geval_local.errors import OutputError
 from geval_local.files import save_text
+from geval_local.io.ownership import check_place, sealed
 
-__all__ = ["check_target", "is_own_page", "json_block", "render", "write_page"]
+__all__ = ["PAGE", "check_target", "json_block", "render", "write_page"]
+
+#: How a page names itself in its last line, see `geval_local.io.ownership`.
+PAGE = "geval-local page"
 
 SCRIPTS = ("dom.js", "charts.js", "model.js", "table.js", "item.js", "main.js")
 #: Markup, comments and the end of the block; older script parsers treat the two separators as line ends.
@@ -42,17 +46,7 @@ def json_block(value: Any) -> Markup:
 
 
 def render(template: str, data: Any, **context: Any) -> str:
-    """Render one of the package's templates.
-
-    Parameters
-    ----------
-    template : str
-        Its file name.
-    data : object or None
-        What the script reads, as plain JSON values; a page without data has no script.
-    **context : object
-        Values for the skeleton; all are escaped.
-    """
+    """Render one of the package's templates."""
     script, style = "" if data is None else _script(), _asset("style.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
@@ -70,16 +64,9 @@ def render(template: str, data: Any, **context: Any) -> str:
 
 
 def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
-    """Reject a target that cannot be written or is one of the inputs, before any work is done.
-
-    Raises
-    ------
-    OutputError
-        If the target is rejected; with the path and a remedy.
-    """
+    """Reject a target that cannot be written or is one of the inputs, before any work is done."""
+    check_place(Path(path))
     target = Path(path).resolve()
-    if target.is_dir():
-        raise OutputError(f"cannot write {path}: it is a directory", hint="Give the name of a file in it.")
     if not target.parent.is_dir():
         raise OutputError(
             f"cannot write {path}: there is no directory {target.parent}", hint=f"Create it: mkdir -p {target.parent}"
@@ -92,25 +79,10 @@ def check_target(path: str | os.PathLike[str], *inputs: object) -> Path:
     return target
 
 
-def is_own_page(path: Path) -> bool:
-    """Whether a file is a page that this tool wrote."""
-    try:
-        with path.open("rb") as file:
-            return b'<meta name="generator" content="geval-local ' in file.read(4096)
-    except OSError:
-        return False
-
-
 def write_page(target: Path, page: str) -> Path:
-    """Write a page atomically.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; an older one of the same name is then untouched.
-    """
+    """Write a page atomically."""
     # A lone surrogate (text that was not UTF-8) is shown as an escape, as in the result files.
-    save_text(target, page.encode("utf-8", "backslashreplace").decode())
+    save_text(target, sealed(page.encode("utf-8", "backslashreplace").decode(), PAGE))
     return target
 
 

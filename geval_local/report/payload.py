@@ -64,21 +64,7 @@ def metric_payload(
     spec: object | None,
     low_mass: float,
 ) -> dict[str, Any]:
-    """Lay out one metric.
-
-    Parameters
-    ----------
-    name : str
-        The metric's name.
-    runs : sequence of sequence of Score or None
-        One list per run, aligned; None if a run does not have the item.
-    human : sequence of float
-        Rating per item, NaN if there is none; empty if people did not rate this metric.
-    spec : object or None
-        The scale as `Scale.parse` takes it, where known.
-    low_mass : float
-        Label mass below which an item counts as low.
-    """
+    """Lay out one metric."""
     scores = [score for run in runs for score in run if score is not None and score.is_scored]
     labels = list(dict.fromkeys(label for score in scores for label in score.probabilities or {}))
     low, high = scale_range(scores, labels, spec)

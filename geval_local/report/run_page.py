@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.tables import correlation_table
-from geval_local.analysis.text_table import Table, folded
+from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
+from geval_local.report.described import SignatureInput, signatures_by_metric
 from geval_local.report.human_ratings import (
     GroupCorrelation,
     HumanFields,
@@ -32,10 +32,8 @@ from geval_local.report.overview import (
     summaries,
 )
 from geval_local.report.page import check_target, render, write_page
-from geval_local.report.pair_section import pair_section
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
-from geval_local.report.signatures import SignatureInput, signatures_by_metric
-from geval_local.report.system_section import system_section
+from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
 
@@ -51,23 +49,7 @@ FOLDED = ("n", "groups skipped", "items left out")
 
 @dataclass(frozen=True)
 class People:
-    """Agreement with human ratings on one metric.
-
-    Attributes
-    ----------
-    metric, field : str
-        The metric, and the field with the ratings.
-    index : int
-        Index of the metric on the page.
-    ratings : tuple of float
-        One per item; NaN if there is none.
-    table : Table or None
-        Correlations per level; None if no item has both a rating and a score.
-    groups : tuple of GroupCorrelation
-        Correlations per group, lowest first.
-    listed : int
-        Number of groups listed by name.
-    """
+    """Agreement with human ratings on one metric."""
 
     metric: str
     field: str
@@ -99,59 +81,7 @@ def write_report(
     rows: int = MOST_ROWS,
     up: str = "",
 ) -> Path:
-    """Write a run as one self-contained HTML page.
-
-    Parameters
-    ----------
-    results : path, or sequence of mapping
-        A result file of ``geval-local score``, or its rows.
-    path : path
-        The page. An existing file is replaced.
-    metrics : mapping of str to MetricNotes, optional
-        Metric -> its rendered prompt, its evaluation steps, and its scale.
-    human : str or mapping of str to str, optional
-        Field with the human ratings (a dotted path will do), for all metrics or per metric.
-    group_by : str, optional
-        Field of the document, for correlations within documents and for all intervals, or ``row`` for none; by default
-        guessed, which the page says.
-    signature : Signature, str, or mapping of str to either, optional
-        Signature of all metrics, or per metric.
-    manifest : mapping, optional
-        Other information about the run (judge, duration, command), shown unchanged.
-    ablation : Table or sequence of Table, optional
-        Tables shown with the agreement.
-    title : str, optional
-        Heading; by default the file's name.
-    low_mass : float
-        Label mass below which an item counts as low, 0-1.
-    fields : mapping of str to str, optional
-        Field of a metric -> the column that it was read from; by default as the manifest beside the results says.
-    system : str, optional
-        Field that names the system; by default ``system_id`` or ``system`` where the rows have one. Two or more systems
-        are compared.
-    baseline, tie, seed
-        As in `geval_local.analysis.studies.systems.rank_systems`.
-    reasons : sequence of WrittenReason
-        Shown beside their rows; see `geval_local.report.written_reasons.read_reasons`.
-    rows : int
-        Most rows that charts and list hold: of more, rows at equal distances, and those with a reason; the page says
-        so. Tables, intervals and correlations are always of all rows.
-    up : str
-        Relative address of the page that leads to this one, where there is one.
-
-    Returns
-    -------
-    Path
-        The page's absolute path.
-
-    Raises
-    ------
-    DataError
-        If the results or the ratings cannot be used, with the row, or reasons belong to another run, with the line.
-    ConfigurationError
-        If a note or signature belongs to no metric, a scale cannot be read, or (`OutputError`) the page cannot be
-        written.
-    """
+    """Write a run as one self-contained HTML page."""
     target = check_target(path, results)
     run = load_results(results, fields)
     check_reasons(reasons, run)

@@ -6,7 +6,6 @@ and that were not changed since, are replaced or removed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,16 +15,17 @@ from typing import Any
 
 from geval_local.analysis.records import usable
 from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.text_table import interval, number
+from geval_local.analysis.tables import interval, number
 from geval_local.errors import OutputError
-from geval_local.files import check_replaceable, save_text
+from geval_local.files import save_text
 from geval_local.grouping import documents_of
+from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.results import load_results
 from geval_local.report.human_ratings import agreement, human_field, scored_items
-from geval_local.report.interval_chart import IntervalChart, interval_chart
 from geval_local.report.overview import judges, summaries
 from geval_local.report.page import render, write_page
 from geval_local.report.run_page import write_report
+from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import LIBRARIES, signature_parts
 from geval_local.summary import Summary
@@ -40,23 +40,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RunOfSite:
-    """One run as the overview shows it.
-
-    Attributes
-    ----------
-    name, page : str
-        What it is called, and its page's file name.
-    judge : str
-        Who scored it; empty if nothing says so.
-    input : str
-        The file that was scored, with the beginning of its hash; empty if nothing says so.
-    summaries : dict of str to Summary
-        Metric -> its figures.
-    correlations : dict of str to Correlation
-        Metric -> agreement with people at the first level, where they rated.
-    signatures : dict of str to str
-        Metric -> signature, where it is known.
-    """
+    """One run as the overview shows it."""
 
     name: str
     page: str
@@ -69,21 +53,7 @@ class RunOfSite:
 
 @dataclass(frozen=True)
 class MetricOverview:
-    """One metric over all runs that hold it.
-
-    Attributes
-    ----------
-    metric : str
-        Its name.
-    headers : tuple of str
-        Of the columns after the run's name.
-    rows : tuple of (str, str, tuple of str)
-        Page, name and cells of every run.
-    notes : tuple of str
-        What belongs under the table.
-    charts : tuple of IntervalChart
-        Means, and agreement with people where there is any.
-    """
+    """One metric over all runs that hold it."""
 
     metric: str
     headers: tuple[str, ...]
@@ -93,22 +63,7 @@ class MetricOverview:
 
 
 class Site:
-    """A folder of pages that is being written.
-
-    Parameters
-    ----------
-    folder : Path
-        Where; made if it is not there.
-    names : sequence of str
-        What the runs are called, in order.
-    overwrite : bool
-        Whether files that this tool did not write may be replaced.
-
-    Raises
-    ------
-    OutputError
-        If a file is in the way, or the folder cannot be used; nothing is written then.
-    """
+    """A folder of pages that is being written."""
 
     def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
         self.folder = folder
@@ -117,37 +72,16 @@ class Site:
         self._former = _read_manifest(folder / MANIFEST)
         self._pages = _page_names(names)
         self._written: dict[str, str] = {}
+        check_replaceable(folder / MANIFEST, FORMAT, overwrite=overwrite)
         for name in (INDEX, *self._pages):
-            path = folder / name
-            if path.is_dir():
-                raise OutputError(f"cannot write {path}: it is a directory", hint="Choose another directory.")
-            check_replaceable(path, is_own=self._is_own(name), overwrite=overwrite)
-        manifest = folder / MANIFEST
-        check_replaceable(manifest, is_own=self._former is not None, overwrite=overwrite)
+            check_replaceable(folder / name, digests=[self._former.get(name)], overwrite=overwrite)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
 
     def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
-        """Write the page of a run.
-
-        Parameters
-        ----------
-        place : int
-            Its place among the names, from 0.
-        name : str
-            What it is called.
-        results : Path
-            Its result file.
-        told : mapping of str to object
-            Further arguments of `write_report`.
-
-        Raises
-        ------
-        DataError, ConfigurationError
-            As `write_report`.
-        """
+        """Write the page of a run."""
         page = self._pages[place]
         path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
         self._record(page, path)
@@ -167,22 +101,7 @@ class Site:
         return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
 
     def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
-        """Write the overview, and remove pages of runs that are no longer there.
-
-        Parameters
-        ----------
-        runs : sequence of RunOfSite
-            In the order of the overview.
-        title : str
-            Its heading.
-        failed : mapping of str to str
-            Files that could not be shown, and why.
-
-        Returns
-        -------
-        Path
-            The overview's absolute path.
-        """
+        """Write the overview, and remove pages of runs that are no longer there."""
         metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
         page = render(
             "site.html.j2",
@@ -194,24 +113,19 @@ class Site:
         )
         index = write_page((self.folder / INDEX).resolve(), page)
         self._record(INDEX, index)
-        for name in self._former or {}:
-            if name not in self._written and self._is_own(name):
+        for name, digest in self._former.items():
+            if name not in self._written and owned(self.folder / name, digests=[digest]):
                 (self.folder / name).unlink(missing_ok=True)
         self._save(self._written)
         return index
 
-    def _is_own(self, name: str) -> bool:
-        """Whether the manifest names a file, and it was not changed since."""
-        path = self.folder / name
-        return path.is_file() and (self._former or {}).get(name) == _sha256(path)
-
     def _record(self, name: str, path: Path) -> None:
-        self._written[name] = _sha256(path)
+        self._written[name] = file_sha256(path)
         # After every page: what an interrupted command has written is known as its own by the next one.
-        self._save({**(self._former or {}), **self._written})
+        self._save({**self._former, **self._written})
 
     def _save(self, files: Mapping[str, str]) -> None:
-        record = {"format": FORMAT, "version": VERSION, "files": dict(files)}
+        record = checksummed({"format": FORMAT, "version": VERSION, "files": dict(files)})
         save_text(self.folder / MANIFEST, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -293,18 +207,10 @@ def _page_names(names: Sequence[str]) -> list[str]:
     return pages
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _read_manifest(path: Path) -> dict[str, str] | None:
-    """Read what an earlier command wrote into the folder; None where nothing, or something else, stands there."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if (record["format"], record["version"]) != (FORMAT, VERSION):
-            return None
-        files = {str(name): str(digest) for name, digest in record["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    # A name that leads out of the folder is none of this tool's.
-    return {name: digest for name, digest in files.items() if name and Path(name).name == name}
+def _read_manifest(path: Path) -> dict[str, str]:
+    """Read which pages an earlier command wrote into the folder; empty where nothing that can be trusted says so."""
+    record = read_own_record(path, FORMAT) or {}
+    files = record.get("files") if record.get("version") == VERSION else None
+    # A name that is not of a page, or leads out of the folder, is none of this tool's.
+    pages = files.items() if isinstance(files, dict) else ()
+    return {name: str(digest) for name, digest in pages if name.endswith(".html") and Path(name).name == name}

@@ -23,27 +23,7 @@ _HINT = "Expected what `geval-local reasons RUN -o FILE` wrote for this run."
 
 @dataclass(frozen=True)
 class WrittenReason:
-    """One line of a file of reasons.
-
-    Attributes
-    ----------
-    where : str
-        The file and its line, as messages begin.
-    row : int
-        Number of the row in the result file.
-    metric, label : str
-        What is explained: the metric, and the label that the judge was asked about.
-    score : float
-        The score at that time; NaN where the line has none.
-    text : str
-        The reason; empty if there is none.
-    error : str
-        Why there is none; empty otherwise.
-    is_complete, cites : bool
-        Whether the judge ended it, and whether it cites the text.
-    prompt_sha256, judge : str
-        The prompt's hash, and who wrote; empty where the line does not say so.
-    """
+    """One line of a file of reasons."""
 
     where: str
     row: int
@@ -72,17 +52,7 @@ class WrittenReason:
 
 @dataclass(frozen=True)
 class ReasonNotes:
-    """What the page says of the reasons of one metric.
-
-    Attributes
-    ----------
-    metric : str
-        Its name.
-    judges : tuple of str
-        Who wrote.
-    rows, missing, cut, uncited : int
-        Lines, and of these: without a reason, not ended by the judge, citing nothing of the text.
-    """
+    """What the page says of the reasons of one metric."""
 
     metric: str
     judges: tuple[str, ...]
@@ -93,13 +63,7 @@ class ReasonNotes:
 
 
 def read_reasons(path: str | os.PathLike[str]) -> list[WrittenReason]:
-    """Read a file of reasons.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, is empty, or a line is no reason; with its number.
-    """
+    """Read a file of reasons."""
     path = Path(path)
     found = []
     for raw in read_rows(path):
@@ -136,13 +100,7 @@ def _reason(line: Mapping[str, Any], where: str) -> WrittenReason:
 
 
 def check_reasons(reasons: Sequence[WrittenReason], run: Results) -> None:
-    """Check that reasons explain the rows and scores of this run, and not those of another.
-
-    Raises
-    ------
-    DataError
-        If the run lacks a row or a metric, or scored it otherwise; with the line.
-    """
+    """Check that reasons explain the rows and scores of this run, and not those of another."""
     rows = {reason.row for reason in reasons}
     records = {record.number: record for record in run.records if record.number in rows} if rows else {}
     for reason in reasons:

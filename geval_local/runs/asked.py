@@ -25,7 +25,7 @@ from geval_local.questions.question import Question, parse_questions
 from geval_local.runs.executor import Preparer
 from geval_local.runs.manifest import definition
 from geval_local.runs.settings import Settings
-from geval_local.score import Estimator, Outcome, Score
+from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
 
 if TYPE_CHECKING:
@@ -39,20 +39,13 @@ _OF_ROWS = ("rows", "unscored")
 
 
 class Asked(ABC):
-    """What a run asks of every row.
+    """What a run asks of every row."""
 
-    Attributes
-    ----------
-    metrics : list of Metric
-        Whose outcomes are stored, in the order of the store.
-    groups : list of sequence of int
-        Numbers of the metrics whose prompts are planned together.
-    names : list of str
-        Names of the results, without a judge.
-    """
-
+    #: Whose outcomes are stored, in the order of the store.
     metrics: list[Metric]
+    #: Numbers of the metrics whose prompts are planned together.
     groups: Sequence[Sequence[int]]
+    #: Names of the results, without a judge.
     names: list[str]
 
     @abstractmethod
@@ -85,10 +78,9 @@ class AskedMetrics(Asked):
         self.metrics = [Metric.model_validate(one) for one in settings.metrics]
         self.groups = sharing(self.metrics)
         self.names = [metric.name for metric in self.metrics]
-        estimator = Estimator(**settings.estimator)
         thresholds = [metric.threshold if settings.threshold is None else settings.threshold for metric in self.metrics]
         self._derive = [
-            partial(Outcome.score, metric=metric, estimator=estimator, threshold=threshold)
+            partial(Outcome.score, metric=metric, estimator=settings.estimator, threshold=threshold)
             for metric, threshold in zip(self.metrics, thresholds, strict=True)
         ]
 
@@ -126,13 +118,7 @@ class AskedMetrics(Asked):
 
 
 class AskedQuestions(Asked):
-    """Answers to questions about the evidence of a row.
-
-    Raises
-    ------
-    OutputError
-        If the run on record put its questions in another form.
-    """
+    """Answers to questions about the evidence of a row."""
 
     questions: tuple[Question, ...]
 

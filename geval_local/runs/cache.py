@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_local.errors import OutputError
-from geval_local.paths import home_directory, home_folder
-from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
-from geval_local.runs.store import from_columns, to_columns
+from geval_local.files import home_directory, home_folder
+from geval_local.runs.store import Migration, connect, from_columns, migrate, plain_errors, to_columns, transaction
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
@@ -48,18 +47,7 @@ def cache_path() -> Path:
 
 
 class OutcomeCache:
-    """Outcomes of earlier runs.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The file; `cache_path` when absent.
-
-    Attributes
-    ----------
-    in_use : bool
-        False once the cache has failed, or its directory cannot be used.
-    """
+    """Outcomes of earlier runs."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_path()
@@ -67,15 +55,7 @@ class OutcomeCache:
         self._connection: sqlite3.Connection | None = None
 
     def keys(self, requests: Sequence[Request], judge: str) -> list[bytes]:
-        """Derive the keys of requests.
-
-        Parameters
-        ----------
-        requests : sequence of Request
-            The requests; their prompt tokens and label tries determine the keys.
-        judge : str
-            Identifier of everything else that the read-out depends on, see `Judge.identity`.
-        """
+        """Derive the keys of requests."""
         tries: dict[int, bytes] = {}
         keys = []
         for request in requests:

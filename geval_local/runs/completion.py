@@ -15,12 +15,13 @@ from geval_local.io.result_manifest import AskedQuestion, ScoredMetric, read_man
 from geval_local.io.result_manifest import Manifest as Description
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
+from geval_local.models.registry import entry_of
+from geval_local.options import JudgeOptions
 from geval_local.questions.answer import Answer
 from geval_local.questions.tally import QuestionSummary, QuestionTally
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
 from geval_local.runs.export import Exporter, clear_away, deliver, describe
-from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.runs.manifest import JudgeRecord, Manifest
 from geval_local.runs.ray.driver import PartsRun
 from geval_local.runs.run import Run
@@ -93,36 +94,11 @@ def complete(
     loaded: Mapping[str, Judge],
     events: RunEvents,
     *,
-    load: Callable[[JudgeChoice], Judge] = JudgeChoice.load,
+    load: Callable[[JudgeOptions], Judge],
     retry_errors: bool,
     overwrite: bool,
 ) -> RunResult:
-    """Open a run and follow it to its end; an interruption or an error says how to go on with it.
-
-    Parameters
-    ----------
-    target : Target
-        Where results go.
-    wanted : Manifest or None
-        The configuration asked for; None for the one on record.
-    calibrations : mapping of str to Calibrator
-        Metric -> map of its scores.
-    loaded : mapping of str to Judge
-        Judges that are there already, by name.
-    events : RunEvents
-        Is told what the run is doing.
-    load : callable
-        Loads a judge that is not loaded yet.
-    retry_errors, overwrite
-        See `geval_local.runs.directory.open_run`.
-
-    Raises
-    ------
-    GevalError
-        If the run, its input, its output or a judge cannot be used.
-    Interrupted
-        If it was stopped.
-    """
+    """Open a run and follow it to its end; an interruption or an error says how to go on with it."""
     directory = target.directory
     began = False
     try:
@@ -148,20 +124,7 @@ def complete_parts(
     retry_errors: bool = False,
     overwrite: bool = False,
 ) -> RunResult:
-    """Follow a distributed run to its end; an error says how to continue it.
-
-    Parameters
-    ----------
-    target, wanted, calibrations, events, retry_errors, overwrite
-        See `complete`.
-
-    Raises
-    ------
-    GevalError
-        If the run, its input, its output or its judge cannot be used, or a block could not be scored.
-    Interrupted
-        If it was stopped.
-    """
+    """Follow a distributed run to its end; an error says how to continue it."""
     assert target.parts is not None
     run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
     try:
@@ -200,7 +163,9 @@ def _add_resume_hint(error: GevalError, directory: object) -> None:
 
 
 def _load_on_worker(record: JudgeRecord) -> Judge:
-    return JudgeChoice.from_record(record.choice).load()
+    from geval_local.judge import Judge
+
+    return Judge.load(JudgeOptions(**record.choice))
 
 
 @dataclass
@@ -211,7 +176,7 @@ class _Completion:
     target: Target
     calibrations: Mapping[str, Calibrator]
     loaded: Mapping[str, Judge]
-    load: Callable[[JudgeChoice], Judge]
+    load: Callable[[JudgeOptions], Judge]
     events: RunEvents
     load_seconds: float = 0.0
     there: int = 0
@@ -220,7 +185,7 @@ class _Completion:
     precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.choices = {judge.name: JudgeChoice.from_record(judge.choice) for judge in self.run.manifest.judges}
+        self.choices = {judge.name: JudgeOptions(**judge.choice) for judge in self.run.manifest.judges}
         self.documents = Documents(self.run.manifest.settings.group_by)
         self.rows = 0
         self.tallies: list[Tally] = []
@@ -290,11 +255,13 @@ class _Completion:
             if not record.complete and record.name not in self.loaded
         ]
         for choice in waiting:
-            choice.entry()
+            entry_of(choice)
         if len(waiting) > 1:
+            from geval_local.models.load import check_judge
+
             self.events.on_check()
             for choice in waiting:
-                choice.check()
+                check_judge(entry_of(choice), choice)
 
     def _expected(self) -> int | None:
         """How many outcomes there will be, as far as that can be told before the file is read."""

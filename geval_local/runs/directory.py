@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from geval_local.errors import DataError, OutputError
+from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
-from geval_local.io.result_manifest import check_description, file_sha256, is_own_result
+from geval_local.io.result_manifest import check_results
 from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
 from geval_local.runs.own_files import OwnFiles, hold, leftovers
@@ -52,28 +53,7 @@ def is_run_directory(path: Path) -> bool:
 def open_run(
     directory: Path | None, wanted: Manifest | None = None, *, retry_errors: bool = False, overwrite: bool = False
 ) -> Iterator[Run]:
-    """Start a run, or continue the existing one.
-
-    Parameters
-    ----------
-    directory : Path or None
-        The run directory; created if missing. None: a run that keeps nothing.
-    wanted : Manifest, optional
-        The requested configuration, from `Manifest.new`. Absent: the recorded one.
-    retry_errors : bool
-        Whether rows without a score are scored again.
-    overwrite : bool
-        Whether to replace an output file that this tool did not write, or a run with another configuration. A run
-        without finished rows is always replaced.
-
-    Raises
-    ------
-    OutputError
-        If the directory is in use, contains something else, or a run with another configuration (the message lists the
-        differences); or if the output file exists and may not be replaced. In all these cases nothing is changed.
-    DataError
-        If the input of the recorded run cannot be read.
-    """
+    """Start a run, or continue the existing one."""
     if directory is None:
         assert wanted is not None
         yield Run(wanted, MemoryStore(), None)
@@ -158,13 +138,7 @@ def open_directory(directory: Path, manifest: Manifest, *, is_new: bool) -> Iter
 
 
 def look_at(directory: Path) -> Manifest | None:
-    """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed.
-
-    Raises
-    ------
-    OutputError
-        If the directory contains something else, or an unusable manifest.
-    """
+    """Read the manifest of the run in a directory; None if a new run may start there. Nothing is changed."""
     try:
         if directory.name.startswith(".") and directory.is_symlink():
             raise OutputError(f"{directory} is a link, and no run makes links", hint="Remove it, or name another file.")
@@ -215,16 +189,8 @@ def _checked_output(
         return None
     output = directory.parent / asked.settings.output
     known = set() if on_record is None else {on_record.replaces, *(d for made in on_record.made.values() for d in made)}
-    check_description(output)
-    if not output.exists():
-        return None
-    digest = file_sha256(output)
-    if overwrite or digest in known or is_own_result(output):
-        return digest
-    raise OutputError(
-        f"{output} exists, and is not an unchanged result of this tool",
-        hint="Name another file, or add --overwrite to replace it.",
-    )
+    check_results(output, digests=known, overwrite=overwrite)
+    return file_sha256(output) if output.exists() else None
 
 
 def _no_run(directory: Path) -> OutputError:
@@ -279,26 +245,7 @@ def clean_directory(directory: Path, made: bool) -> None:
 
 
 def result_file(path: str | Path) -> Path:
-    """Return the result file for a path.
-
-    Parameters
-    ----------
-    path : str or Path
-        A result file, or a run directory whose run is finished.
-
-    Returns
-    -------
-    Path
-        The path itself unless it is a directory; then the first exported file that still exists,
-        CSV last, because it may lack columns. For a directory of parts, the directory.
-
-    Raises
-    ------
-    DataError
-        If a directory contains no run, or one that is not finished or whose files are missing.
-    OutputError
-        If its manifest is damaged.
-    """
+    """Return the result file for a path."""
     path = Path(path)
     if not path.is_dir():
         return path

@@ -17,13 +17,7 @@ class Calibrator(Protocol):
     """A map from a metric's scores to the scale of human ratings, fitted by `geval_local.analysis`."""
 
     def check(self, signature: str) -> None:
-        """Reject scores with a different signature from those that it was fitted on.
-
-        Raises
-        ------
-        ConfigurationError
-            If the signatures differ.
-        """
+        """Reject scores with a different signature from those that it was fitted on."""
         ...
 
     def calibrate(self, score: Score) -> Score:

@@ -33,24 +33,16 @@ _Part = tuple[int, int, "Prepared"]
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of the input.
+    """A stretch of the input."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the window, from 0.
-    first : int
-        Index of its first row, from 0.
-    samples : list of Sample
-        The rows.
-    prepared : tuple of (list of list of Prepared, or None)
-        One per group of metrics, with one list for each of them that holds all forms of a row side by side; None where
-        every row has its outcomes already.
-    """
-
+    #: Number of the window, from 0.
     number: int
+    #: Index of its first row, from 0.
     first: int
+    #: The rows.
     samples: list[Sample]
+    #: One per group of metrics, with one list for each of them that holds all forms of a row side by side; None where
+    #: every row has its outcomes already.
     prepared: tuple[list[list[Prepared]] | None, ...]
 
     @property
@@ -62,19 +54,7 @@ class Window:
 def read_windows(
     samples: Iterable[Sample], rows: int, preparers: Sequence[Preparer | None], done: Callable[[int, int, int], bool]
 ) -> Iterator[Window]:
-    """Cut the input into windows and prepare rows without an outcome.
-
-    Parameters
-    ----------
-    samples : iterable of Sample
-        The input, in order.
-    rows : int
-        Rows per window; the first windows are smaller, see `geval_local.judging.windows`.
-    preparers : sequence of callable
-        One per group of metrics; None where nothing is to be prepared.
-    done : callable
-        ``done(group, first, stop)``: whether the rows from the index `first` up to `stop` have their outcomes.
-    """
+    """Cut the input into windows and prepare rows without an outcome."""
     stream = iter(samples)
     first = 0
     for number, size in enumerate(window_sizes(rows)):
@@ -135,28 +115,13 @@ class Worker:
     """Executor of one judge's windows.
 
     What a store calls a row is a form here: row `r` of the input has the forms ``r * forms`` and those after it, where
-    a metric looks at a sample more than once (see `geval_local.questions.looks`).
+    a metric shows a pair in both orders (see `geval_local.questions.pair`).
 
     The units of a window are a function of its prompts, of the token budget on record, and of which rows the cache gave
     when the window was planned, which is on record too; and the figures of a unit depend on nothing but the unit. So a
     run that is resumed, or whose rows without a score are tried again, gives the bytes of an uninterrupted one. The one
     exception is memory that runs out: passes become smaller for the rest of the process, another process finds out by
     itself, and figures agree to rounding only.
-
-    Parameters
-    ----------
-    store : Store or MemoryStore
-        Destination of the outcomes.
-    cache : OutcomeCache or None
-        Looked up before a window is planned, and extended by the judge's outcomes.
-    judge : Judge
-        The judge.
-    number : int
-        Its number in the run.
-    advance : callable
-        Called with the number of outcomes finished.
-    should_stop : callable
-        Called after every pack. On a stop, finished units are committed and an unfinished one is lost.
     """
 
     def __init__(
@@ -177,24 +142,7 @@ class Worker:
         self._should_stop = should_stop
 
     def execute(self, window: Window, metrics: Sequence[int], prepared: Sequence[Sequence[Prepared]]) -> None:
-        """Bring every row of a window to its outcomes on a group of metrics, whose prompts are planned together.
-
-        Parameters
-        ----------
-        window : Window
-            The rows.
-        metrics : sequence of int
-            Numbers of the metrics in the run.
-        prepared : sequence of sequence of Prepared
-            For every metric, all forms of a row side by side.
-
-        Raises
-        ------
-        Interrupted
-            If the run should stop; everything finished is committed.
-        OutputError
-            If the store cannot be written.
-        """
+        """Bring every row of a window to its outcomes on a group of metrics, whose prompts are planned together."""
         store, number, rows = self._store, self._number, len(window.samples)
         forms = {metric: len(entries) // max(1, rows) for metric, entries in zip(metrics, prepared, strict=True)}
         # Row by row, so that a unit finishes whole rows where prompts of one row share their text.
@@ -285,6 +233,7 @@ class Worker:
         learnt: list[tuple[Prepared, Outcome]] = []
         try:
             for unit, readouts in execute(self._judge.engine, requests, todo, checkpoint=self._stop_if_asked):
+                self._judge.check_files()
                 finished = [
                     (*asked[index], self._judge.outcome(asked[index][2], readout))
                     for index, readout in zip(unit.requests, readouts, strict=True)

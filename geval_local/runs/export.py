@@ -10,14 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from geval_local.errors import OutputError
-from geval_local.io.result_manifest import (
-    Manifest,
-    check_description,
-    file_sha256,
-    manifest_path,
-    manifest_text,
-    write_manifest,
-)
+from geval_local.io.ownership import file_sha256, owned
+from geval_local.io.result_manifest import Manifest, check_manifest, manifest_path, manifest_text, write_manifest
 from geval_local.io.samples import Sample
 from geval_local.io.writer import Figures, ResultWriter
 from geval_local.runs.directory import remove_run
@@ -30,18 +24,7 @@ EXPORT_FORMATS = ("jsonl", "csv", "parquet")
 
 
 class Exporter:
-    """Writer of rows in every format of a run; a context manager.
-
-    Parameters
-    ----------
-    run : Run
-        The run; one without a directory writes nothing.
-
-    Raises
-    ------
-    OutputError
-        If a file cannot be written. No partial file is left.
-    """
+    """Writer of rows in every format of a run; a context manager."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -95,25 +78,20 @@ def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
     """Deliver the results of a finished run to the requested place.
 
     For a run with an output file, the result replaces the output atomically.
-
-    Returns
-    -------
-    list of Path
-        The result files.
     """
     output = _output_of(run)
     run.finish([file.name for file in files] if output is None else [output.name])
     if output is None:
         return list(files)
-    if output.is_symlink() or (output.exists() and not _may_be_replaced(run, output)):
+    known = {run.manifest.replaces, *(digest for made in run.manifest.made.values() for digest in made)}
+    if os.path.lexists(output) and not owned(output, digests=known):
         raise OutputError(
             f"{output} was created or changed during this run",
             hint=f"Move it to another place and resume; the results are in {files[0]}.",
         )
-    check_description(output)
     try:
         # From here on the results rather have no description than another run's.
-        manifest_path(output).unlink(missing_ok=True)
+        check_manifest(output, overwrite=True).unlink(missing_ok=True)
         os.replace(files[0], output)
     except OSError as error:
         raise OutputError(
@@ -126,11 +104,6 @@ def _output_of(run: Run) -> Path | None:
     """Return the output file of a run without its own directory, which is always beside the run directory."""
     name = run.manifest.settings.output
     return None if name is None or run.directory is None else run.directory.parent / name
-
-
-def _may_be_replaced(run: Run, output: Path) -> bool:
-    known = {run.manifest.replaces, *(digest for made in run.manifest.made.values() for digest in made)}
-    return file_sha256(output) in known
 
 
 def describe(run: Run, file: Path, description: Manifest) -> None:

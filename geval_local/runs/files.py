@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from geval_local.errors import DataError
+from geval_local.io.ownership import is_lone_file
 
-__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "is_plain_file", "sweep"]
+__all__ = ["Count", "InputFile", "Record", "Sha256", "check_unchanged", "fingerprint_input", "sweep"]
 
 _BLOCK = 1 << 20
 
@@ -27,41 +27,25 @@ class Record(BaseModel):
 
 
 class InputFile(Record):
-    """The file that is scored, by its content.
+    """The file that is scored, by its content."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute path.
-    name : str
-        Last part of the path.
-    sha256 : str
-        Hash of the content.
-    bytes, lines : int
-        Size, and number of line ends, which for JSONL is about the number of rows.
-    changed : int
-        Time of the last change in nanoseconds: a cheap check for writes during a run.
-    rows : int or None
-        Rows read; None until the first pass is finished.
-    """
-
+    #: Absolute path.
     path: Annotated[str, Field(min_length=1)]
+    #: Last part of the path.
     name: Annotated[str, Field(min_length=1)]
+    #: Hash of the content.
     sha256: Sha256
+    #: Size, and number of line ends, which for JSONL is about the number of rows.
     bytes: Count
     lines: Count
+    #: Time of the last change in nanoseconds: a cheap check for writes during a run.
     changed: int
+    #: Rows read; None until the first pass is finished.
     rows: Count | None = None
 
 
 def fingerprint_input(path: Path) -> InputFile:
-    """Fingerprint an input file by its content.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+    """Fingerprint an input file by its content."""
     digest, lines = hashlib.sha256(), 0
     try:
         str(path.resolve()).encode()
@@ -90,20 +74,7 @@ def fingerprint_input(path: Path) -> InputFile:
 
 
 def check_unchanged(known: InputFile, *, through: bool = False) -> None:
-    """Check that an input has not changed since its fingerprint was taken.
-
-    Parameters
-    ----------
-    known : InputFile
-        The earlier fingerprint.
-    through : bool
-        Whether it was already read to the end, so that it may have been removed.
-
-    Raises
-    ------
-    DataError
-        If it is missing, inaccessible, or has another size or time.
-    """
+    """Check that an input has not changed since its fingerprint was taken."""
     try:
         status = Path(known.path).stat()
     except FileNotFoundError:
@@ -121,18 +92,10 @@ def check_unchanged(known: InputFile, *, through: bool = False) -> None:
         )
 
 
-def is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file and not a link."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
 def sweep(directory: Path, run: str) -> None:
     """Remove partial files left by a dead process of a run; their names contain the run's identifier."""
     if directory.is_symlink() or not directory.is_dir():
         return
     for path in directory.iterdir():
-        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_plain_file(path):
+        if path.name.startswith(".") and path.name.endswith(f".{run}.tmp") and is_lone_file(path):
             path.unlink(missing_ok=True)

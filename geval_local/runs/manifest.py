@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +14,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from geval_local import __version__
 from geval_local.errors import GevalError, OutputError
 from geval_local.files import write_atomically
+from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
-from geval_local.runs.files import InputFile, Record, Sha256, is_plain_file
+from geval_local.runs.files import InputFile, Record, Sha256
 from geval_local.runs.settings import Definition, FileName, Positive, Settings, checked_name
 
 __all__ = [
@@ -54,76 +53,51 @@ _OwnName = Annotated[str, AfterValidator(_checked_own_name)]
 
 
 class JudgeRecord(Record):
-    """One judge of a run, as it was when the run started.
+    """One judge of a run, as it was when the run started."""
 
-    Attributes
-    ----------
-    name : str
-        Name as given; results of several judges are keyed by it.
-    choice : dict
-        Load options.
-    fingerprint, engine : str or None
-        Content fingerprint of its weights, and its engine; None until it has been loaded.
-    batch_tokens : int or None
-        The token budget of the plan.
-    signatures : dict of str to str
-        Metric -> signature.
-    definitions : dict of str to dict
-        Metric -> definition with the evaluation steps in use.
-    complete : bool
-        Whether every row has its outcome.
-    """
-
+    #: Name as given; results of several judges are keyed by it.
     name: Annotated[str, Field(min_length=1)]
+    #: Load options.
     choice: dict[str, Any]
+    #: Content fingerprint of its weights, and its engine; None until it has been loaded.
     fingerprint: str | None = None
     engine: str | None = None
+    #: The token budget of the plan.
     batch_tokens: Positive | None = None
+    #: Metric -> signature.
     signatures: dict[str, str] = Field(default_factory=dict)
+    #: Metric -> definition with the evaluation steps in use.
     definitions: dict[str, Definition] = Field(default_factory=dict)
+    #: Whether every row has its outcome.
     complete: bool = False
 
 
 class Manifest(Record):
-    """Everything about a run except its outcomes.
-
-    Attributes
-    ----------
-    run : str
-        Identifier, also in the store.
-    version : str
-        Version of geval-local.
-    started, ended : str
-        UTC, ISO 8601; `ended` is None until the results are written.
-    input, settings, judges
-        See `InputFile`, `Settings`, `JudgeRecord`.
-    results : dict of str to dict
-        Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
-    files : list of str
-        Names of the result files.
-    made : dict of str to list of str
-        Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed
-        contents, none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a
-        distributed run contain their run's identifier.
-    columns : dict of str to str
-        Input columns of the parts of a distributed run -> Arrow type.
-    replaces : str or None
-        SHA-256 of the output file that existed when the run started and that it may replace.
-    """
+    """Everything about a run except its outcomes."""
 
     format: Literal["geval-local run"] = "geval-local run"
     schema_version: Literal[2] = 2
+    #: Identifier, also in the store.
     run: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    #: Version of geval-local.
     version: str = __version__
+    #: UTC, ISO 8601; `ended` is None until the results are written.
     started: str
     ended: str | None = None
     input: InputFile
     settings: Settings
     judges: Annotated[list[JudgeRecord], Field(min_length=1)]
+    #: Metric, or ``metric@judge`` with several judges -> signature, definition, counts.
     results: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    #: Names of the result files.
     files: list[FileName] = Field(default_factory=list)
+    #: Files of the run, relative to its directory, recorded before they are made -> SHA-256 of their allowed contents,
+    #: none for files that keep changing. Nothing else in the directory is replaced or removed; parts of a distributed
+    #: run contain their run's identifier.
     made: dict[_OwnName, list[Sha256]] = Field(default_factory=dict)
+    #: Input columns of the parts of a distributed run -> Arrow type.
     columns: dict[str, str] = Field(default_factory=dict)
+    #: SHA-256 of the output file that existed when the run started and that it may replace.
     replaces: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -154,13 +128,7 @@ class Manifest(Record):
         return cls(run=secrets.token_hex(8), started=now(), input=file, settings=settings, judges=judges)
 
     def differences(self, other: Manifest) -> list[str]:
-        """List the differences of another configuration that affect outcomes; empty if there are none.
-
-        Parameters
-        ----------
-        other : Manifest
-            The requested configuration; `self` is the recorded one.
-        """
+        """List the differences of another configuration that affect outcomes; empty if there are none."""
         found = []
         if self.input.sha256 != other.input.sha256:
             found.append(
@@ -192,13 +160,7 @@ def now() -> str:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest of a run directory, atomically, with a checksum over its content.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write the manifest of a run directory, atomically, with a checksum over its content."""
     try:
         write_atomically(directory / MANIFEST_NAME, manifest_text(manifest), private=True, mark=manifest.run)
     except OSError as error:
@@ -210,18 +172,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def manifest_text(manifest: Manifest) -> str:
     """Write a manifest as JSON, with a checksum over all that it says."""
-    record = manifest.model_dump(mode="json")
-    return json.dumps({"checksum": _checksum(record), **record}, indent=1) + "\n"
+    return json.dumps(checksummed(manifest.model_dump(mode="json")), indent=1) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a run directory; None if there is none by this tool.
-
-    Raises
-    ------
-    OutputError
-        If it is damaged, was edited, was written by another version, or belongs to another directory.
-    """
+    """Read the manifest of a run directory; None if there is none by this tool."""
     path = directory / MANIFEST_NAME
     record = _claimed(path)
     manifest = None if record is None else _manifest_of(record, path)
@@ -235,13 +190,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def parse_manifest(text: str, path: object) -> Manifest | None:
-    """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages.
-
-    Raises
-    ------
-    OutputError
-        If it is damaged, was edited, or is of another version.
-    """
+    """Read a manifest from its text; None if it is none of this tool's. `path` is where it was found, for messages."""
     record = _claim(text, path)
     return None if record is None else _manifest_of(record, path)
 
@@ -252,10 +201,10 @@ def _manifest_of(record: dict[str, Any], path: object) -> Manifest:
             f"{path} was written by another version of geval-local ({record.get('version')}); this one cannot read it",
             hint="Use the version that wrote it, or score into another directory.",
         )
-    if record.pop("checksum", None) != _checksum(record):
+    if not is_unedited(record):
         raise OutputError(f"{path} was edited, or is damaged: its checksum is that of another content", hint=_REMEDY)
     try:
-        return Manifest.model_validate(record)
+        return Manifest.model_validate({key: value for key, value in record.items() if key != "checksum"})
     except (ValidationError, GevalError) as error:
         problems = [str(error)]
         if isinstance(error, ValidationError):
@@ -278,7 +227,7 @@ def side_name(output: str) -> str:
 
 def _claimed(path: Path) -> dict[str, Any] | None:
     """Read a manifest that claims to be of this tool."""
-    if not is_plain_file(path):
+    if path.is_symlink() or not path.is_file():
         return None
     try:
         text = path.read_text(encoding="utf-8")
@@ -297,9 +246,3 @@ def _claim(text: str, path: object) -> dict[str, Any] | None:
             raise OutputError(f"{path} is damaged or cut off: {error}", hint=_REMEDY) from error
         return None
     return record if isinstance(record, dict) and record.get("format") == FORMAT else None
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    """Hash the canonical form: keys sorted, no white space, ASCII."""
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,110 +15,106 @@ from filelock import FileLock, Timeout
 
 from geval_local.errors import OutputError
 from geval_local.files import write_atomically
-from geval_local.io.result_manifest import file_sha256
-from geval_local.runs.files import is_plain_file, sweep
+from geval_local.io.ownership import check_place, is_lone_file, owned
+from geval_local.runs.files import sweep
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
 
-__all__ = ["LOCK_NAME", "OwnFiles", "hold", "leftovers"]
+__all__ = ["LOCK_NAME", "OwnFiles", "changed_since", "hold", "leftovers", "locked"]
 
 LOCK_NAME = ".geval-local.lock"
+_LOCK_BYTES = 20
 
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Lock a directory for this process; the operating system releases the lock whenever the process dies.
-
-    Raises
-    ------
-    OutputError
-        If another process has locked it, or it cannot be written.
-    """
+    """Lock a directory for this process; the operating system releases the lock whenever the process dies."""
     path = directory / LOCK_NAME
+    with locked(path, lambda: _busy(directory, path)):
+        with suppress(OSError):  # it only informs other processes
+            path.write_text(str(os.getpid()), encoding="ascii")
+        yield
+
+
+@contextmanager
+def locked(path: Path, busy: Callable[[], OutputError]) -> Iterator[None]:
+    """Hold a lock file; `busy` says what it means that another process holds it."""
     lock = FileLock(path, timeout=0, mode=0o600)
     try:
-        if path.is_symlink():
-            raise OutputError(f"{path} is a link, and no run makes links", hint="Remove it.")
+        if os.path.lexists(path) and not _is_lock(path):
+            raise OutputError(f"{path} is a link, or no lock, and no run makes that", hint="Remove it.")
         lock.acquire()
     except Timeout:
-        owner = _owner(path)
-        raise OutputError(
-            f"{directory} is in use by another process" + (f", number {owner}" if owner else ""),
-            hint="Wait for it, or give this run its own directory.",
-        ) from None
+        raise busy() from None
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
         ) from error
     try:
-        with suppress(OSError):  # it only informs other processes
-            path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
         lock.release()
 
 
-def _owner(path: Path) -> str:
-    """Return the process that has locked a directory; empty if unknown."""
-    with suppress(OSError, ValueError):
-        text = path.read_bytes()[:20].decode("ascii").strip()
-        return text if text.isdigit() else ""
-    return ""
+def _busy(directory: Path, path: Path) -> OutputError:
+    owner = ""
+    with suppress(OSError, ValueError):  # the holder has not said yet which process it is
+        owner = path.read_bytes()[:_LOCK_BYTES].decode("ascii")
+    return OutputError(
+        f"{directory} is in use by another process" + (f", number {owner}" if owner.isdigit() else ""),
+        hint="Wait for it, or give this run its own directory.",
+    )
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file is a lock, which holds nothing but the number of a process."""
+    try:
+        if not is_lone_file(path) or path.stat().st_size > _LOCK_BYTES:
+            return False
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return not content or content.isdigit()
 
 
 def leftovers(directory: Path) -> list[Path]:
     """List leftovers of a process that died before its run had a manifest: the lock and a partial manifest."""
     found = []
     for path in directory.iterdir():
-        is_lock = path.name == LOCK_NAME and is_plain_file(path) and path.stat().st_size <= 20
-        is_partial = path.name.startswith(f".{MANIFEST_NAME}.") and path.name.endswith(".tmp") and is_plain_file(path)
-        if is_lock or (is_partial and b'{\n "checksum": "'.startswith(path.read_bytes()[:15])):
+        is_partial = path.name.startswith(f".{MANIFEST_NAME}.") and path.name.endswith(".tmp") and is_lone_file(path)
+        if (path.name == LOCK_NAME and _is_lock(path)) or (
+            is_partial and b'{\n "checksum": "'.startswith(path.read_bytes()[:15])
+        ):
             found.append(path)
     return found
 
 
-class OwnFiles:
-    """The files that a run may replace and remove in its directory.
+def changed_since(path: object) -> OutputError:
+    """Say that a file of a run is not what the run wrote."""
+    return OutputError(
+        f"{path} exists, and is not as this run made it",
+        hint="Move it to another place, then try again; nothing was changed.",
+    )
 
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    manifest : Manifest
-        Record of the files made so far; extended by later files.
-    """
+
+class OwnFiles:
+    """The files that a run may replace and remove in its directory."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory = directory
         self._manifest = manifest
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that files may be written: they do not exist, or are as this run made them.
-
-        Raises
-        ------
-        OutputError
-            If a file of that name was not made by this run.
-        """
+        """Check that files may be written: they do not exist, or are as this run made them."""
         for name in names:
             path = self._directory / name
-            if (path.parent != self._directory and path.parent.is_symlink()) or path.is_symlink():
-                raise OutputError(f"{path} is a link, and no run makes links", hint="Move it to another place.")
+            if path.parent != self._directory and path.parent.is_symlink():
+                check_place(path.parent)
+            check_place(path)
             if path.exists() and not self._is_own(name):
-                raise OutputError(
-                    f"{path} exists, and is not as this run made it",
-                    hint="Move it to another place, then try again; nothing was changed.",
-                )
+                raise changed_since(path)
 
     def claim(self, name: str, *digests: str) -> None:
-        """Record a file before the run makes it.
-
-        Parameters
-        ----------
-        name : str
-            Path relative to the directory.
-        *digests : str
-            SHA-256 of its future content; none for a file that keeps changing.
-        """
+        """Record a file before the run makes it."""
         self.check([name])
         known = self._manifest.made.get(name, [])
         made = list(dict.fromkeys([*known, *digests]))  # the existing content, and the new one
@@ -127,13 +123,7 @@ class OwnFiles:
             write_manifest(self._directory, self._manifest)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written, or there is another file of that name.
-        """
+        """Write a text file of the run."""
         path = self._directory / name
         self.claim(name, hashlib.sha256(text.encode()).hexdigest())
         try:
@@ -177,12 +167,7 @@ class OwnFiles:
     def _is_own(self, name: str) -> bool:
         """Whether a file exists as the run made it."""
         path = self._directory / name
-        if not is_plain_file(path) or name not in self._manifest.made:
-            return False
-        if path.parent != self._directory and path.parent.is_symlink():
+        if name not in self._manifest.made or (path.parent != self._directory and path.parent.is_symlink()):
             return False
         digests = self._manifest.made[name]
-        try:
-            return not digests or file_sha256(path) in digests
-        except OSError:
-            return False
+        return owned(path, digests=digests) if digests else is_lone_file(path)

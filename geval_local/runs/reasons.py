@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.files import replacing, temporary_path
+from geval_local.io.ownership import check_place
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import REASON_REQUEST
+from geval_local.runs.own_files import locked
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
@@ -32,17 +32,11 @@ ROWS_IN_HAND = 32
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """A row whose score is to be explained.
+    """A row whose score is to be explained."""
 
-    Attributes
-    ----------
-    sample : Sample
-        The row.
-    figures : mapping of str to object
-        Its figures on the metric, as the result file holds them.
-    """
-
+    #: The row.
     sample: Sample
+    #: Its figures on the metric, as the result file holds them.
     figures: Mapping[str, Any]
 
     @property
@@ -53,23 +47,14 @@ class ScoredRow:
 
 @dataclass(frozen=True)
 class ReasonTask:
-    """What reasons are asked for.
+    """What reasons are asked for."""
 
-    Attributes
-    ----------
-    metric : Metric
-        With the evaluation steps of the scores.
-    rows : sequence of ScoredRow
-        See `chosen_rows`.
-    results_sha256 : str
-        Content hash of the result file.
-    max_new_tokens : int
-        Most tokens of a reason.
-    """
-
+    #: With the evaluation steps of the scores.
     metric: Metric
     rows: Sequence[ScoredRow]
+    #: Content hash of the result file.
     results_sha256: str
+    #: Most tokens of a reason.
     max_new_tokens: int
 
     def digest(self, signature: str) -> str:
@@ -83,24 +68,7 @@ class ReasonTask:
 def chosen_rows(
     rows: Sequence[ScoredRow], *, lowest: int | None = None, entropy: float | None = None, everything: bool = False
 ) -> list[ScoredRow]:
-    """Choose the scored rows that get a reason, in input order.
-
-    Parameters
-    ----------
-    rows : sequence of ScoredRow
-        All rows; those without a score are never chosen.
-    lowest : int, optional
-        The rows of the lowest scores, so many.
-    entropy : float, optional
-        The rows whose label distribution has at least this entropy, in nats.
-    everything : bool
-        All of them.
-
-    Raises
-    ------
-    ConfigurationError
-        Unless exactly one choice is made, and it names at least one row.
-    """
+    """Choose the scored rows that get a reason, in input order."""
     if (lowest is not None) + (entropy is not None) + everything != 1:
         raise ConfigurationError(
             "choose the rows that get a reason", hint="Add one of --lowest N, --entropy NATS and --all."
@@ -139,27 +107,6 @@ def write_reason_file(
 
     Finished reasons are gathered in a hidden file beside `output`, whose name holds the hash of the task: the same
     task goes on where it was interrupted, and another one starts anew.
-
-    Parameters
-    ----------
-    output : Path
-        The file; it appears when all reasons are there. Whether it may be replaced is the caller's to check.
-    task : ReasonTask
-        What is asked for.
-    judge : Judge
-        Who writes.
-    on_reason : callable
-        Called with the number of reasons that are there, after each.
-
-    Returns
-    -------
-    list of dict
-        The records of the file.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written, or another process writes the same one.
     """
     signature = str(judge.signature(task.metric))
     partial = temporary_path(output, f"reasons-{task.digest(signature)}")
@@ -229,8 +176,7 @@ def _append(partial: Path, record: Mapping[str, Any]) -> None:
 
 def _read_partial(partial: Path) -> dict[int, dict[str, Any]]:
     """Read the finished reasons of an interrupted task; a line that a kill has cut off is dropped from the file."""
-    if partial.is_symlink():
-        raise OutputError(f"{partial} is a link, and this tool makes none there", hint="Remove it.")
+    check_place(partial)
     if not partial.exists():
         return {}
     found, whole = {}, 0
@@ -253,18 +199,11 @@ def _read_partial(partial: Path) -> dict[int, dict[str, Any]]:
 def _held(partial: Path) -> Iterator[None]:
     """Hold a task for this process."""
     path = partial.with_name(f"{partial.name}.lock")
-    lock = FileLock(path, timeout=0, mode=0o600)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise OutputError(f"another process writes the same reasons to {partial.parent}", hint="Wait for it.") from None
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror}", hint="Choose a directory that you may write to."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-        with suppress(OSError):
-            path.unlink()
+    busy = OutputError(f"another process writes the same reasons to {partial.parent}", hint="Wait for it.")
+    with locked(path, lambda: busy):
+        try:
+            yield
+        finally:
+            # While it is held: a process that opened it before finds that it has no name any more, and tries again.
+            with suppress(OSError):
+                path.unlink()

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from geval_local.errors import Interrupted, OutputError
+from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
 from geval_local.judging.windows import window_piece
 from geval_local.metric import Metric
-from geval_local.paths import safe_file_name
 from geval_local.questions.answer import Answer
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.questions.question import Question
 from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache
@@ -24,7 +24,7 @@ from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
 from geval_local.runs.store import MemoryStore, Store
-from geval_local.score import Estimator, Score
+from geval_local.score import Score
 from geval_local.signature import signature_differences
 from geval_local.steps import OnSteps, read_pinned
 
@@ -38,21 +38,14 @@ ScoredRow = tuple[Sample, dict[str, Score | Answer]]
 
 
 class Identity(NamedTuple):
-    """Identity of a loaded judge.
+    """Identity of a loaded judge."""
 
-    Attributes
-    ----------
-    fingerprint, engine : str
-        Content fingerprint of its weights, and its engine.
-    batch_tokens : int
-        The token budget of its plans.
-    signatures : dict of str to str
-        Metric -> signature.
-    """
-
+    #: Content fingerprint of its weights, and its engine.
     fingerprint: str
     engine: str
+    #: The token budget of its plans.
     batch_tokens: int
+    #: Metric -> signature.
     signatures: dict[str, str]
 
 
@@ -92,20 +85,7 @@ def steps_names(manifest: Manifest) -> dict[tuple[str, str], str]:
 
 
 def meet(record: JudgeRecord, found: Identity) -> None:
-    """Record the identity of a judge, or check that it is the one that the run started with.
-
-    Parameters
-    ----------
-    record : JudgeRecord
-        The record to fill in; an existing token budget is kept.
-    found : Identity
-        Identity of the loaded judge.
-
-    Raises
-    ------
-    OutputError
-        If it is another judge; the message lists the differences.
-    """
+    """Record the identity of a judge, or check that it is the one that the run started with."""
     if record.fingerprint is not None:
         changed = [] if record.engine == found.engine else [f"engine was {record.engine}, is {found.engine}"]
         for name, before in record.signatures.items():
@@ -123,17 +103,7 @@ def meet(record: JudgeRecord, found: Identity) -> None:
 
 
 class Run:
-    """An open run; see `geval_local.runs.directory.open_run`.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        The run's manifest.
-    store : Store or MemoryStore
-        Its outcomes.
-    directory : Path or None
-        Directory of the manifest; None for a run that keeps nothing.
-    """
+    """An open run; see `geval_local.runs.directory.open_run`."""
 
     def __init__(self, manifest: Manifest, store: Store | MemoryStore, directory: Path | None) -> None:
         self.manifest = manifest
@@ -240,30 +210,7 @@ class Run:
         on_judge: Callable[[JudgeRecord], object] = lambda judge: None,
         on_steps: OnSteps = lambda metric, tokens: None,
     ) -> Iterator[ScoredRow]:
-        """Score missing rows, judge by judge, and yield every row while the last judge is scoring.
-
-        Parameters
-        ----------
-        load : callable
-            Loads a judge. It is not called for a judge that has nothing left to do.
-        advance : callable
-            Called with the number of forms finished: one per row and metric, or as many as the metric has looks.
-        should_stop : callable
-            Called after every pack.
-        on_judge : callable
-            Called when a judge's identity is known, before it scores.
-        on_steps : callable
-            Called while a judge writes a metric's evaluation steps, see `geval_local.steps.write_steps`.
-
-        Raises
-        ------
-        Interrupted
-            If the run should stop.
-        OutputError
-            If the store fails, or a judge has changed since the run started.
-        DataError
-            If the input cannot be read, or changes while it is read.
-        """
+        """Score missing rows, judge by judge, and yield every row while the last judge is scoring."""
         last = len(self.manifest.judges) - 1
         for number, record in enumerate(self.manifest.judges):
             judge = None if record.complete else load(record)
@@ -333,8 +280,7 @@ class Run:
     def _meet(self, record: JudgeRecord, judge: Judge, on_steps: OnSteps) -> None:
         """Record the identity of a judge, or check that it is the one that the run started with."""
         metrics = [self._with_steps(record, judge, metric, on_steps) for metric in self.metrics]
-        estimator = Estimator(**self.manifest.settings.estimator)
-        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in metrics}
+        signatures = {metric.name: str(judge.signature(metric, self.manifest.settings.estimator)) for metric in metrics}
         meet(record, Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures))
         record.definitions = {metric.name: definition(metric) for metric in metrics}
         self.save()

@@ -12,8 +12,8 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,19 +22,121 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.errors import OutputError
-from geval_local.runs.database import Migration, connect, migrate, plain_errors, transaction
 from geval_local.score import Outcome
 
 __all__ = [
     "DAMAGE_REMEDY",
     "MemoryStore",
+    "Migration",
     "Origin",
     "PlanRecord",
     "Store",
     "checked_outcome",
+    "connect",
     "from_columns",
+    "migrate",
+    "plain_errors",
     "to_columns",
+    "transaction",
 ]
+
+
+#: A readable name, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
+Migration = tuple[str, tuple[str, ...]]
+
+#: Seconds to wait for another program's writes.
+BUSY_SECONDS = 10.0
+
+
+@contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into `OutputError` with the file and a remedy."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        message, hint = _explained(error)
+        raise OutputError(f"{path}: {message} ({error})", hint=hint) from error
+
+
+def _explained(error: sqlite3.Error) -> tuple[str, str]:
+    text = str(error).lower()
+    if "locked" in text or "busy" in text:
+        return (
+            "another program is writing to it",
+            "Close what has the file open (a database browser, a backup) and resume; what was committed is kept.",
+        )
+    if "full" in text or "disk i/o" in text:
+        return (
+            "the disk accepts no more data",
+            "Make room on that disk and resume; what was committed before is kept.",
+        )
+    if "malformed" in text or "not a database" in text:
+        return (
+            "the file is damaged or cut off",
+            "Restore it from a backup, or delete the directory and run again: figures already computed come from the "
+            "cache where that is in use.",
+        )
+    if "readonly" in text or "unable to open" in text:
+        return "it cannot be written", "Check the permissions of the directory and its files."
+    return "the store failed", "What was committed before is kept; resume to try again."
+
+
+def connect(path: Path | None) -> sqlite3.Connection:
+    """Open or create a database in WAL mode; None creates a temporary one that is deleted with the connection.
+
+    Only the user may read it: SQLite gives its side files the permissions of the database.
+
+    A commit survives the death of the process at any moment. It survives a power cut once the log has been synced,
+    see `Store.sync`.
+    """
+    if path is not None:
+        _make_private(path)
+    connection = sqlite3.connect(
+        "" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for the user alone, or remove others' permissions; SQLite reports any errors."""
+    with suppress(OSError):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            # By name: opening and closing a database would release the locks of its other connections.
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run a block as one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite rolls back by itself if the disk is full
+            connection.execute("ROLLBACK")
+        raise
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration], path: Path) -> None:
+    """Upgrade a database to the current schema, one transaction per migration."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(migrations):
+        raise OutputError(
+            f"{path} has schema {version}, this version of geval-local knows {len(migrations)}",
+            hint="Use the version that wrote it, or a newer one; nothing was changed.",
+        )
+    for number, (_, statements) in enumerate(migrations[version:], start=version + 1):
+        with transaction(connection):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+
 
 DAMAGE_REMEDY = (
     "Restore it from a backup, or delete the directory and run again: figures already computed come from the cache "
@@ -153,15 +255,6 @@ class Store:
         """Write down that a window has been planned for some metrics, with what needs no model.
 
         From then on what is planned is fixed, whatever a cache may hold later.
-
-        Parameters
-        ----------
-        judge, window : int
-            Their numbers.
-        plans : mapping of int to PlanRecord
-            By metric.
-        given : iterable of (int, int, int, Outcome)
-            Metric, row, origin and outcome.
         """
         with plain_errors(self.path), transaction(self._connection):
             self._insert(judge, given)
@@ -222,22 +315,7 @@ class Store:
         return OutputError(f"{self.path} is damaged: {problem}", hint=DAMAGE_REMEDY)
 
     def verify(self, labels: Sequence[int], complete: Sequence[bool], rows: Sequence[int] | None) -> None:
-        """Make sure, before a judge is loaded for it, that what is there can be used.
-
-        Parameters
-        ----------
-        labels : sequence of int
-            Number of labels, per metric.
-        complete : sequence of bool
-            Whether every row has its outcome, per judge.
-        rows : sequence of int or None
-            Outcomes that there are to be, per metric; None as long as that is not known.
-
-        Raises
-        ------
-        OutputError
-            If an outcome is damaged or belongs to no judge or metric of this run, or if a row is missing.
-        """
+        """Make sure, before a judge is loaded for it, that what is there can be used."""
         counts: dict[tuple[int, int], int] = {}
         with plain_errors(self.path):
             for judge, metric, row, origin, *columns in self._connection.execute(
@@ -411,13 +489,7 @@ def to_columns(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def from_columns(columns: tuple[Any, ...]) -> Outcome:
-    """Convert columns back to an outcome.
-
-    Raises
-    ------
-    ValueError
-        If the columns are not valid; the message says why.
-    """
+    """Convert columns back to an outcome."""
     logprobs, other, prompt_tokens, dropped_tokens, key, error = columns
     if logprobs is not None and (not isinstance(logprobs, bytes) or len(logprobs) % 8):
         raise ValueError("its log-probabilities are cut off")
@@ -436,13 +508,7 @@ def from_columns(columns: tuple[Any, ...]) -> Outcome:
 def checked_outcome(
     logprobs: NDArray[np.float64] | None, other: Any, prompt_tokens: int, dropped_tokens: int, key: int, error: Any
 ) -> Outcome:
-    """Build an outcome from stored values, with the other tokens as JSON.
-
-    Raises
-    ------
-    ValueError
-        If no judge can have produced these values.
-    """
+    """Build an outcome from stored values, with the other tokens as JSON."""
     if (logprobs is None) == (error is None) or not isinstance(error, str | None):
         raise ValueError("it has both figures and a reason for having none, or neither")
     # The largest value is NaN if any is; without any finite value there is no score either.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io.places import Place, is_address
-from geval_local.io.result_manifest import check_description
+from geval_local.io.result_manifest import check_manifest
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
 from geval_local.runs.export import EXPORT_FORMATS
@@ -22,27 +22,23 @@ __all__ = ["Target", "find_manifest", "find_parts_target", "find_run", "find_tar
 
 @dataclass(frozen=True)
 class Target:
-    """Output of a run.
+    """Output of a run."""
 
-    Attributes
-    ----------
-    directory : Path or None
-        The run directory; None for a run that keeps nothing.
-    output : Path or None
-        The output file, if given; the run directory is beside it until the file is complete.
-    formats : tuple of str
-        Formats of the exported files.
-    stem : str
-        How they are called in a run directory, see `geval_local.runs.manifest.Settings`.
-    parts : str or None
-        Address of the directory of parts of a distributed run, which is its result.
-    """
-
+    #: The run directory; None for a run that keeps nothing.
     directory: Path | None = None
+    #: The output file, if given; the run directory is beside it until the file is complete.
     output: Path | None = None
+    #: Formats of the exported files.
     formats: tuple[str, ...] = ("jsonl",)
+    #: How they are called in a run directory, see `geval_local.runs.manifest.Settings`.
     stem: str = "scores"
+    #: Address of the directory of parts of a distributed run, which is its result.
     parts: str | None = None
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether the run stays where it is, in a directory that the user named."""
+        return self.directory is not None and self.output is None
 
     @property
     def results(self) -> Path | str | None:
@@ -54,36 +50,13 @@ class Target:
         return self.directory / export_name(self.formats[0], self.stem)
 
     def refuse_input(self, file: Path) -> None:
-        """Make sure that the results will not take the place of their own input.
-
-        Raises
-        ------
-        OutputError
-            If they would.
-        """
+        """Make sure that the results will not take the place of their own input."""
         if self.results is not None and Path(self.results).resolve() == file.resolve():
             raise OutputError(f"cannot write {self.results}: it is the input", hint="Name another file.")
 
 
 def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (), stem: str = "scores") -> Target:
-    """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run.
-
-    Parameters
-    ----------
-    place : str or path, optional
-        The argument; None keeps nothing.
-    formats : sequence of str
-        What a run directory exports: jsonl, csv, parquet.
-    stem : str
-        How its files are called.
-
-    Raises
-    ------
-    OutputError
-        If a file of that name cannot be written.
-    ConfigurationError
-        If formats are given without a run directory.
-    """
+    """Read where results are to go: ``scores.jsonl`` is a file; ``runs/NAME/``, or a name without extension, a run."""
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
@@ -99,26 +72,13 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     if text is None:
         return Target()
     output = Path(text)
-    if output.is_symlink():
-        # Writing through the link would replace a file that the user did not name; replacing the link would lose it.
-        raise OutputError(
-            f"cannot write {output}: it is a link to {os.readlink(output)}", hint="Name the file that it leads to."
-        )
     ResultWriter.check(output)
-    check_description(output)
+    check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
 
 
 def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
-    """Read where the parts of a distributed run are to go: a directory, by path or address.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be a directory.
-    ConfigurationError
-        If there is none, or a file or a format is asked for.
-    """
+    """Read where the parts of a distributed run are to go: a directory, by path or address."""
     if place is None:
         raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
     text = _checked_place(os.fspath(place))
@@ -133,13 +93,7 @@ def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[st
 
 
 def find_run(place: str | os.PathLike[str]) -> Path:
-    """Find the directory of a run: the directory itself, or the hidden one beside the run's output file.
-
-    Raises
-    ------
-    OutputError
-        If there is no run.
-    """
+    """Find the directory of a run: the directory itself, or the hidden one beside the run's output file."""
     path = Path(place)
     try:
         # A directory contains its run; only a file has one beside it.
@@ -153,13 +107,7 @@ def find_run(place: str | os.PathLike[str]) -> Path:
 
 
 def find_manifest(place: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a run, by the run's directory, its address, or its output file.
-
-    Raises
-    ------
-    OutputError
-        If there is no run, or its manifest cannot be trusted.
-    """
+    """Read the manifest of a run, by the run's directory, its address, or its output file."""
     text = os.fspath(place)
     if is_address(text):
         manifest = PartsDirectory(text).read()

@@ -7,6 +7,6 @@
 
 from geval_local.score.distribution import Distribution
 from geval_local.score.estimators import Estimator, estimate
-from geval_local.score.scores import LOW_LABEL_MASS, LookFigures, Outcome, Score
+from geval_local.score.scores import LOW_LABEL_MASS, OrderFigures, Outcome, Score
 
-__all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "LookFigures", "Outcome", "Score", "estimate"]
+__all__ = ["LOW_LABEL_MASS", "Distribution", "Estimator", "OrderFigures", "Outcome", "Score", "estimate"]

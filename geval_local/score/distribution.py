@@ -102,19 +102,6 @@ class Distribution:
         lower, upper = self._reaching(0.5, beyond=False), self._reaching(0.5, beyond=True)
         return (lower + upper) / 2
 
-    def quantile(self, q: float) -> float:
-        """Smallest label value that the judge stays at or below with probability `q`, 0 to 1 exclusive."""
-        return self._reaching(q, beyond=False)
-
-    @property
-    def lower_semideviation(self) -> float:
-        """Root mean square of the shortfall below the expectation: ``sqrt(sum p(l) * max(0, score - value(l))**2)``."""
-        return math.sqrt(float(self.p @ np.maximum(0.0, self.score - self.scale.array) ** 2))
-
-    def risk_averse_mean(self, aversion: float) -> float:
-        """Take `aversion` (0 to 1) times the lower semideviation off the expectation; the result is on the scale."""
-        return self._on_scale(self.score - aversion * self.lower_semideviation)
-
     def _reaching(self, q: float, *, beyond: bool) -> float:
         """Smallest value whose cumulated probability reaches `q`, or exceeds it."""
         order = np.argsort(self.scale.array, kind="stable")
@@ -124,15 +111,7 @@ class Distribution:
         return self.scale.values[order[int(reached.argmax())]] if reached.any() else self.scale.high
 
     def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
-        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample.
-
-        Parameters
-        ----------
-        n : int
-            Number of draws, at least 1. The paper used 20 (section 3).
-        seed : int or sequence of int
-            Seed of the generator; equal seeds give equal draws.
-        """
+        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample."""
         if n < 1:
             raise ValueError(f"the number of draws must be at least 1, not {n}")
         counts = np.random.default_rng(seed).multinomial(n, self.p)

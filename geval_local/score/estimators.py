@@ -11,10 +11,8 @@ from geval_local.score.distribution import Distribution
 __all__ = ["Estimator", "estimate"]
 
 _PLAIN = ("exact", "mode", "median")
-_PARAMETERS = ("quantile", "risk")
-_ESTIMATORS = (
-    "Choose exact, mode, sample, median, quantile:Q (such as quantile:0.25) or risk:LAMBDA (such as risk:0.5)."
-)
+_MOST_DRAWS = 1 << 31
+_ESTIMATORS = "Choose exact, mode, median, or sample (sample:N for N draws, sample:N:SEED for other ones)."
 
 
 @dataclass(frozen=True)
@@ -27,78 +25,52 @@ class Estimator:
 
     Parameters
     ----------
-    kind : {"exact", "mode", "sample", "median", "quantile", "risk"}
+    kind : {"exact", "mode", "sample", "median"}
         ``exact`` is the expectation. ``mode`` is the value of the most likely label (the paper's "- Probs" row).
-        ``sample`` is the mean of `n` seeded draws (what the paper had to do for GPT-4). ``median`` and ``quantile`` are
-        those of the label's value. ``risk`` is the expectation less `parameter` times the lower semideviation.
+        ``sample`` is the mean of `n` seeded draws (what the paper had to do for GPT-4). ``median`` is
+        that of the label's value.
     n : int
         Draws per sample, for ``sample`` only.
     seed : int
         Seed of the draws, for ``sample`` only.
-    parameter : float, optional
-        The probability of the quantile, above 0 and below 1; the aversion to risk, 0 to 1, up to which the result
-        stays on the scale and a better distribution is never scored lower. For these two only.
 
     Raises
     ------
     ConfigurationError
-        If the kind is unknown, or a parameter missing, superfluous or out of range.
+        If the kind is unknown, or a number out of range.
     """
 
-    kind: Literal["exact", "mode", "sample", "median", "quantile", "risk"] = "exact"
+    kind: Literal["exact", "mode", "sample", "median"] = "exact"
     n: int = 20
     seed: int = 0
-    parameter: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in (*_PLAIN, "sample", *_PARAMETERS):
+        if self.kind not in (*_PLAIN, "sample"):
             raise ConfigurationError(f"unknown estimator {self.kind!r}", hint=_ESTIMATORS)
-        if self.n < 1:
-            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times")
+        if not 1 <= self.n <= _MOST_DRAWS:
+            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times, and {_MOST_DRAWS} at most")
         if self.seed < 0:
             raise ConfigurationError(f"a seed is not negative: {self.seed}")
-        if (self.parameter is None) == (self.kind in _PARAMETERS):
-            needs = "needs its parameter" if self.parameter is None else "takes no parameter"
-            raise ConfigurationError(f"the estimator {self.kind} {needs}", hint=_ESTIMATORS)
-        if self.kind == "quantile" and not 0 < float(self.parameter or 0) < 1:
-            raise ConfigurationError(f"the probability of a quantile is above 0 and below 1, not {self.parameter}")
-        if self.kind == "risk" and not 0 <= float(self.parameter or 0) <= 1:
-            raise ConfigurationError(
-                f"the aversion to risk is 0 to 1, not {self.parameter}",
-                hint="Beyond 1 a score may leave the scale, and fall where a distribution improves.",
-            )
 
     @classmethod
-    def parse(cls, text: str, *, n: int = 20, seed: int = 0) -> Estimator:
-        """Read an estimator as the command line has it.
-
-        Parameters
-        ----------
-        text : str
-            ``exact``, ``mode``, ``median``, ``sample`` (or ``sample:N``), ``quantile:Q`` or ``risk:LAMBDA``.
-        n, seed : int
-            Of ``sample``, where `text` does not say its number of draws.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is none of these.
-        """
-        kind, colon, rest = text.strip().partition(":")
+    def parse(cls, text: str) -> Estimator:
+        """Read an estimator as the command line has it."""
+        kind, *numbers = text.strip().split(":")
         try:
-            if kind == "sample":
-                return cls("sample", int(rest) if colon else n, seed)
-            parameter = float(rest) if colon else None
+            if kind == "sample" and len(numbers) <= 2:
+                return cls("sample", *map(int, numbers))
         except ValueError:
-            raise ConfigurationError(f"{rest!r} in the estimator {text!r} is no number", hint=_ESTIMATORS) from None
-        return cls(kind, n, seed, parameter)  # type: ignore[arg-type]  # checked there
+            raise ConfigurationError(f"the estimator {text!r} holds what is no number", hint=_ESTIMATORS) from None
+        if numbers and kind in _PLAIN:
+            raise ConfigurationError(f"the estimator {kind} takes no parameter", hint=_ESTIMATORS)
+        return cls(kind)  # type: ignore[arg-type]  # checked there
 
     @property
     def text(self) -> str:
-        """Short form for the signature: ``exact``, ``sample(n=20,seed=0)``, ``quantile:0.25``, ..."""
+        """Short form for the signature: ``exact``, ``sample(n=20,seed=0)``, ..."""
         if self.kind == "sample":
             return f"sample(n={self.n},seed={self.seed})"
-        return self.kind if self.parameter is None else f"{self.kind}:{self.parameter:.12g}"
+        return self.kind
 
 
 def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: int = 0) -> float:
@@ -123,10 +95,6 @@ def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: in
         return distribution.scale.values[distribution.mode_index]
     if estimator.kind == "median":
         return distribution.median
-    if estimator.kind == "quantile":
-        return distribution.quantile(float(estimator.parameter or 0))
-    if estimator.kind == "risk":
-        return distribution.risk_averse_mean(float(estimator.parameter or 0))
     if estimator.kind == "sample":
         return distribution.sample_mean(estimator.n, seed=[estimator.seed, sample_key])
     return distribution.score

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,24 +16,18 @@ from geval_local.score.estimators import Estimator, estimate
 if TYPE_CHECKING:
     from geval_local.metric import Metric
 
-__all__ = ["LOW_LABEL_MASS", "LookFigures", "Outcome", "Score"]
+__all__ = ["LOW_LABEL_MASS", "OrderFigures", "Outcome", "Score"]
 
 #: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
 LOW_LABEL_MASS = 0.9
 
 
-class LookFigures(NamedTuple):
-    """What one look at a sample came to.
+class OrderFigures(NamedTuple):
+    """Figures of one order of a pair."""
 
-    Attributes
-    ----------
-    score : float
-        By the same estimator as the whole, on the metric's scale.
-    label_mass : float
-        Probability that the model's next text is any label, 0-1.
-    """
-
+    #: By the same estimator as the whole, on the metric's scale.
     score: float
+    #: Probability that the model's next text is any label, 0-1.
     label_mass: float
 
 
@@ -75,8 +68,8 @@ class Score:
         Length of the filled form in tokens, 0 if it was never tokenized.
     dropped_tokens : int
         Tokens removed from the field that the metric allows to shorten; 0 almost always.
-    looks : tuple of LookFigures
-        What each look at the sample came to, where there are several; see `geval_local.questions.looks`. All other
+    orders : tuple of OrderFigures
+        Figures of each order in which a pair was shown, see `geval_local.questions.pair`. All other
         figures are those of the mean distribution.
     error : str or None
         Why the sample is unscored.
@@ -98,7 +91,7 @@ class Score:
     other_tokens: tuple[tuple[str, float], ...] = ()
     prompt_tokens: int = 0
     dropped_tokens: int = 0
-    looks: tuple[LookFigures, ...] = ()
+    orders: tuple[OrderFigures, ...] = ()
     error: str | None = None
 
     @classmethod
@@ -113,9 +106,9 @@ class Score:
         other_tokens: tuple[tuple[str, float], ...] = (),
         prompt_tokens: int = 0,
         dropped_tokens: int = 0,
-        looks: Sequence[Distribution] = (),
+        orders: Sequence[Distribution] = (),
     ) -> Score:
-        """Derive every figure from a label distribution, the mean of several `looks` where there are any."""
+        """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
         value = estimate(distribution, estimator, sample_key=sample_key)
         return cls(
             metric=metric,
@@ -133,8 +126,8 @@ class Score:
             other_tokens=other_tokens,
             prompt_tokens=prompt_tokens,
             dropped_tokens=dropped_tokens,
-            looks=tuple(
-                LookFigures(estimate(look, estimator, sample_key=sample_key), look.label_mass) for look in looks
+            orders=tuple(
+                OrderFigures(estimate(order, estimator, sample_key=sample_key), order.label_mass) for order in orders
             ),
         )
 
@@ -147,21 +140,6 @@ class Score:
     def is_scored(self) -> bool:
         """Whether there is a value."""
         return self.error is None
-
-    @property
-    def look_spread(self) -> float:
-        """Standard deviation of the looks' scores, on the metric's scale: what the wording did; NaN for one look."""
-        values = [look.score for look in self.looks]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __repr__(self) -> str:
-        if self.error is not None:
-            return f"Score({self.metric}: unscored, {reprlib.repr(self.error)})"
-        passed = {None: "", True: ", passed", False: ", not passed"}[self.passed]
-        return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""
@@ -187,11 +165,10 @@ class Score:
             record["calibrated"] = self.calibrated
         if self.other_tokens:
             record["other_tokens"] = [list(pair) for pair in self.other_tokens]
-        if self.looks:
+        if self.orders:
             record |= {
-                "look_scores": [look.score for look in self.looks],
-                "look_masses": [look.label_mass for look in self.looks],
-                "look_spread": self.look_spread,
+                "order_scores": [order.score for order in self.orders],
+                "order_masses": [order.label_mass for order in self.orders],
             }
         record["prompt_tokens"] = self.prompt_tokens
         if self.dropped_tokens:
@@ -215,8 +192,8 @@ class Outcome:
         Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
     error : str or None
         Why there is no score.
-    looks : tuple of ndarray of float64, shape (labels,)
-        ``log P(l | form)`` of every look where `label_logprobs` is the mean over several.
+    orders : tuple of ndarray of float64, shape (labels,)
+        ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
     """
 
     label_logprobs: NDArray[np.float64] | None = None
@@ -225,20 +202,10 @@ class Outcome:
     dropped_tokens: int = 0
     sample_key: int = 0
     error: str | None = None
-    looks: tuple[NDArray[np.float64], ...] = ()
+    orders: tuple[NDArray[np.float64], ...] = ()
 
     def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
-        """Compute the score.
-
-        Parameters
-        ----------
-        metric : Metric
-            The metric whose form it was.
-        estimator : Estimator
-            How the distribution becomes one number.
-        threshold : float, optional
-            The score that passes, on the metric's scale.
-        """
+        """Compute the score."""
         if self.label_logprobs is None:
             return Score.unscored(metric.name, self.error or "unknown reason", prompt_tokens=self.prompt_tokens)
         return Score.from_distribution(
@@ -250,5 +217,5 @@ class Outcome:
             other_tokens=self.other_tokens,
             prompt_tokens=self.prompt_tokens,
             dropped_tokens=self.dropped_tokens,
-            looks=[Distribution(metric.scale, look) for look in self.looks],
+            orders=[Distribution(metric.scale, order) for order in self.orders],
         )

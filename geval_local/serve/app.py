@@ -1,6 +1,7 @@
 """The ASGI application: routes around one batcher per judge, with keys and limits; request texts are never logged.
 
-`create_app` creates it; ``geval-local serve`` runs it on uvicorn.
+`create_app` creates it; ``geval-local serve`` runs it on uvicorn. FastAPI reads bodies into models and describes them
+in ``/openapi.json``; `_Route` puts key, readiness and limits before that. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ import logging
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import TypedDict
 
 from geval_local import __version__
 from geval_local.errors import BusyError, GevalError
-from geval_local.judge import Judge
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import order_count
 from geval_local.questions.question import Question
@@ -38,8 +42,11 @@ from geval_local.serve import openai, scores, systemone
 from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
 from geval_local.serve.counters import CONTENT_TYPE, Counters
 from geval_local.serve.judges import Load, ServedJudges
-from geval_local.serve.refusals import Refused, openai_body, system_one_body
+from geval_local.serve.refusals import OpenAIError, Refused, SystemOneError, error_body, refusal_of
 from geval_local.serve.settings import ServeSettings, is_loopback
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
 
 __all__ = ["ALIAS", "create_app"]
 
@@ -57,8 +64,36 @@ MOST_PROMPTS = 4096
 MOST_CHARACTERS = 32 << 20
 
 _T = TypeVar("_T")
-_Route = Callable[[Request], Awaitable[Response]]
-_Reader = Callable[[Mapping[str, Any]], "tuple[Any, list[Question], int | None]"]
+_KEY = Depends(HTTPBearer(auto_error=False, description="Needed if the server was started with a key."))
+
+
+class _Listed(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class _Described(TypedDict):
+    name: str
+    description: str
+    release_date: str
+
+
+class _Models(TypedDict):
+    object: Literal["list"]
+    data: list[_Listed]
+    models: list[_Described]
+
+
+class _Health(TypedDict):
+    status: Literal["alive"]
+    version: str
+
+
+class _Ready(TypedDict):
+    status: Literal["ready", "loading", "closing"]
+    models: list[str]
 
 
 def create_app(
@@ -66,23 +101,7 @@ def create_app(
     settings: ServeSettings | None = None,
     on_loaded: Callable[[BaseException | None], None] = lambda error: None,
 ) -> FastAPI:
-    """Create the application.
-
-    Parameters
-    ----------
-    judges : mapping of str to (Judge or Load)
-        Name -> judge, or a function that loads it once the application has started; at least one, and the first is
-        the default. Until all are loaded, requests get 503 with Retry-After. The application owns them from now on:
-        each is used by its own thread until the application shuts down.
-    settings : ServeSettings, optional
-        API key and limits.
-    on_loaded : callable, optional
-        Called once all judges are loaded, or with the error that one raised; from the thread that loads them.
-
-    Returns
-    -------
-    FastAPI
-    """
+    """Create the application."""
     server = _Server(judges, settings or ServeSettings(), on_loaded)
     app = FastAPI(
         title="geval-local",
@@ -94,15 +113,73 @@ def create_app(
         # A redirect would be told to the host that the client names.
         redirect_slashes=False,
     )
-    for path, method, route, summary in server.routes():
-        app.add_api_route(
-            path, route, methods=[method], summary=summary, response_model=None, include_in_schema=path != "/docs"
-        )
-    app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
-    app.add_exception_handler(HTTPException, _http_refusal)
-    app.add_middleware(_Watch, server=server)
+    app.router.route_class = _Route
     app.state.server = server
+    for path, method, route, summary, answer in server.routes():
+        is_open = path in ("/health", "/ready")
+        refused: Any = SystemOneError if path == "/v1/systemone" else OpenAIError
+        codes = [503] if path == "/ready" else [] if is_open else [401, 403, 404]
+        codes += [400, 408, 413, 415, 422, 429, 500, 503] if method == "POST" else []
+        app.add_api_route(
+            path,
+            route,
+            methods=[method],
+            summary=summary,
+            dependencies=[] if is_open else [_KEY],
+            response_model=None,
+            response_class=JSONResponse,
+            responses={
+                **{code: {"model": _Ready if path == "/ready" else refused} for code in codes},
+                200: {"model": answer} if answer else {"content": {"text/plain": {}}},
+                # Not FastAPI's own: what pydantic says is said in the dialect's words.
+                "default": {"model": refused},
+            },
+        )
+        if is_open:
+            app.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
+    for kind in (HTTPException, RequestValidationError, GevalError, Refused):
+        app.add_exception_handler(kind, partial(_refuse, app))
+    app.add_middleware(_Watch, server=server)
     return app
+
+
+class _Read(Request):
+    """A request whose body was read already."""
+
+    values: Any
+
+    async def body(self) -> bytes:
+        return b"values"
+
+    async def json(self) -> Any:
+        return self.values
+
+
+class _Route(APIRoute):
+    """A route that looks at key, judges and limits before FastAPI reads the body."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def guarded(given: Request) -> Response:
+            server: _Server = given.app.state.server
+            if _KEY in self.dependencies:
+                server.authorize(given)
+            if self.body_field is None:
+                return await handle(given)
+            if not server.served.are_ready:
+                raise Refused(
+                    "the judges are being loaded; /ready tells when", 503, code="loading", headers={"Retry-After": "2"}
+                )
+            request = _Read(given.scope, given.receive)
+            try:
+                request.values = await server.read(request)
+                return await handle(request)
+            finally:
+                server.body_bytes.give_back(getattr(request.state, "held", 0))
+
+        return guarded
 
 
 class _Server:
@@ -130,102 +207,65 @@ class _Server:
             self.is_closing = True
             await run_in_threadpool(self.served.close)
 
-    def routes(self) -> list[tuple[str, str, _Route, str]]:
+    def routes(self) -> list[tuple[str, str, Callable[..., Awaitable[Response]], str, Any]]:
+        decided, scored = openai.DecisionsAnswer, scores.ScoreAnswer
         return [
-            ("/v1/decisions", "POST", self._judged(self._decisions, openai_body), "Questions, in OpenAI's dialect."),
-            ("/v1/systemone", "POST", self._judged(self._system_one, system_one_body), "Questions, in System One's."),
-            ("/v1/score", "POST", self._judged(self._score, openai_body), "Rows scored on a metric, with signature."),
-            ("/v1/models", "GET", self._guard(self._models, openai_body), "The judges."),
-            ("/metrics", "GET", self._guard(self._metrics, openai_body), "Counters for Prometheus."),
-            ("/health", "GET", self._health, "Whether the process lives; needs no key."),
-            ("/ready", "GET", self._ready, "Whether requests are taken; needs no key."),
+            ("/v1/decisions", "POST", self.decisions, "Questions, in OpenAI's dialect.", decided),
+            ("/v1/systemone", "POST", self.system_one, "Questions, in System One's.", systemone.SystemOneAnswer),
+            ("/v1/score", "POST", self.score, "Rows scored on a metric, with signature.", scored),
+            ("/v1/models", "GET", self.models, "The judges.", _Models),
+            ("/v1/models/{name:path}", "GET", self.model, "One judge.", _Listed),
+            ("/metrics", "GET", self.metrics, "Counters for Prometheus.", None),
+            ("/health", "GET", self.health, "Whether the process lives; needs no key.", _Health),
+            ("/ready", "GET", self.ready, "Whether requests are taken; needs no key.", _Ready),
         ]
 
     # --- routes -----------------------------------------------------------------------------------------------------
 
-    async def _decisions(self, request: Request) -> Response:
-        body, large = await self._body(request)
-        name = self._judge_name(body, openai_body)
-        decision = await self._decide(request, name, large, openai.read_request, body)
-        answer = openai.write_answer(decision, name)
-        self.counters.answered(name, len(decision), decision.tokens)
-        return JSONResponse(answer)
+    async def decisions(self, request: Request, body: openai.DecisionsRequest) -> Response:
+        name = self._judge_name(body.model)
+        decision = await self._decide(request, name, body)
+        return JSONResponse(openai.write_answer(decision, name))
 
-    async def _system_one(self, request: Request) -> Response:
-        body, large = await self._body(request)
-        name = self._judge_name(body, system_one_body)
-        decision = await self._decide(request, name, large, systemone.read_request, body)
-        answer = systemone.write_answer(decision, name, body)
-        self.counters.answered(name, len(decision), decision.tokens)
-        return JSONResponse(answer)
+    async def system_one(self, request: Request, body: systemone.SystemOneRequest) -> Response:
+        name = self._judge_name(body.model)
+        decision = await self._decide(request, name, body)
+        return JSONResponse(systemone.write_answer(decision, name, body))
 
-    async def _score(self, request: Request) -> Response:
-        body, large = await self._body(request)
-        name = self._judge_name({"model": self.served.names[0], **body}, openai_body)
-        metric, samples, threshold = await _maybe_in_thread(large, scores.read_request, body)
-        batcher, judge = self.served.batchers[name], self.served.judges[name]
-        found = await self._wait(request, name, partial(batcher.score, metric, samples, threshold=threshold))
-        # Steps were written and pinned with the first row; the signature contains them.
-        signature = await self._wait(
-            request, name, partial(batcher.call, lambda: str(judge.signature(judge.with_steps(metric))))
-        )
+    async def score(self, request: Request, body: scores.ScoreRequest) -> Response:
+        name = self.served.names[0] if body.model is None else self._judge_name(body.model)
+        metric, samples = await _maybe_in_thread(request, body.asked)
+        # Nothing is missing from the metric that the model's thread would have to add, so this waits for no turn.
+        signature = await run_in_threadpool(self.served.judges[name].signature, metric)
+        score = self.served.batchers[name].score
+        found = await self._wait(request, name, partial(score, metric, samples, threshold=body.threshold))
         self.counters.answered(name, len(found), 0)
-        return JSONResponse(scores.write_answer(metric, samples, found, name, signature))
+        return JSONResponse(scores.write_answer(metric, samples, found, name, str(signature)))
 
-    async def _models(self, request: Request) -> Response:
-        created = int(self.started.timestamp())
+    async def models(self) -> Response:
         names = self.served.names
-        listed = [{"id": name, "object": "model", "created": created, "owned_by": "local"} for name in names]
         described = {name: f"Local judge {name}, exact label probabilities." for name in names}
         described |= {} if ALIAS in names else {ALIAS: f"Another name of {names[0]}."}
         date = self.started.date().isoformat()
         models = [{"name": name, "description": text, "release_date": date} for name, text in described.items()]
-        return JSONResponse({"object": "list", "data": listed, "models": models})
+        return JSONResponse({"object": "list", "data": [self._listed(name) for name in names], "models": models})
 
-    async def _metrics(self, request: Request) -> Response:
+    async def model(self, name: str) -> Response:
+        return JSONResponse(self._listed(self._judge_name(name)))
+
+    async def metrics(self) -> Response:
         return Response(self.counters.text(), media_type=CONTENT_TYPE)
 
-    async def _health(self, request: Request) -> Response:
+    async def health(self) -> Response:
         return JSONResponse({"status": "alive", "version": __version__})
 
-    async def _ready(self, request: Request) -> Response:
+    async def ready(self) -> Response:
         status = "closing" if self.is_closing else "ready" if self.served.are_ready else "loading"
         return JSONResponse({"status": status, "models": self.served.names}, 200 if status == "ready" else 503)
 
     # --- shared by routes -------------------------------------------------------------------------------------------
 
-    def _guard(self, route: _Route, shape: Callable[[Refused], dict[str, Any]]) -> _Route:
-        """Require the API key, and format every rejection for the route's dialect."""
-
-        async def guarded(request: Request) -> Response:
-            try:
-                self._authorize(request)
-                return await route(request)
-            except Refused as refused:
-                if refused.status in (401, 403, 404, 415):
-                    await self._drain(request)
-                return JSONResponse(shape(refused), refused.status, headers=refused.headers)
-            except GevalError as error:
-                return JSONResponse(shape(Refused(error.message)), 400)
-            finally:
-                self.body_bytes.give_back(getattr(request.state, "held", 0))
-
-        return guarded
-
-    def _judged(self, route: _Route, shape: Callable[[Refused], dict[str, Any]]) -> _Route:
-        """Guard a route that needs the judges, and refuse it while they are loaded."""
-
-        async def judged(request: Request) -> Response:
-            if not self.served.are_ready:
-                await self._drain(request)
-                raise Refused(
-                    "the judges are being loaded; /ready tells when", 503, code="loading", headers={"Retry-After": "2"}
-                )
-            return await route(request)
-
-        return self._guard(judged, shape)
-
-    def _authorize(self, request: Request) -> None:
+    def authorize(self, request: Request) -> None:
         if self._key is None:
             # A website may resolve its own name to this machine; the browser then sends that name.
             if not is_loopback(_host_name(request.headers.get("host", ""))):
@@ -245,18 +285,10 @@ class _Server:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _drain(self, request: Request) -> None:
-        """Read the rest of the request; otherwise the client sees a broken connection instead of the answer."""
-        with contextlib.suppress(Refused, ClientDisconnect, RuntimeError):
-            nothing = HeldBytes(0)
-            await read_body(
-                request.stream(), limit=self.settings.max_body, seconds=5.0, held=nothing, taken=lambda count: None
-            )
-
-    async def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
+    async def read(self, request: Request) -> dict[str, Any]:
+        """Read a body: bytes, unpacked, as values."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind.startswith("multipart/"):
-            await self._drain(request)
             raise Refused("images and other files cannot be read: this server's models read text only", 400)
         if kind != "application/json":
             raise Refused("the body is JSON: send Content-Type: application/json", 415)
@@ -269,44 +301,42 @@ class _Server:
             request.stream(), limit=settings.max_body, seconds=settings.body_seconds, held=self.body_bytes, taken=taken
         )
         encoding = request.headers.get("content-encoding")
-        large = len(raw) > LARGE or encoding is not None
+        request.state.large = len(raw) > LARGE or encoding is not None
         packed = len(raw)
-        raw = await _maybe_in_thread(large, unpack, raw, encoding, settings.max_body)
+        raw = await _maybe_in_thread(request, unpack, raw, encoding, settings.max_body)
         if len(raw) > packed:
             self.body_bytes.take(len(raw) - packed)
             taken(len(raw) - packed)
-        return await _maybe_in_thread(large, read_values, raw), large
+        return await _maybe_in_thread(request, read_values, raw)
 
-    def _judge_name(self, body: Mapping[str, Any], shape: Callable[[Refused], dict[str, Any]]) -> str:
-        model = body.get("model")
-        if not isinstance(model, str):
-            if shape is system_one_body:
-                raise Refused("Field required", 422, loc=("body", "model"), rule="missing")
-            raise Refused("model is missing", param="model", code="missing_required_parameter")
+    def _listed(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": int(self.started.timestamp()), "owned_by": "local"}
+
+    def _judge_name(self, model: str) -> str:
         if model in self.served.names:
             return model
         if model == ALIAS:
             return self.served.names[0]
         known = ", ".join(self.served.names)
-        if shape is system_one_body:
-            raise Refused(f"there is no model {model[:100]!r}; there is {known}", 404)
         raise Refused(
             f"there is no model {model[:100]!r}; there is {known}", 404, param="model", code="model_not_found"
         )
 
     async def _decide(
-        self, request: Request, name: str, large: bool, read: _Reader, body: Mapping[str, Any]
+        self, request: Request, name: str, body: openai.DecisionsRequest | systemone.SystemOneRequest
     ) -> Decision:
-        state, questions, rotations = await _maybe_in_thread(large, read, body)
-        rotations = rotations or self.settings.rotations
+        state, questions = await _maybe_in_thread(request, body.asked)
+        rotations = body.rotations or self.settings.rotations
         _refuse_many_prompts(questions, rotations)
         decide = self.served.batchers[name].decide
-        return await self._wait(request, name, partial(decide, state, questions, rotations=rotations), large=large)
+        decision = await self._wait(request, name, partial(decide, state, questions, rotations=rotations))
+        self.counters.answered(name, len(decision), decision.tokens)
+        return decision
 
-    async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]], *, large: bool = False) -> _T:
+    async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]]) -> _T:
         """Wait for an answer as long as the client does."""
         try:
-            future = await _maybe_in_thread(large, ask)
+            future = await _maybe_in_thread(request, ask)
         except BusyError as error:
             after = str(self.served.batchers[name].retry_after)
             raise Refused(error.message, 429, code="busy", headers={"Retry-After": after}) from None
@@ -347,8 +377,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _maybe_in_thread(large: bool, function: Callable[..., _T], *given: Any) -> _T:
-    return await run_in_threadpool(function, *given) if large else function(*given)
+async def _maybe_in_thread(request: Request, function: Callable[..., _T], *given: Any) -> _T:
+    return await run_in_threadpool(function, *given) if request.state.large else function(*given)
 
 
 class _Watch:
@@ -378,37 +408,50 @@ class _Watch:
             await self._app(scope, receive, numbered)
         except (ClientDisconnect, asyncio.CancelledError):
             status = status or 499
-        except Exception as error:
+        except BaseException as error:
+            # Also what is no `Exception`, such as a library's panic, costs this request and no other.
             # The error's message may contain text of the request; its stack frames do not.
             frames = "".join(traceback.format_tb(error.__traceback__))
             logger.error("request %s failed: %s\n%s", number, type(error).__name__, frames)
             if not status:
-                shape = system_one_body if scope["path"] == "/v1/systemone" else openai_body
                 refused = Refused("the server failed; see its log", 500, code="internal_error")
-                await JSONResponse(shape(refused), 500)(scope, receive, numbered)
+                await JSONResponse(error_body(scope["path"], refused), 500)(scope, receive, numbered)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             seconds = time.perf_counter() - start
             self._server.counters.request(route, status, seconds)
             if self._server.settings.log_requests:
-                logger.info("%s %s %s %s %.0f ms", number, scope["method"], route, status, 1000 * seconds)
+                figures = {"request": number, "route": route, "status": status, "ms": round(1000 * seconds)}
+                said = (number, scope["method"], route, status, 1000 * seconds)
+                logger.info("%s %s %s %s %.0f ms", *said, extra={"figures": figures | {"method": scope["method"]}})
 
 
-async def _http_refusal(request: Request, error: Exception) -> Response:
-    """Format 404 and 405 for the route's dialect."""
-    assert isinstance(error, HTTPException)
-    shape = system_one_body if request.url.path == "/v1/systemone" else openai_body
-    messages = {404: "there is no such path", 405: "this path takes another method"}
-    refused = Refused(messages.get(error.status_code, "the request cannot be served"), error.status_code)
-    return JSONResponse(shape(refused), error.status_code, headers=error.headers)
+async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
+    """Answer a rejection in the format of the route's dialect."""
+    path = request.url.path
+    if isinstance(error, RequestValidationError):
+        error = refusal_of(error.errors()[0], error.body, path)
+    elif isinstance(error, GevalError):
+        error = Refused(error.message)
+    elif isinstance(error, HTTPException):
+        there = ", ".join(f"{' '.join(route.methods or ())} {route.path}" for route in _shown(app))
+        said = {404: f"there is no such path; there are {there}", 405: "this path takes another method"}
+        refused = said.get(error.status_code, "the request cannot be served")
+        error = Refused(refused, error.status_code, headers=error.headers)
+    assert isinstance(error, Refused)
+    return JSONResponse(error_body(path, error), error.status, headers=error.headers)
+
+
+def _shown(app: FastAPI) -> list[APIRoute]:
+    return [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
 
 
 def _page(app: FastAPI) -> str:
     """Build the page with the list of routes; it loads no external resources."""
     rows = "".join(
-        f"<tr><td><code>{method.upper()} {html.escape(path)}</code></td><td>{html.escape(entry['summary'])}</td></tr>"
-        for path, methods in app.openapi()["paths"].items()
-        for method, entry in methods.items()
+        f"<tr><td><code>{' '.join(route.methods or ())} {html.escape(route.path)}</code></td>"
+        f"<td>{html.escape(route.summary or '')}</td></tr>"
+        for route in _shown(app)
     )
     example = {
         "model": ALIAS,

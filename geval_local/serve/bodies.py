@@ -1,7 +1,7 @@
 """Request bodies: bytes to plain values, within limits of size, time, depth and number.
 
-A body over the limit is read to its end and dropped; otherwise the client would see a broken connection instead of the
-reason; one far beyond the limit is cut off.
+What a refused request still sends is read and dropped by its connection, within the time that a connection has between
+two requests: the client sees the reason and not a broken connection.
 """
 
 from __future__ import annotations
@@ -21,33 +21,19 @@ MAX_DEPTH = 64
 MOST_VALUES = 250_000
 #: Of an ``input_json`` part (openai-python's types say so).
 PART_DEPTH, PART_VALUES, PART_BYTES = 32, 10_000, 256 << 10
-#: A body over the limit is read up to this multiple of the limit.
-DRAINED = 8
 #: Largest zstd window: a frame may request any size.
 MOST_WINDOW = 8 << 20
 
 
 class HeldBytes:
-    """Total bytes of all request bodies in progress, over all clients.
-
-    Parameters
-    ----------
-    most : int
-        Limit; more are rejected with 429.
-    """
+    """Total bytes of all request bodies in progress, over all clients."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Add bytes.
-
-        Raises
-        ------
-        Refused
-            If the limit is exceeded.
-        """
+        """Add bytes."""
         if self.held + count > self.most:
             raise Refused("the server holds too many texts already", 429, code="busy", headers={"Retry-After": "2"})
         self.held += count
@@ -60,65 +46,28 @@ class HeldBytes:
 async def read_body(
     chunks: AsyncIterator[bytes], *, limit: int, seconds: float, held: HeldBytes, taken: Callable[[int], object]
 ) -> bytes:
-    """Receive a body.
+    """Receive a body."""
 
-    Parameters
-    ----------
-    chunks : async iterator of bytes
-        The body's chunks as they arrive.
-    limit : int
-        Most bytes.
-    seconds : float
-        Most time.
-    held : HeldBytes
-        Counter of held bytes.
-    taken : callable
-        Called with counted bytes, so that they can be released at the end.
+    async def collect() -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise Refused(f"the body is larger than {limit} bytes", 413, code="body_too_large")
+            held.take(len(chunk))
+            taken(len(chunk))
+            parts.append(chunk)
+        return b"".join(parts)
 
-    Raises
-    ------
-    Refused
-        If it is too large or too slow, or too many bytes are already held.
-    """
     try:
-        return await asyncio.wait_for(_collect(chunks, limit, held, taken), seconds)
+        return await asyncio.wait_for(collect(), seconds)
     except (TimeoutError, asyncio.TimeoutError):
         raise Refused(f"the body took longer than {seconds:g} seconds", 408, headers={"Connection": "close"}) from None
 
 
-async def _collect(chunks: AsyncIterator[bytes], limit: int, held: HeldBytes, taken: Callable[[int], object]) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    refused: Refused | None = None
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > limit:
-            refused = Refused(f"the body is larger than {limit} bytes", 413, code="body_too_large")
-        if refused is None:
-            try:
-                held.take(len(chunk))
-            except Refused as error:
-                refused = error
-            else:
-                taken(len(chunk))
-                parts.append(chunk)
-        if refused is not None:
-            parts.clear()
-            if size > DRAINED * limit:
-                break
-    if refused is not None:
-        raise refused
-    return b"".join(parts)
-
-
 def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
-    """Decode a body's Content-Encoding: zstd, or none.
-
-    Raises
-    ------
-    Refused
-        If the encoding is another one, the bytes are not zstd, or they unpack to more than `limit`.
-    """
+    """Decode a body's Content-Encoding: zstd, or none."""
     if encoding is None or encoding.strip().lower() in ("", "identity"):
         return body
     if encoding.strip().lower() != "zstd":
@@ -141,13 +90,7 @@ def unpack(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 
 def read_values(body: bytes) -> dict[str, Any]:
-    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number.
-
-    Raises
-    ------
-    Refused
-        If the body is not such an object.
-    """
+    """Read a body as a JSON object: UTF-8, no key twice, no NaN, no half characters, of bounded depth and number."""
     try:
         text = body.decode("utf-8-sig")  # some clients on Windows begin with a byte order mark
         _refuse_many_values(text)
@@ -171,18 +114,18 @@ def read_values(body: bytes) -> dict[str, Any]:
     return values
 
 
-def check_json_part(value: Any) -> str | None:
-    """Return the reason why a value is not valid ``input_json`` data; None if it is."""
+def check_json_part(value: Any) -> Any:
+    """Give the data of an ``input_json`` part back; a ValueError says why they are none."""
     if not (isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))):
-        return "data is an object or an array of objects"
+        raise ValueError("data is an object or an array of objects")
     depth, count = _measure(value, PART_DEPTH)
     if depth > PART_DEPTH:
-        return f"data is nested deeper than {PART_DEPTH} levels"
+        raise ValueError(f"data is nested deeper than {PART_DEPTH} levels")
     if count > PART_VALUES:
-        return f"data holds more than {PART_VALUES} values"
+        raise ValueError(f"data holds more than {PART_VALUES} values")
     if len(json.dumps(value, ensure_ascii=False).encode()) > PART_BYTES:
-        return f"data is larger than {PART_BYTES} bytes"
-    return None
+        raise ValueError(f"data is larger than {PART_BYTES} bytes")
+    return value
 
 
 def _refuse_many_values(text: str) -> None:

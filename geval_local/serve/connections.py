@@ -1,7 +1,9 @@
-"""Connections: how the server speaks HTTP, and how long it waits for clients that dawdle.
+"""Connections: how the server speaks HTTP, and how long a connection lives that is not a request in work.
 
-uvicorn gives a client all the time of the world to send the head of a request, and to take its answer. Here each step
-has its time, and idle connections are bounded, so that none of them uses up the process's descriptors.
+uvicorn gives a client all the time of the world for the head of a request, for a body that nobody reads and for taking
+its answer. Here every connection has one rule: unless the application is at work for it, it has `head_seconds` in all
+for its next request, and as long for taking an answer. Transports and ASGI messages are all that is looked at, so that
+it does not matter what uvicorn's protocol does inside.
 """
 
 from __future__ import annotations
@@ -9,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import h11
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from geval_local.serve.settings import ServeSettings
@@ -20,30 +21,17 @@ __all__ = ["server_config"]
 
 #: Descriptors that are left to everything else.
 _SPARE_DESCRIPTORS = 64
-_LATE = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
-    b"content-length: 38\r\n\r\nthe head of the request took too long\n"
-)
+#: Seconds between two looks whether a client that sends nothing more is still there.
+_LOOK_SECONDS = 1.0
+_STATE = "geval_local.connection"
 
 
-def server_config(app: FastAPI, settings: ServeSettings) -> uvicorn.Config:
-    """Configure uvicorn for an application of `geval_local.serve.app.create_app`.
-
-    Parameters
-    ----------
-    app : FastAPI
-        The application.
-    settings : ServeSettings
-        Its settings.
-    """
-    protocol = type(
-        "Protocol",
-        (_Protocol,),
-        {"head_seconds": settings.head_seconds, "most": _most_connections(settings.connections)},
-    )
+def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+    """Configure uvicorn for an application of `geval_local.serve.app.create_app`."""
+    limits = {"seconds": settings.head_seconds, "most": _most_connections(settings.connections), "living": set()}
     return uvicorn.Config(
-        app,
-        http=protocol,
+        _in_work(app),
+        http=type("Connection", (_Connection,), limits),
         ws="none",
         proxy_headers=False,
         log_config=None,
@@ -53,62 +41,123 @@ def server_config(app: FastAPI, settings: ServeSettings) -> uvicorn.Config:
     )
 
 
-class _Protocol(H11Protocol):
-    """One connection."""
+def _in_work(app: ASGIApp) -> ASGIApp:
+    """Tell a request's connection when the application begins, answers and ends."""
 
-    head_seconds: float
-    most: int
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self.most:
-            transport.abort()
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: _Connection | None = scope.get("state", {}).pop(_STATE, None) if scope["type"] == "http" else None
+        if connection is None:
+            await app(scope, receive, send)
             return
-        self._expect(self._late_head)
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch_head(is_begun=True)
+        async def take() -> Message:
+            message = await receive()
+            connection.is_whole = message["type"] == "http.request" and not message.get("more_body", False)
+            return message
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch_head(is_begun=bool(self.conn.trailing_data[0]))
+        async def answer(message: Message) -> None:
+            connection.is_answering = True
+            await send(message)
+
+        connection.begin(scope["http_version"])
+        try:
+            await app(scope, take, answer)
+        finally:
+            connection.end()
+
+    return told
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: uvicorn's protocol, with deadlines around it."""
+
+    seconds: float
+    most: int
+    living: set[_Connection]
+
+    def __init__(self, *, app_state: dict[str, Any], **given: Any) -> None:
+        # What a server keeps in its state, uvicorn hands to every request of the connection.
+        self._http = H11Protocol(app_state={**app_state, _STATE: self}, **given)
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        #: Requests that the application is at work for: two for a moment, where one follows the other.
+        self._working = self._begun = 0
+        self._is_ended = False
+        self._version = ""
+        #: Of the request in work: whether its body is known to its end, and whether its answer has begun.
+        self.is_whole = self.is_answering = False
+
+    def begin(self, version: str) -> None:
+        """Take time off: the application works."""
+        self._working += 1
+        self._begun += 1
+        self._version = version
+        self.is_whole = self.is_answering = False
+        self._stop("idle")
+
+    def end(self) -> None:
+        """Take the time again, after an answer."""
+        self._working -= 1
+        if not self._working and self in self.living:
+            self._wait("idle")
+            if self._is_ended:
+                self._loop.call_soon(self._after_end, self._begun)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.living.add(self)
+        self._http.connection_made(transport)
+        if len(self.living) > self.most:
+            transport.abort()
+        self._wait("idle")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._relax()
-        super().connection_lost(exc)
+        self.living.discard(self)
+        for name in list(self._timers):
+            self._stop(name)
+        self._http.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.data_received(data)
+
+    def eof_received(self) -> bool:
+        """Go on: a client that sends no more may still wait for its answer."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._loop.call_soon(self._after_end, self._begun)  # the application begins a turn after its request
+        return True
 
     def pause_writing(self) -> None:
-        # The client does not take its answer.
-        self._relax()
-        self._expect(self.transport.abort)
-        super().pause_writing()
+        self._wait("answer")
+        self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        self._relax()
-        super().resume_writing()
+        self._stop("answer")
+        self._http.resume_writing()
 
-    def _watch_head(self, *, is_begun: bool) -> None:
-        """Give a head that has begun its time; what comes after it has limits of its own."""
-        if self.conn.their_state is not h11.IDLE:
-            self._relax()
-        elif is_begun:
-            self._expect(self._late_head)
+    def _wait(self, name: str) -> None:
+        self._stop(name)
+        self._timers[name] = self._loop.call_later(self.seconds, self._transport.abort)
 
-    def _expect(self, late: Any) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.head_seconds, late)
+    def _stop(self, name: str) -> None:
+        if name in self._timers:
+            self._timers.pop(name).cancel()
 
-    def _relax(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _after_end(self, begun: int) -> None:
+        if self._working:
+            self._stop("look")
+            self._timers["look"] = self._loop.call_later(_LOOK_SECONDS, self._look)
+        elif begun == self._begun:  # else another request came and went, and its own end is looked at later
+            self._transport.close()
 
-    def _late_head(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(_LATE)
-            self.transport.close()
+    def _look(self) -> None:
+        """Send an interim answer: a client that has left altogether refuses it, and the next one cannot be sent."""
+        if not self.is_answering and not self.is_whole:
+            self._transport.close()
+        elif not self.is_answering and self._version != "1.0":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._after_end(self._begun)
 
 
 def _most_connections(wanted: int) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from geval_local.judging.batcher import Batcher, BatchRecord
+if TYPE_CHECKING:
+    from geval_local.judging.batcher import Batcher, BatchRecord
 
 __all__ = ["CONTENT_TYPE", "Counters"]
 

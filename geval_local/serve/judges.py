@@ -5,38 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from geval_local.judge import Judge
-from geval_local.judging.batcher import Batcher
 from geval_local.serve.counters import Counters
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+    from geval_local.judging.batcher import Batcher
 
 __all__ = ["Load", "ServedJudges"]
 
-#: Loads a judge; called once, in a thread of its own.
-Load = Callable[[], Judge]
+#: Loads a judge; called once, in a thread of its own, where torch is imported too.
+Load: TypeAlias = "Callable[[], Judge]"
 
 
 class ServedJudges:
-    """Judges by name, with their batchers.
-
-    Parameters
-    ----------
-    given : mapping of str to (Judge or Load)
-        Name -> judge, or what loads it after `start`. The first is the default.
-    queue : int
-        Calls per judge that may wait.
-    counters : Counters
-        Learns about every batch.
-    on_loaded : callable, optional
-        Called once all judges are loaded, or with the error that ended it; from the loading thread.
-
-    Attributes
-    ----------
-    names : tuple of str
-        All names, also of judges that are not loaded yet.
-    judges, batchers : dict
-        Name -> judge, and its batcher.
-    """
+    """Judges by name, with their batchers."""
 
     def __init__(
         self,
@@ -53,10 +37,12 @@ class ServedJudges:
         self._on_loaded = on_loaded
         self._lock = threading.Lock()
         self._is_closed = False
-        self._loads = {name: load for name, load in given.items() if not isinstance(load, Judge)}
-        for name, judge in given.items():
-            if isinstance(judge, Judge):
-                self._take(name, judge)
+        self._loads: dict[str, Load] = {}
+        for name, one in given.items():
+            if callable(one):
+                self._loads[name] = one
+            else:
+                self._take(name, one)
 
     @property
     def are_ready(self) -> bool:
@@ -78,6 +64,8 @@ class ServedJudges:
             self._on_loaded(None)
 
     def _take(self, name: str, judge: Judge) -> None:
+        from geval_local.judging.batcher import Batcher
+
         with self._lock:
             if self._is_closed:
                 return

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from typing_extensions import NotRequired, TypedDict
 
 from geval_local.questions.answer import ChoiceAnswer, Decision, PredicateAnswer
 from geval_local.questions.form import state_text
@@ -18,82 +30,329 @@ from geval_local.questions.question import (
     ScoreQuestion,
 )
 from geval_local.serve.bodies import check_json_part
-from geval_local.serve.refusals import Refused
+from geval_local.serve.refusals import Refused, Strict
 
-__all__ = ["read_request", "write_answer"]
+__all__ = ["DecisionsAnswer", "DecisionsRequest", "write_answer"]
 
 MAX_QUESTIONS = 400
 MAX_ITEMS = 131_072
 #: OpenAI's limit; a longer scale is a choice, or a question in Python.
 MAX_SCORE_LEVELS = 10
-_FIELDS = ("model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier", "rotations")
-_QUESTION_FIELDS = {
-    "predicate": {"type", "name", "instructions"},
-    "choice": {"type", "name", "instructions", "choices"},
-    "score": {"type", "name", "instructions", "levels"},
-}
-_PARTS = {
-    "user": ("input_text", "input_json"),
-    "system": ("input_text",),
-    "developer": ("input_text",),
-    "assistant": ("output_text", "refusal"),
-}
-_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-_OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+
+_T = TypeVar("_T")
 
 
-def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | None]:
-    """Parse the request.
+class _Open(BaseModel):
+    """A part of the evidence: clients send fields that say nothing to a local model, such as ids and cache marks."""
 
-    Parameters
-    ----------
-    body : mapping
-        The request; its ``model`` is handled elsewhere.
+    model_config = ConfigDict(strict=True, frozen=True)
 
-    Returns
-    -------
-    state : object
-        Evidence, see `geval_local.questions.form.state_text`.
-    questions : list of Question
-    rotations : int or None
-        The field ``rotations``, an extension of this server.
 
-    Raises
-    ------
-    Refused
-        If a field is missing, of the wrong type or out of limits, or contains an image.
-    """
-    for field in ("input", "questions"):
-        if field not in body:
-            hint = " (evidence under `state` is System One's: POST /v1/systemone)" if "state" in body else ""
-            raise Refused(f"{field} is missing{hint}", param=field, code="missing_required_parameter")
-    for field in body:
-        if field not in _FIELDS:
-            raise Refused(
-                f"unknown field {field[:40]!r}; known are {', '.join(_FIELDS)}",
-                param=field[:40],
-                code="unknown_parameter",
+# --- the request: evidence --------------------------------------------------------------------------------------------
+
+
+class _InputText(_Open):
+    type: Literal["input_text"]
+    text: str
+
+
+class _OutputText(_Open):
+    type: Literal["output_text"]
+    text: str
+
+
+class _Refusal(_Open):
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+class _Json(_Open):
+    type: Literal["input_json"]
+    data: Annotated[Any, AfterValidator(check_json_part), WithJsonSchema({"type": ["object", "array"]})]
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.data, ensure_ascii=False)
+
+
+#: A text, or parts of some kinds that make one together.
+_Text = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[_T], Field(min_length=1, fail_fast=True), Tag("parts")],
+    Discriminator(
+        lambda given: {str: "text", list: "parts"}.get(type(given)),
+        custom_error_type="text_or_list",
+        custom_error_message="a text or a list of parts is needed",
+    ),
+]
+_Said = Annotated[_InputText | _Json, Discriminator("type")]
+
+
+class _User(_Open):
+    type: Literal["message"] = "message"
+    role: Literal["user"]
+    content: _Text[_Said]
+
+
+class _System(_Open):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer"]
+    content: _Text[_InputText]
+
+
+class _Assistant(_Open):
+    type: Literal["message"] = "message"
+    role: Literal["assistant"]
+    content: _Text[Annotated[_OutputText | _Refusal, Discriminator("type")]]
+
+
+class _Call(_Open):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class _CustomCall(_Open):
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+
+
+class _Output(_Open):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: _Text[_InputText]
+
+
+class _CustomOutput(_Open):
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: _Text[_InputText]
+
+
+_Message = Annotated[_User | _System | _Assistant, Discriminator("role")]
+_Item = Annotated[
+    Annotated[_Message, Tag("message")]
+    | Annotated[_Call, Tag("function_call")]
+    | Annotated[_Output, Tag("function_call_output")]
+    | Annotated[_CustomCall, Tag("custom_tool_call")]
+    | Annotated[_CustomOutput, Tag("custom_tool_call_output")],
+    Discriminator(lambda given: str(given.get("type", "message")) if isinstance(given, dict) else None),
+]
+_Evidence = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[_Item], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True), Tag("items")],
+    Discriminator(
+        lambda given: {str: "text", list: "items"}.get(type(given)),
+        custom_error_type="text_or_list",
+        custom_error_message="a text or a list of items is needed",
+    ),
+]
+
+
+# --- the request: questions -------------------------------------------------------------------------------------------
+
+
+def _all_different(given: list[Any]) -> list[Any]:
+    seen = set()
+    for place, choice in enumerate(given):
+        if (type(choice.value), choice.value) in seen:
+            raise ValueError(f"the choice in place {place} occurs twice")
+        seen.add((type(choice.value), choice.value))
+    return given
+
+
+def _is_value(given: Any) -> Any:
+    if not isinstance(given, str | bool):
+        raise ValueError("the value of a choice is a text or a boolean")
+    return given
+
+
+class _Choice(Strict):
+    value: Annotated[Any, AfterValidator(_is_value), WithJsonSchema({"type": ["string", "boolean"]})]
+    description: str | None = None
+
+
+class _Level(Strict):
+    label: str
+    description: str | None = None
+
+
+class _Predicate(Strict):
+    type: Literal["predicate"]
+    name: str | None = None
+    instructions: _Text[_Said]
+
+    def asked(self) -> Question:
+        return PredicateQuestion(name=self.name, instructions=_plain(self.instructions))
+
+
+class _ChoiceOf(Strict):
+    type: Literal["choice"]
+    name: str | None = None
+    instructions: _Text[_Said]
+    choices: Annotated[
+        list[_Choice], Field(min_length=2, max_length=MAX_OPTIONS, fail_fast=True), AfterValidator(_all_different)
+    ]
+
+    def asked(self) -> Question:
+        options = tuple(Option(value=one.value, description=one.description) for one in self.choices)
+        return ChoiceQuestion(name=self.name, instructions=_plain(self.instructions), options=options)
+
+
+class _ScoreOf(Strict):
+    type: Literal["score"]
+    name: str | None = None
+    instructions: _Text[_Said]
+    levels: Annotated[list[_Level], Field(min_length=2, max_length=MAX_SCORE_LEVELS, fail_fast=True)]
+
+    def asked(self) -> Question:
+        levels = tuple(Level(label=one.label, description=one.description) for one in self.levels)
+        return ScoreQuestion(name=self.name, instructions=_plain(self.instructions), levels=levels)
+
+
+def _refuse_sglang(given: Any) -> Any:
+    if isinstance(given, dict) and "instructions" not in given and ("question" in given or "id" in given):
+        raise ValueError(
+            "this looks like SGLang's dialect (id, question); here OpenAI's is served: name, type, instructions"
+        )
+    return given
+
+
+_Question = Annotated[_Predicate | _ChoiceOf | _ScoreOf, Discriminator("type")]
+
+
+class DecisionsRequest(Strict):
+    """Questions about one piece of evidence; `rotations` is an extension of this server."""
+
+    model: str
+    input: _Evidence
+    questions: Annotated[
+        list[Annotated[_Question, BeforeValidator(_refuse_sglang)]],
+        Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True),
+    ]
+    prompt_cache_key: Annotated[str, Field(max_length=64)] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    safety_identifier: Annotated[str, Field(max_length=128)] | None = None
+    rotations: Annotated[int, Field(ge=1, le=MAX_OPTIONS)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_system_one(cls, given: Any) -> Any:
+        if isinstance(given, dict) and ("state" in given or isinstance(given.get("questions"), dict)):
+            raise ValueError(
+                "this looks like System One's dialect (state, named questions): POST it to /v1/systemone; "
+                "here are input, and questions as a list"
             )
-    for field, most in (("prompt_cache_key", 64), ("safety_identifier", 128)):
-        value = body.get(field)
-        if value is not None and not (isinstance(value, str) and len(value) <= most):
-            raise Refused(f"{field} is a text of at most {most} characters", param=field)
-    if not isinstance(body.get("prompt_cache_options"), dict | None):
-        raise Refused("prompt_cache_options is an object", param="prompt_cache_options")
-    rotations = body.get("rotations")
-    if rotations is not None and (type(rotations) is not int or not 1 <= rotations <= MAX_OPTIONS):
-        raise Refused(f"rotations is a number from 1 to {MAX_OPTIONS}", param="rotations")
-    return _evidence(body["input"]), _questions(body["questions"]), rotations
+        return given
+
+    def asked(self) -> tuple[Any, list[Question]]:
+        """Return the evidence and the questions."""
+        names: set[str] = set()
+        found = []
+        for place, question in enumerate(self.questions):
+            if question.name is not None and question.name in names:
+                raise Refused("the name of a question occurs twice", param=f"questions[{place}].name")
+            names |= {question.name} if question.name is not None else set()
+            if question.type == "predicate" and not _plain(question.instructions).strip():
+                where = f"questions[{place}].instructions"
+                raise Refused("the instructions of a predicate are not blank", param=where)
+            found.append(question.asked())
+        return self._state(), found
+
+    def _state(self) -> Any:
+        if isinstance(self.input, str):
+            return self.input
+        calls: set[tuple[str, str]] = set()
+        turns: list[dict[str, Any]] = []
+        for place, item in enumerate(self.input):
+            if isinstance(item, _Call | _CustomCall):
+                calls.add((f"{item.type}_output", item.call_id))
+                turns.append(item.model_dump(exclude={"call_id"}))
+            elif isinstance(item, _Output | _CustomOutput):
+                if (item.type, item.call_id) not in calls:
+                    before = item.type.removesuffix("_output")
+                    raise Refused(f"this needs the call_id of an earlier {before}", param=f"input[{place}].call_id")
+                turns.append({"type": item.type, "output": _plain(item.output)})
+            else:
+                turns.append({"role": item.role, "content": _plain(item.content)})
+        return turns[0]["content"] if len(turns) == 1 and turns[0].get("role") == "user" else state_text(turns)
+
+
+def _plain(text: Any) -> str:
+    return text if isinstance(text, str) else "".join(part.text for part in text)
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+class _Named(TypedDict):
+    name: str | None
+
+
+class _Sure(_Named):
+    confidence: float
+    label_mass: float
+    spread: NotRequired[float]
+
+
+class _PredicateAnswer(_Named):
+    type: Literal["predicate"]
+    probability: float
+    label_mass: float
+    spread: NotRequired[float]
+
+
+class _OfChoice(TypedDict):
+    value: str | bool
+    probability: float
+
+
+class _ChoiceAnswer(_Sure):
+    type: Literal["choice"]
+    choice: str | bool
+    probabilities: list[_OfChoice]
+
+
+class _OfLevel(TypedDict):
+    value: int
+    label: str
+    probability: float
+
+
+class _ScoreAnswer(_Sure):
+    type: Literal["score"]
+    score: float
+    probabilities: list[_OfLevel]
+
+
+class _Declined(_Named):
+    type: Literal["refusal"]
+
+
+class _Usage(TypedDict):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class DecisionsAnswer(TypedDict):
+    """One answer per question, in their order."""
+
+    model: str
+    answers: list[Annotated[_PredicateAnswer | _ChoiceAnswer | _ScoreAnswer | _Declined, Discriminator("type")]]
+    usage: _Usage
 
 
 def write_answer(decision: Decision, model: str) -> dict[str, Any]:
-    """Build the response.
-
-    Raises
-    ------
-    Refused
-        If a question with its evidence exceeds the judge's context.
-    """
+    """Build the response."""
     for place, answer in enumerate(decision):
         if answer.is_too_long:
             raise Refused(f"question {place}: {answer.error}", param="input", code="context_length_exceeded")
@@ -125,155 +384,3 @@ def _answer(answer: Any) -> dict[str, Any]:
         return {**named, "choice": answer.choice, "confidence": answer.confidence, "probabilities": pairs, **extra}
     levels = [{"value": n, "label": label, "probability": p} for n, (label, p) in enumerate(answer.probabilities)]
     return {**named, "score": answer.score, "confidence": answer.confidence, "probabilities": levels, **extra}
-
-
-def _evidence(given: Any) -> Any:
-    if isinstance(given, str):
-        return given
-    if not isinstance(given, list) or not given:
-        raise Refused("input is a text or a list of items with at least one", param="input")
-    if len(given) > MAX_ITEMS:
-        raise Refused(f"input has at most {MAX_ITEMS} items", param="input")
-    calls: dict[str, set[str]] = {}
-    turns = [_turn(item, f"input[{place}]", calls) for place, item in enumerate(given)]
-    if len(turns) == 1 and turns[0].get("role") == "user":
-        return turns[0]["content"]
-    return state_text(turns)
-
-
-def _turn(item: Any, param: str, calls: dict[str, set[str]]) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise Refused("an item of the input is an object", param=param)
-    kind = item.get("type", "message")
-    if not isinstance(kind, str):
-        raise Refused("the type of an item is a text", param=f"{param}.type")
-    if kind in _CALLS:
-        for field in ("call_id", "name", _CALLS[kind]):
-            if not isinstance(item.get(field), str):
-                raise Refused(f"a {kind} needs the text {field}", param=f"{param}.{field}")
-        calls.setdefault(kind, set()).add(item["call_id"])
-        return {"type": kind, "name": item["name"], _CALLS[kind]: item[_CALLS[kind]]}
-    if kind in _OUTPUTS:
-        call = item.get("call_id")
-        if not isinstance(call, str) or call not in calls.get(_OUTPUTS[kind], ()):
-            raise Refused(f"a {kind} needs the call_id of an earlier {_OUTPUTS[kind]}", param=f"{param}.call_id")
-        return {"type": kind, "output": _text(item.get("output"), f"{param}.output", ("input_text",))}
-    if kind != "message":
-        raise Refused(
-            "an item of the input is a message, a call of a tool or its output" + _images(kind), param=f"{param}.type"
-        )
-    role = item.get("role")
-    if not isinstance(role, str) or role not in _PARTS:
-        raise Refused(f"a message has a role: {', '.join(_PARTS)}", param=f"{param}.role")
-    return {"role": role, "content": _text(item.get("content"), f"{param}.content", _PARTS[role])}
-
-
-def _text(content: Any, param: str, allowed: tuple[str, ...]) -> str:
-    """Read a text, or the text of parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise Refused("content is a text or a list of parts with at least one", param=param)
-    texts: list[str] = []
-    for place, part in enumerate(content):
-        where = f"{param}[{place}]"
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in allowed:
-            raise Refused(f"a part here is one of {', '.join(allowed)}{_images(kind)}", param=where)
-        if kind == "input_json":
-            problem = check_json_part(part.get("data"))
-            if problem is not None:
-                raise Refused(problem, param=f"{where}.data")
-            text = json.dumps(part["data"], ensure_ascii=False)
-        else:
-            text = part.get("refusal" if kind == "refusal" else "text")
-        if not isinstance(text, str):
-            raise Refused(f"a part of type {kind} needs its text", param=where)
-        texts.append(text)
-    return "".join(texts)
-
-
-def _images(kind: Any) -> str:
-    """Say that a kind of part or item, in any API's words, cannot be read."""
-    if not isinstance(kind, str) or not kind.endswith(("image", "image_url", "file", "audio", "video")):
-        return ""
-    what = "images" if "image" in kind else "files"
-    return f"; {what} cannot be read: this server's models read text only"
-
-
-def _questions(given: Any) -> list[Question]:
-    if not isinstance(given, list) or not 1 <= len(given) <= MAX_QUESTIONS:
-        found = f", not {len(given)}" if isinstance(given, list) else ""
-        raise Refused(f"questions is a list of 1 to {MAX_QUESTIONS} questions{found}", param="questions")
-    questions = [_question(item, f"questions[{place}]") for place, item in enumerate(given)]
-    seen: set[str] = set()
-    for place, question in enumerate(questions):
-        if question.name is not None and question.name in seen:
-            raise Refused("the name of a question occurs twice", param=f"questions[{place}].name")
-        seen |= {question.name} if question.name is not None else set()
-    return questions
-
-
-def _question(item: Any, param: str) -> Question:
-    if not isinstance(item, dict):
-        raise Refused("a question is an object", param=param)
-    if "instructions" not in item and ("question" in item or "id" in item):
-        raise Refused(
-            "this looks like SGLang's dialect (id, question); here OpenAI's is served: name, type, instructions",
-            param=param,
-        )
-    kind = item.get("type")
-    if not isinstance(kind, str) or kind not in _QUESTION_FIELDS:
-        raise Refused("the type of a question is predicate, choice or score", param=f"{param}.type")
-    for field in item:
-        if field not in _QUESTION_FIELDS[kind]:
-            raise Refused(f"a {kind} question has no field {field[:40]!r}", param=param, code="unknown_parameter")
-    name = item.get("name")
-    if not isinstance(name, str | None):
-        raise Refused("the name of a question is a text", param=f"{param}.name")
-    if "instructions" not in item:
-        raise Refused("instructions are missing", param=f"{param}.instructions", code="missing_required_parameter")
-    text = _text(item["instructions"], f"{param}.instructions", ("input_text", "input_json"))
-    if kind == "predicate":
-        if not text.strip():
-            raise Refused("the instructions of a predicate are not blank", param=f"{param}.instructions")
-        return PredicateQuestion(name=name, instructions=text)
-    if kind == "choice":
-        return ChoiceQuestion(name=name, instructions=text, options=_choices(item.get("choices"), f"{param}.choices"))
-    return ScoreQuestion(name=name, instructions=text, levels=_levels(item.get("levels"), f"{param}.levels"))
-
-
-def _choices(given: Any, param: str) -> tuple[Option, ...]:
-    if not isinstance(given, list) or not 2 <= len(given) <= MAX_OPTIONS:
-        raise Refused(f"choices is a list of 2 to {MAX_OPTIONS} choices", param=param)
-    seen = set()
-    for place, choice in enumerate(given):
-        where = f"{param}[{place}]"
-        _check_fields(choice, {"value", "description"}, "a choice", where)
-        value = choice.get("value")
-        if type(value) not in (str, bool):
-            raise Refused("the value of a choice is a text or a boolean", param=f"{where}.value")
-        if (type(value), value) in seen:
-            raise Refused("a choice occurs twice", param=where)
-        seen.add((type(value), value))
-    return tuple(Option(value=choice["value"], description=choice.get("description")) for choice in given)
-
-
-def _levels(given: Any, param: str) -> tuple[Level, ...]:
-    if not isinstance(given, list) or not 2 <= len(given) <= MAX_SCORE_LEVELS:
-        raise Refused(f"levels is a list of 2 to {MAX_SCORE_LEVELS} levels", param=param)
-    for place, level in enumerate(given):
-        where = f"{param}[{place}]"
-        _check_fields(level, {"label", "description"}, "a level", where)
-        if not isinstance(level.get("label"), str):
-            raise Refused("the label of a level is a text", param=f"{where}.label")
-    return tuple(Level(label=level["label"], description=level.get("description")) for level in given)
-
-
-def _check_fields(item: Any, fields: set[str], what: str, param: str) -> None:
-    if not isinstance(item, dict):
-        raise Refused(f"{what} is an object", param=param)
-    if not item.keys() <= fields:
-        raise Refused(f"{what} has the fields {', '.join(sorted(fields))}", param=param, code="unknown_parameter")
-    if not isinstance(item.get("description"), str | None):
-        raise Refused("a description is a text", param=f"{param}.description")

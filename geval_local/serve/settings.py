@@ -20,34 +20,7 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a server.
-
-    Parameters
-    ----------
-    host : str
-        Address to listen on.
-    port : int
-        Port, 0 to 65535; 0 lets the system choose.
-    api_key : str, optional
-        Bearer token that clients must send. Required for addresses that others can reach.
-    max_body : int
-        Largest request body in bytes, before and after unpacking.
-    queue : int
-        Calls per judge that may be queued or running; more are rejected with 429.
-    rotations : int
-        In how many orders the outcomes of a question are shown, unless the request says.
-    body_seconds, head_seconds : float
-        How long a client may take to send a body; and to send the head of a request, or to go on taking an answer.
-    connections : int
-        Most connections at a time; more are closed at once.
-    log_requests : bool
-        Whether every request is logged with route, status and time, never with its texts.
-
-    Raises
-    ------
-    ConfigurationError
-        If a value is out of its range, or the address can be reached by others and there is no key.
-    """
+    """Settings of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8399
@@ -88,13 +61,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_size(text: str) -> int:
-    """Parse a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is not a size, or zero.
-    """
+    """Parse a number of bytes such as ``16MiB``, ``500KB`` or ``1048576``."""
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not size:
@@ -103,13 +70,7 @@ def parse_size(text: str) -> int:
 
 
 def read_key(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Read the API key from a file, or else from the environment.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file cannot be read or is empty, or the variable is set but empty.
-    """
+    """Read the API key from a file, or else from the environment."""
     if file is None:
         key = environment.get(KEY_VARIABLE)
         if key is not None and not key.strip():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, WithJsonSchema, model_validator
+from typing_extensions import NotRequired, TypedDict
 
 from geval_local.questions.answer import ChoiceAnswer, Decision, PredicateAnswer
 from geval_local.questions.form import state_text
@@ -17,48 +19,163 @@ from geval_local.questions.question import (
     Question,
     ScoreQuestion,
 )
-from geval_local.serve.refusals import Refused
+from geval_local.serve.refusals import Refused, Strict
 
-__all__ = ["read_request", "write_answer"]
+__all__ = ["SystemOneAnswer", "SystemOneRequest", "write_answer"]
 
 MAX_SCORE_LEVELS = 10
 MAX_QUESTIONS = 4096
-_FIELDS = ("model", "state", "questions", "assets", "rotations")
-_QUESTION_FIELDS = {"type", "instructions", "criteria"}
-
-_Loc = tuple[str | int, ...]
 
 
-def read_request(body: Mapping[str, Any]) -> tuple[Any, list[Question], int | None]:
-    """Parse the request; parameters, results and errors as in `openai.read_request`."""
-    for field in ("state", "questions"):
-        if field not in body:
-            raise _refused("Field required", field, rule="missing")
-    for field in body:
-        if field not in _FIELDS:
-            raise _refused("unknown field", field[:40], rule="extra_forbidden")
-    if body.get("assets") is not None:
-        raise _refused("images and other assets cannot be read: this server's models read text only", "assets")
-    rotations = body.get("rotations")
-    if rotations is not None and (type(rotations) is not int or not 1 <= rotations <= MAX_OPTIONS):
-        raise _refused(f"rotations is a number from 1 to {MAX_OPTIONS}", "rotations")
-    state = body["state"]
-    if not isinstance(state, str | dict | list):
-        raise _refused("state is a text, an object or an array", "state")
-    questions = body["questions"]
-    if not isinstance(questions, dict) or not 1 <= len(questions) <= MAX_QUESTIONS:
-        raise _refused(f"questions is an object of 1 to {MAX_QUESTIONS} named questions", "questions", rule="too_short")
-    return state, [_question(name, item) for name, item in questions.items()], rotations
+# --- the request ------------------------------------------------------------------------------------------------------
 
 
-def write_answer(decision: Decision, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the response.
+def _is_text(given: Any) -> Any:
+    if not isinstance(given, str | dict | list):
+        raise ValueError("a text, an object or an array is needed")
+    return given
 
-    Raises
-    ------
-    Refused
-        If a question with its evidence exceeds the judge's context, or a question has no answer.
-    """
+
+def _is_small(given: Any) -> Any:
+    """Refuse a large mapping before its parts are looked at."""
+    if isinstance(given, dict) and not 1 <= len(given) <= MAX_OPTIONS:
+        raise ValueError(f"criteria map 1 to {MAX_OPTIONS} labels to descriptions, not {len(given)}")
+    return given
+
+
+def _no_assets(given: Any) -> Any:
+    if given is not None:
+        raise ValueError("images and other assets cannot be read: this server's models read text only")
+    return given
+
+
+_Text = Annotated[Any, AfterValidator(_is_text), WithJsonSchema({"type": ["string", "object", "array"]})]
+
+
+class _Outcomes(Strict):
+    true: _Text | None = None
+    false: _Text | None = None
+
+
+class _Noul(Strict):
+    type: Literal["noul"]
+    instructions: _Text | None = None
+    criteria: _Outcomes | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> _Noul:
+        described = self.criteria or _Outcomes()
+        texts = (_instructions(self.instructions), _line(described.true), _line(described.false))
+        if not any(text and text.strip() for text in texts):
+            raise ValueError("a noul needs instructions or a described outcome")
+        return self
+
+    def asked(self, name: str) -> Question:
+        described = self.criteria or _Outcomes()
+        return PredicateQuestion(
+            name=name,
+            instructions=_instructions(self.instructions),
+            if_true=_line(described.true),
+            if_false=_line(described.false),
+        )
+
+
+class _Choice(Strict):
+    type: Literal["choice"]
+    instructions: _Text | None = None
+    criteria: Annotated[
+        dict[str, _Text | None],
+        Field(min_length=1, max_length=MAX_OPTIONS),
+        BeforeValidator(_is_small),
+    ]
+
+    def asked(self, name: str) -> Question:
+        options = tuple(Option(value=label, description=_line(value)) for label, value in self.criteria.items())
+        # The dialect allows one-item lists: they are handled the same way, with a certain answer.
+        make = ChoiceQuestion if len(options) > 1 else ChoiceQuestion.model_construct
+        return make(name=name, instructions=_instructions(self.instructions), options=options)
+
+
+class _Score(Strict):
+    type: Literal["score"]
+    instructions: _Text | None = None
+    criteria: Annotated[list[_Text], Field(min_length=1, max_length=MAX_SCORE_LEVELS, fail_fast=True)]
+
+    def asked(self, name: str) -> Question:
+        levels = tuple(Level(label=_line(value) or "") for value in self.criteria)
+        make = ScoreQuestion if len(levels) > 1 else ScoreQuestion.model_construct
+        return make(name=name, instructions=_instructions(self.instructions), levels=levels)
+
+
+class SystemOneRequest(Strict):
+    """Named questions about one state; `rotations` is an extension of this server."""
+
+    model: str
+    state: _Text
+    questions: Annotated[
+        dict[str, Annotated[_Noul | _Choice | _Score, Discriminator("type")]],
+        Field(min_length=1, max_length=MAX_QUESTIONS),
+    ]
+    assets: Annotated[None, BeforeValidator(_no_assets)] = None
+    rotations: Annotated[int, Field(ge=1, le=MAX_OPTIONS)] | None = None
+
+    def asked(self) -> tuple[Any, list[Question]]:
+        """Return the evidence and the questions."""
+        return self.state, [question.asked(name) for name, question in self.questions.items()]
+
+
+def _instructions(value: Any) -> str:
+    """Read instructions: a text, a list of texts, or anything else, formatted like evidence."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "\n".join(value)
+    return state_text(value) if value else ""
+
+
+def _line(value: Any) -> str | None:
+    """Read a description: a text, or JSON on one line."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+class _Said(TypedDict):
+    x_label_mass: float
+    x_spread: NotRequired[float]
+
+
+class _NoulAnswer(_Said):
+    type: Literal["noul"]
+    noul: float
+
+
+class _ChoiceAnswer(_Said):
+    type: Literal["choice"]
+    choice: str
+    confidence: float
+    probabilities: dict[str, float]
+
+
+class _ScoreAnswer(_Said):
+    type: Literal["score"]
+    score: float
+    confidence: float
+    legend: dict[str, Any]
+    probabilities: dict[str, float]
+
+
+class SystemOneAnswer(TypedDict):
+    """One answer per question, by its name."""
+
+    model: str
+    answers: dict[str, Annotated[_NoulAnswer | _ChoiceAnswer | _ScoreAnswer, Discriminator("type")]]
+    usage: dict[str, int]
+
+
+def write_answer(decision: Decision, model: str, request: SystemOneRequest) -> dict[str, Any]:
+    """Build the response."""
     for answer in decision:
         if answer.is_too_long:
             raise Refused(str(answer.error), 400, code="max_tokens_exceeded")
@@ -67,14 +184,14 @@ def write_answer(decision: Decision, model: str, body: Mapping[str, Any]) -> dic
     return {
         "model": model,
         "answers": {
-            name: _answer(answer, body["questions"][name])
-            for name, answer in zip(body["questions"], decision, strict=True)
+            name: _answer(answer, question.criteria)
+            for (name, question), answer in zip(request.questions.items(), decision, strict=True)
         },
         "usage": {"input_tokens": decision.tokens, "output_tokens": len(decision)},
     }
 
 
-def _answer(answer: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(answer: Any, criteria: Any) -> dict[str, Any]:
     extra: dict[str, Any] = {"x_label_mass": answer.label_mass}
     if answer.spread is not None:
         extra["x_spread"] = answer.spread
@@ -92,76 +209,7 @@ def _answer(answer: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
         "type": "score",
         "score": answer.score,
         "confidence": answer.confidence,
-        "legend": {str(place): level for place, level in enumerate(asked["criteria"])},
+        "legend": {str(place): level for place, level in enumerate(criteria)},
         "probabilities": {str(place): p for place, p in enumerate(answer.p)},
         **extra,
     }
-
-
-def _question(name: str, item: Any) -> Question:
-    place: _Loc = ("questions", name)
-    if not isinstance(item, dict):
-        raise _refused("a question is an object", *place)
-    kind = item.get("type")
-    if not isinstance(kind, str) or kind not in ("noul", "choice", "score"):
-        image = "; a box needs an image, and this server's models read text only" if kind == "box" else ""
-        raise _refused(
-            f"the type of a question is noul, choice or score{image}", *place, "type", rule="union_tag_invalid"
-        )
-    for field in item:
-        if field not in _QUESTION_FIELDS:
-            raise _refused("unknown field", *place, kind, field[:40], rule="extra_forbidden")
-    text = _instructions(item.get("instructions"), (*place, kind, "instructions"))
-    criteria, where = item.get("criteria"), (*place, kind, "criteria")
-    if kind == "noul":
-        if not (criteria is None or (isinstance(criteria, dict) and criteria.keys() <= {"true", "false"})):
-            raise _refused("criteria describe true and false", *where)
-        described = {key: _line(value, (*where, key)) for key, value in (criteria or {}).items()}
-        if not text.strip() and not any(value and value.strip() for value in described.values()):
-            raise _refused("a noul needs instructions or a described outcome", *place, kind)
-        return PredicateQuestion(
-            name=name, instructions=text, if_true=described.get("true"), if_false=described.get("false")
-        )
-    if kind == "choice":
-        if not isinstance(criteria, dict) or not 1 <= len(criteria) <= MAX_OPTIONS:
-            rule = "missing" if criteria is None else "value_error"
-            raise _refused(f"criteria map 1 to {MAX_OPTIONS} labels to descriptions", *where, rule=rule)
-        options = tuple(
-            Option(value=label, description=_line(value, (*where, label))) for label, value in criteria.items()
-        )
-        # The dialect allows one-item lists: they are handled the same way, with a certain answer.
-        make = ChoiceQuestion if len(options) > 1 else ChoiceQuestion.model_construct
-        return make(name=name, instructions=text, options=options)
-    if not isinstance(criteria, list) or not 1 <= len(criteria) <= MAX_SCORE_LEVELS:
-        rule = "missing" if criteria is None else "value_error"
-        raise _refused(f"criteria list 1 to {MAX_SCORE_LEVELS} levels, lowest first", *where, rule=rule)
-    levels = tuple(
-        Level(label=_line(value, (*where, number), is_needed=True) or "") for number, value in enumerate(criteria)
-    )
-    make_score = ScoreQuestion if len(levels) > 1 else ScoreQuestion.model_construct
-    return make_score(name=name, instructions=text, levels=levels)
-
-
-def _instructions(value: Any, loc: _Loc) -> str:
-    """Read instructions: a text, a list of texts, or anything else, formatted like evidence."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if not isinstance(value, dict | list):
-        raise _refused("a text, an object or an array is needed", *loc)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "\n".join(value)
-    return state_text(value) if value else ""
-
-
-def _line(value: Any, loc: _Loc, *, is_needed: bool = False) -> str | None:
-    """Read a description: a text, or JSON on one line."""
-    if isinstance(value, str) or (value is None and not is_needed):
-        return value
-    if not isinstance(value, dict | list):
-        raise _refused("a text, an object or an array is needed", *loc)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _refused(message: str, *loc: str | int, rule: str = "value_error") -> Refused:
-    place: Sequence[str | int] = ("body", *loc)
-    return Refused(message, 422, loc=place, rule=rule)

@@ -8,6 +8,7 @@ sample may contain can match them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import secrets
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError
+from geval_local.errors import TokenizerError, first_line
 from geval_local.models.chat_template import chat_frame
 from geval_local.prompt import Prompt
-from geval_local.tokens.shared_text import SharedTextEncoder
+from geval_local.tokens.shared_text import SharedTextEncoder, encodable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,31 +38,7 @@ _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|
 
 
 class PromptEncoder:
-    """Turns prompts into token ids for one tokenizer and prompt style.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        A tokenizer with a fast backend.
-    style : {"completion", "chat", "chat-no-prefill"}
-        ``completion``: the paper's single text. ``chat``: the body and the request for an answer are the user's turn,
-        and the form's last line starts the assistant's turn. ``chat-no-prefill``: all of it is the user's turn.
-
-    Raises
-    ------
-    TokenizerError
-        If the tokenizer has no fast backend, or a chat style is used without a usable chat template, see
-        `chat_template.chat_frame`.
-
-    Attributes
-    ----------
-    backend : Tokenizer
-        The copy of the tokenizer whose control tokens have only their secret names.
-    original_ids : ndarray of int32
-        The copy's token id -> the tokenizer's own.
-    secret_names : dict of str to str
-        Control token -> its secret name.
-    """
+    """Turns prompts into token ids for one tokenizer and prompt style."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, style: Style = "completion") -> None:
         if not getattr(tokenizer, "is_fast", False):
@@ -80,18 +57,30 @@ class PromptEncoder:
         frame = None if style == "completion" else chat_frame(tokenizer)
         written = str(tokenizer.chat_template or "") + (frame.after if frame else "")
         backend: Any = getattr(tokenizer, "backend_tokenizer")  # noqa: B009 - not on the base class's type
-        self.backend, self.original_ids, self.secret_names = _with_secret_names(
-            backend, self._salt, written, set(tokenizer.all_special_tokens)
-        )
+        try:
+            self.backend, self.original_ids, self.secret_names = _with_secret_names(
+                backend, self._salt, written, set(tokenizer.all_special_tokens)
+            )
+            self.backend.encode("x\ue002", add_special_tokens=False)  # an unknown token that is not there shows in use
+        except Exception as error:  # the backend checks a description that it wrote itself
+            raise TokenizerError(
+                f"the tokenizer in {tokenizer.name_or_path or 'memory'} is inconsistent: {first_line(error)}",
+                hint="Restore its tokenizer.json and tokenizer_config.json; fetch them with the weights.",
+            ) from error
         self.shared_texts = SharedTextEncoder(self.backend, ids=self.original_ids)
         self._frame = frame and replace(frame, before=self._hide(frame.before), after=self._hide(frame.after))
 
     @cached_property
-    def bos_ids(self) -> tuple[int, ...]:
-        """The BOS token as a prefix of completion prompts, if the tokenizer itself adds one."""
-        bos = self.tokenizer.bos_token_id
-        ids = self.tokenizer("x").input_ids
-        return (int(bos),) if bos is not None and ids and ids[0] == bos else ()
+    def prefix_ids(self) -> tuple[int, ...]:
+        """The tokens that the tokenizer itself puts before a text: BOS, GLM's ``[gMASK]<sop>``; none in a chat style.
+
+        There the template decides about them.
+        """
+        if self.style != "completion":
+            return ()
+        encoded = self.tokenizer("x", return_special_tokens_mask=True)
+        marked = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
+        return tuple(int(token) for token, _ in itertools.takewhile(lambda pair: pair[1], marked))
 
     @property
     def closes_thinking(self) -> bool:
@@ -120,22 +109,11 @@ class PromptEncoder:
         text = self.full_text(prompt)
         for token, secret in self.secret_names.items():
             text = text.replace(secret, token)
-        bos = self.tokenizer.bos_token
-        return f"{bos}{text}" if self._prefix and isinstance(bos, str) else text
-
-    @property
-    def _prefix(self) -> tuple[int, ...]:
-        # In chat styles the template decides about BOS.
-        return self.bos_ids if self.style == "completion" else ()
+        return "".join(self.tokenizer.convert_ids_to_tokens(list(self.prefix_ids))) + text
 
     def encode_texts(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode rendered texts (see `full_text`), with BOS in front if the model uses it.
-
-        Returns
-        -------
-        list of ndarray of int32, shape (tokens,)
-        """
-        return self.shared_texts.encode(texts, np.asarray(self._prefix, dtype=np.int32))
+        """Encode rendered texts (see `full_text`), behind `prefix_ids`."""
+        return self.shared_texts.encode(texts, np.asarray(self.prefix_ids, dtype=np.int32))
 
     def encode(self, prompts: Sequence[Prompt]) -> list[TokenIds]:
         """Encode prompts: ``encode_texts`` of their ``full_text``."""
@@ -145,7 +123,8 @@ class PromptEncoder:
         """Remove `count` tokens from the end of a sample's text; return an empty text if it has no more."""
         if count == 0:
             return text
-        offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        with encodable():
+            offsets = self.backend.encode(text, add_special_tokens=False).offsets
         return text[: offsets[len(offsets) - count][0]] if count < len(offsets) else ""
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -164,17 +143,7 @@ def _is_control(token: dict[str, Any], template: str, special: set[str]) -> bool
 def _with_secret_names(
     backend: Any, salt: str, template: str, special: set[str]
 ) -> tuple[Tokenizer, TokenIds, dict[str, str]]:
-    """Copy a tokenizer with its control tokens renamed.
-
-    Returns
-    -------
-    tokenizer : Tokenizer
-        The copy, without post-processor, padding or truncation.
-    original_ids : ndarray
-        The copy's token id -> the original's.
-    secret_names : dict
-        Control token -> its secret name.
-    """
+    """Copy a tokenizer with its control tokens renamed."""
     record = json.loads(backend.to_str())
     record.update(post_processor=None, padding=None, truncation=None)
     names: dict[str, str] = {}

@@ -27,39 +27,25 @@ Filler: TypeAlias = Callable[[Mapping[str, str]], Prompt]
 
 @dataclass(frozen=True)
 class DroppedForm:
-    """A surface form that cannot be used, and why.
+    """A surface form that cannot be used, and why."""
 
-    Attributes
-    ----------
-    label : str
-        The label.
-    text : str
-        The text tried after the form.
-    reason : str
-        Why the tokenizer rules it out.
-    """
-
+    #: The label.
     label: str
+    #: The text tried after the form.
     text: str
+    #: Why the tokenizer rules it out.
     reason: str
 
 
 @dataclass(frozen=True)
 class FormLabels:
-    """The labels of a scale as tokens after one form.
+    """The labels of a scale as tokens after one form."""
 
-    Attributes
-    ----------
-    trie : LabelTrie
-        All usable surface forms, merged.
-    dropped : tuple of DroppedForm
-        Surface forms that re-tokenize the form.
-    tail : ndarray of int32
-        The form's last tokens, which do not depend on the sample: the trie is valid for every prompt that ends in them.
-    """
-
+    #: All usable surface forms, merged.
     trie: LabelTrie
+    #: Surface forms that re-tokenize the form.
     dropped: tuple[DroppedForm, ...]
+    #: The form's last tokens, which do not depend on the sample: the trie is valid for every prompt that ends in them.
     tail: TokenIds
 
 
@@ -98,11 +84,6 @@ def find_labels(encoder: PromptEncoder, metric: Metric, prompt: Prompt) -> tuple
     """Find every usable surface form of a metric's labels after a prompt.
 
     A surface form is usable if the tokens of *form + surface form* begin with the form's own tokens, unchanged.
-
-    Raises
-    ------
-    TokenizerError
-        If a label has no usable surface form, or two labels cannot be distinguished; with their names.
     """
     text = encoder.full_text(prompt)
     tried = [
@@ -141,15 +122,6 @@ class LabelReader:
     The trie is found once, on a form with short fields. It is valid after every prompt that ends in the same tokens
     as that form does whatever its fields hold; a prompt that does not (a tokenizer that merges across the form's last
     line) gets a trie of its own.
-
-    Parameters
-    ----------
-    encoder : PromptEncoder
-        Tokenizer and prompt style.
-    metric : Metric
-        Whose labels.
-    fill : callable, optional
-        Fills the form; the metric's first one when absent.
     """
 
     def __init__(self, encoder: PromptEncoder, metric: Metric, fill: Filler | None = None) -> None:
@@ -163,15 +135,7 @@ class LabelReader:
         self._tail = self.labels.tail.tobytes()  # comparing bytes costs a tenth of comparing arrays
 
     def trie_for(self, prompt: Prompt, ids: TokenIds) -> LabelTrie:
-        """Return the label trie that is valid after this prompt.
-
-        Parameters
-        ----------
-        prompt : Prompt
-            The filled form.
-        ids : ndarray of int32
-            Its tokens.
-        """
+        """Return the label trie that is valid after this prompt."""
         tail = self.labels.tail
         if len(tail) > 1 and ids[-len(tail) :].tobytes() == self._tail:
             return self.labels.trie

@@ -48,23 +48,15 @@ class SurfaceForm:
 
 @dataclass(frozen=True)
 class InnerNode:
-    """A trie node with children: a position at which the model's next-token distribution is read.
+    """A trie node with children: a position at which the model's next-token distribution is read."""
 
-    Attributes
-    ----------
-    path : tuple of int
-        Tokens from the root to this node; empty for the root itself, whose position is the form's last token.
-    parent : int
-        Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
-    tokens : tuple of int
-        The children's tokens, whose log-probabilities are needed here.
-    is_label : bool
-        Whether a label may end here, as 1 does where 10 is a label too.
-    """
-
+    #: Tokens from the root to this node; empty for the root itself, whose position is the form's last token.
     path: tuple[int, ...]
+    #: Index of the parent in `LabelTrie.inner_nodes`; -1 for the root.
     parent: int
+    #: The children's tokens, whose log-probabilities are needed here.
     tokens: tuple[int, ...]
+    #: Whether a label may end here, as 1 does where 10 is a label too.
     is_label: bool
 
 
@@ -169,18 +161,7 @@ class LabelTrie:
         return sorted(pairs)
 
     def label_logprobs(self, edge_logprobs: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Combine next-token log-probabilities into label log-probabilities.
-
-        Parameters
-        ----------
-        edge_logprobs : ndarray, shape (..., edges)
-            Natural log-probability of every edge's token given the form and the path to its parent.
-
-        Returns
-        -------
-        ndarray of float64, shape (..., labels)
-            ``log P(l | form)``; ``-inf`` where a label has no probability at all.
-        """
+        """Combine next-token log-probabilities into label log-probabilities."""
         edges = np.asarray(edge_logprobs, dtype=np.float64)
         batch = edges.shape[:-1]
         reach = self._reach(edges)

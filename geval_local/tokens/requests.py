@@ -13,7 +13,7 @@ from geval_local.errors import UnscorableError
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
-from geval_local.questions.looks import looks_of
+from geval_local.questions.pair import orders_of
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_forms import LabelReader
 from geval_local.tokens.label_trie import LabelTrie
@@ -45,60 +45,36 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One sample prepared for the model.
+    """One sample prepared for the model."""
 
-    Attributes
-    ----------
-    request : Request or None
-        Input for the engine; None if the sample cannot be scored.
-    prompt_tokens : int
-        Length of the filled form; 0 if it could not be filled.
-    dropped_tokens : int
-        Tokens removed from the field that may be shortened.
-    error : str or None
-        Why there is no request.
-    is_too_long : bool
-        Whether the reason is that the judge cannot read so much.
-    """
-
+    #: Input for the engine; None if the sample cannot be scored.
     request: Request | None
+    #: Length of the filled form; 0 if it could not be filled.
     prompt_tokens: int = 0
+    #: Tokens removed from the field that may be shortened.
     dropped_tokens: int = 0
+    #: Why there is no request.
     error: str | None = None
+    #: Whether the reason is that the judge cannot read so much.
     is_too_long: bool = False
 
 
 class RequestMaker:
-    """Fills a metric's forms, one for each look, and tokenizes them.
-
-    Parameters
-    ----------
-    encoder : PromptEncoder
-        Encoder of the tokenizer and prompt style.
-    metric : Metric
-        The metric with its final evaluation steps.
-    context : int
-        Longest prompt that the judge can read, in tokens, including the label's.
-
-    Raises
-    ------
-    TokenizerError
-        If a label of the scale has no token path after the form.
-    """
+    """Fills a metric's forms, one for each order, and tokenizes them."""
 
     def __init__(self, encoder: PromptEncoder, metric: Metric, context: int) -> None:
         self.encoder = encoder
         self.metric = metric
         self.context = context
-        self._looks = looks_of(metric)
-        self._readers = [LabelReader(encoder, look.metric, look.fill) for look in self._looks]
-        #: Of the first look.
+        self._orders = orders_of(metric)
+        self._readers = [LabelReader(encoder, order.metric, order.fill) for order in self._orders]
+        #: Of the first order.
         self.reader = self._readers[0]
 
     @cached_property
     def prefix(self) -> TokenIds:
         """The tokens that forms start with whatever the sample: what two that have no text in common share."""
-        forms = [self._looks[0].fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
+        forms = [self._orders[0].fill(dict.fromkeys(self.metric.fields, text)) for text in ("A", "7")]
         first, second = self.encoder.encode(forms)
         return first[: common_prefix(first, second)]
 
@@ -108,18 +84,35 @@ class RequestMaker:
         for sample in samples:
             try:
                 texts = sample.texts(self.metric.fields)
-                filled += [(number, texts, look.fill(texts)) for number, look in enumerate(self._looks)]
+                filled += [(number, texts, order.fill(texts)) for number, order in enumerate(self._orders)]
             except UnscorableError as error:
-                filled += [str(error)] * len(self._looks)
-        encoded = iter(self.encoder.encode([entry[2] for entry in filled if not isinstance(entry, str)]))
+                filled += [str(error)] * len(self._orders)
+        encoded = iter(self._encoded([entry[2] for entry in filled if not isinstance(entry, str)]))
         return [
-            Prepared(None, error=entry) if isinstance(entry, str) else self._fit(*entry, next(encoded))
+            Prepared(None, error=entry) if isinstance(entry, str) else self._prepared(*entry, next(encoded))
             for entry in filled
         ]
 
-    def _fit(self, look: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
+    def _prepared(self, order: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds | str) -> Prepared:
+        """Make a request of a filled form and its tokens, or of the reason why it has none."""
+        try:
+            return Prepared(None, error=ids) if isinstance(ids, str) else self._fit(order, texts, prompt, ids)
+        except UnscorableError as error:
+            return Prepared(None, error=str(error))
+
+    def _encoded(self, prompts: Sequence[Prompt]) -> list[TokenIds | str]:
+        """Encode prompts together; where that fails, find those that cannot be encoded, and give their reasons."""
+        try:
+            return list(self.encoder.encode(prompts))
+        except UnscorableError as error:
+            if len(prompts) == 1:
+                return [str(error)]
+            half = len(prompts) // 2
+            return [*self._encoded(prompts[:half]), *self._encoded(prompts[half:])]
+
+    def _fit(self, order: int, texts: dict[str, str], prompt: Prompt, ids: TokenIds) -> Prepared:
         """Shorten the one field that may be shortened until the prompt fits, or give the reason why it does not."""
-        fill, reader = self._looks[look].fill, self._readers[look]
+        fill, reader = self._orders[order].fill, self._readers[order]
         trie = reader.trie_for(prompt, ids)
         full_length = len(ids)
         name = self.metric.shorten

@@ -16,6 +16,7 @@ import json
 import re
 import string
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from geval_local.errors import TokenizerError
+from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic
 
-__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces"]
+__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces", "encodable"]
 
 _Ids = NDArray[np.int32]
 #: A stretch of a prompt between two cuts, with the neighbouring character on either side; whether it
@@ -71,17 +72,7 @@ _LOOKS_AROUND = re.compile(r"\(\?|\^|\$|\\[bBAGKzZ]")
 
 
 class SharedTextEncoder:
-    """Encoder for texts with much text in common.
-
-    Parameters
-    ----------
-    backend : Tokenizer
-        A backend without post-processor, padding and truncation.
-    ids : ndarray of int32, optional
-        The backend's token id -> the returned id; the backend's own when absent.
-    least : int
-        Fewer characters are encoded whole, because the check of the tokenizer would cost more than it saves.
-    """
+    """Encoder for texts with much text in common."""
 
     def __init__(self, backend: Tokenizer, *, ids: _Ids | None = None, least: int = 200_000) -> None:
         self.backend = backend
@@ -99,19 +90,7 @@ class SharedTextEncoder:
         return len(self.encode_whole(["\nx"])[0]) - 1
 
     def encode(self, texts: Sequence[str], prefix: _Ids | None = None) -> list[_Ids]:
-        """Encode texts; each gets the tokens that it would have alone.
-
-        Parameters
-        ----------
-        texts : sequence of str
-            Any texts.
-        prefix : ndarray of int32, optional
-            Tokens to put before those of every text.
-
-        Returns
-        -------
-        list of ndarray of int32, shape (tokens,)
-        """
+        """Encode texts; each gets the tokens that it would have alone."""
         first = [] if prefix is None else [prefix]
         if len(texts) < 2 or sum(map(len, texts)) < self.least or not self.is_shared:
             return [np.concatenate([*first, ids]) for ids in self.encode_whole(texts)]
@@ -132,7 +111,8 @@ class SharedTextEncoder:
         found: list[_Ids] = []
         # An encoding also contains every token's text, tens of times the size of its ids.
         for start in range(0, len(texts), _AT_ONCE):
-            batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            with encodable():
+                batch = self.backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
             found += [np.fromiter(ids, np.int32, len(ids)) for ids in (encoding.ids for encoding in batch)]
         if self._ids is None:
             return found
@@ -143,6 +123,17 @@ class SharedTextEncoder:
                 "the tokenizer gives token ids that its vocabulary does not have",
                 hint="Its tokenizer.json is damaged; fetch it again with the weights.",
             ) from error
+
+
+@contextmanager
+def encodable() -> Iterator[None]:
+    """Turn a tokenizer's failure into an error of the row, such as a text that its pattern never finishes."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise UnscorableError(f"the judge's tokenizer cannot encode this text: {first_line(error)}") from error
 
 
 def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
@@ -168,13 +159,7 @@ def cut_pieces(text: str, before: Sequence[_Piece] = ()) -> list[_Piece]:
 
 
 def can_cut(backend: Tokenizer) -> bool:
-    """Whether a text's tokens are those of its pieces, for a tokenizer.
-
-    Parameters
-    ----------
-    backend : Tokenizer
-        A backend without post-processor, padding and truncation.
-    """
+    """Whether a text's tokens are those of its pieces, for a tokenizer."""
     record: dict[str, Any] = json.loads(backend.to_str())
     return (
         record["model"]["type"] == "BPE"

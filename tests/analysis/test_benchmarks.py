@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.ratings.benchmarks import BENCHMARKS, benchmark, benchmark_items, read_benchmark
-from geval_local.analysis.ratings.published import published_table
+from geval_local.analysis.ratings.benchmarks import (
+    BENCHMARKS,
+    benchmark,
+    benchmark_items,
+    published_table,
+    read_benchmark,
+)
 from geval_local.analysis.ratings.responses import geval_items, parse_response, read_responses, run_items, unieval_items
 from geval_local.analysis.records import pair
 from geval_local.errors import ConfigurationError, DataError

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.biases import against_people, gaps_by_preference, length_bias, preferences
+from geval_local.analysis.differences import gap, side_means
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.resampling import sign_flip, welch_permuted
-from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
-from geval_local.analysis.studies.length import length_bias
-from geval_local.analysis.studies.prior import correct_prior, divide_prior, prior_effect
-from geval_local.analysis.studies.sides import gap, side_means
+from geval_local.analysis.statistics.resampling import sign_flip
 from geval_local.errors import DataError
 from geval_local.scale import Scale
 
@@ -56,7 +54,7 @@ def test_pairing_by_document_finds_a_gap_that_difficulty_hides():
     assert (paired.difference.low, paired.difference.high) == pytest.approx((interval.low, interval.high))
     apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
     unpaired = gap(apart, sides, "llm", "human")
-    assert (unpaired.test, unpaired.documents) == ("permuted Welch t", 80)
+    assert (unpaired.test, unpaired.documents) == ("Welch t", 80)
     assert unpaired.difference.value == pytest.approx(paired.difference.value)
     assert unpaired.p > 0.05
 
@@ -82,7 +80,9 @@ def test_a_real_difference_between_unpaired_sides_is_found():
     items, sides = duel(30, shift=2.0, difficulty=0.5)
     apart = [replace(item, group=f"{item.group}/{side}") for item, side in zip(items, sides, strict=True)]
     found = gap(apart, sides, "llm", "human")
-    assert found.p == pytest.approx(2 / 10_000)
+    a, b = ([i.predicted for i, own in zip(apart, sides, strict=True) if own == side] for side in ("llm", "human"))
+    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=0.1)
+    assert found.test == "Welch t"
     assert found.difference.low > 1
 
 
@@ -180,25 +180,11 @@ def test_ratings_on_another_scale_are_brought_to_standard_deviations():
         against_people([replace(item, human=math.nan) for item in items])
 
 
-@pytest.mark.slow
-def test_unequal_spreads_do_not_pass_for_a_gap():
-    rng = np.random.default_rng(4)
-    rejected = 0
-    for _ in range(150):
-        values = np.concatenate([3 * rng.normal(size=8), 0.3 * rng.normal(size=40)])
-        items = [ScoredItem(str(index), "", math.nan, float(value)) for index, value in enumerate(values)]
-        rejected += gap(items, ["a"] * 8 + ["b"] * 40, "a", "b").p < 0.05
-    # Permuting rejects about .2 of such nulls, studentised or not.
-    assert rejected <= 14
-
-
 def test_many_documents_are_tested_by_the_limit_of_the_permutation():
     rng = np.random.default_rng(6)
     differences = rng.normal(0.05, 1, size=2001)
     assert sign_flip(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
     assert sign_flip(differences[:2000]) == pytest.approx(stats.ttest_1samp(differences[:2000], 0).pvalue, abs=0.01)
-    a, b = rng.normal(size=1500), rng.normal(0.05, 2, size=600)
-    assert welch_permuted(a, b) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
 def test_length_beyond_its_worth_to_people_shows_in_the_partial_correlation():
@@ -224,51 +210,3 @@ def test_length_beyond_its_worth_to_people_shows_in_the_partial_correlation():
 
 
 SCALE = Scale.parse("1-3")
-
-
-def test_dividing_the_prior_out_undoes_a_tilt():
-    rng = np.random.default_rng(0)
-    fair = rng.dirichlet([1, 1, 1], size=20)
-    prior = np.array([0.7, 0.2, 0.1])
-    tilted = fair * prior
-    tilted /= tilted.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(divide_prior(tilted, prior), fair)
-    np.testing.assert_allclose(divide_prior(fair, np.full(3, 1 / 3)), fair)
-    certain = np.array([[0.0, 1.0, 0.0]])
-    np.testing.assert_array_equal(divide_prior(certain, prior), certain)
-    assert np.isfinite(divide_prior(fair, np.array([1e-300, 0.5, 0.5]))).all()
-    with pytest.raises(DataError, match="no probability"):
-        divide_prior(fair, np.array([0.5, 0.5, 0.0]))
-
-
-def test_the_prior_effect_shows_in_scores_and_agreement():
-    rng = np.random.default_rng(1)
-    prior = {"1": 0.01, "2": 0.09, "3": 0.9}
-    items = []
-    for index in range(60):
-        fair = rng.dirichlet([1, 1, 1])
-        tilted = fair * np.array(list(prior.values()))
-        tilted /= tilted.sum()
-        p = dict(zip("123", tilted.tolist(), strict=True))
-        human = float(fair @ [1, 2, 3])
-        items.append(ScoredItem(str(index // 6), "", human, float(tilted @ [1, 2, 3]), p, key=str(index)))
-    lost = ScoredItem("0", "", 2.0, math.nan, key="lost", error="too long")
-    effect = prior_effect([*items, lost], prior, SCALE, "pooled")
-    assert effect.before is not None
-    assert effect.after is not None
-    assert effect.after.spearman.value == pytest.approx(1.0)
-    assert effect.before.spearman.value < 0.95
-    assert effect.prior_score == pytest.approx(2.89)
-    assert effect.helps
-    assert effect.gain.low > 0
-    assert effect.agreement.difference.value == pytest.approx(1 - effect.before.spearman.value)
-    # The other way round the fair scores are spoilt.
-    spoilt = prior_effect(correct_prior(items, prior, SCALE), prior, SCALE, "pooled")
-    assert spoilt.verdict.startswith("does harm")
-    assert spoilt.gain.high < 0
-    unrated = prior_effect([replace(item, human=math.nan) for item in items], prior, SCALE, "pooled")
-    assert unrated.verdict.startswith("cannot be told")
-    assert effect.mean_after == pytest.approx(np.mean([item.human for item in items]))
-    assert correct_prior([lost], prior, SCALE) == [lost]
-    with pytest.raises(DataError, match="not for 1-3"):
-        correct_prior(items, {"1": 1.0}, SCALE)

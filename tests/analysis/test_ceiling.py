@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from geval_local.analysis.meta_evaluation import human_ceiling
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.agreement import krippendorff_alpha
-from geval_local.analysis.studies.ceiling import human_ceiling
 from geval_local.errors import ConfigurationError, DataError
 
 

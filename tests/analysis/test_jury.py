@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
+from geval_local.analysis.juries import against_judges, convene, distances
 from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.studies.jury import against_judges, convene, distances
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 
@@ -80,11 +80,9 @@ def test_items_that_a_judge_left_unscored_are_left_out_by_key():
 
 def test_agreement_weighs_down_the_judge_who_disagrees():
     judges = {"good": judge(1, 2.0), "fair": judge(2, 1.0), "contrary": judge(3, -2.0)}
-    for weighting in ("peers", "human"):
-        weights = convene(judges, SCALE, weighting=weighting).weights
-        assert weights["contrary"] == 0.0
-        assert sum(weights.values()) == pytest.approx(1.0)
     weights = convene(judges, SCALE, weighting="human").weights
+    assert weights["contrary"] == 0.0
+    assert sum(weights.values()) == pytest.approx(1.0)
     assert weights["good"] > weights["fair"] > 0
 
 
@@ -126,7 +124,7 @@ def test_what_cannot_be_a_jury_is_refused():
     with pytest.raises(ConfigurationError, match="unknown weighting"):
         convene({"a": a, "b": a}, SCALE, weighting="loud")
     with pytest.raises(DataError, match="no judge agrees"):
-        convene({"a": judge(1, 3.0), "b": judge(2, -3.0)}, SCALE, weighting="peers")
+        convene({"a": judge(1, -3.0), "b": judge(2, -3.0)}, SCALE, weighting="human")
     one = [replace(item, group="g") for item in a]
     with pytest.raises(ConfigurationError, match="held out"):
         convene({"a": one, "b": one}, SCALE, weighting="human")

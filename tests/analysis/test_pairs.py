@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from geval_local.analysis.preferences import Preference, outputs_of, preferences_from_scores, with_people
+from geval_local.analysis.pairs import (
+    Preference,
+    agreement,
+    consistency,
+    outputs_of,
+    preferences_from_scores,
+    ranked,
+    study_pairs,
+    system_pairs,
+    with_people,
+)
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.bradley_terry import fit_bradley_terry
-from geval_local.analysis.studies.pairs import agreement, consistency, rank, study_pairs, system_pairs
 from geval_local.errors import DataError
 from geval_local.interval import mean_interval, t_interval
 from geval_local.scale import Scale
@@ -56,7 +65,7 @@ def maximised(found, systems):
 
 def test_strengths_are_those_of_the_maximum_likelihood_and_intervals_leave_documents_out():
     found = drawn(systems=4, documents=6)
-    ranks, warning = rank(found)
+    ranks, warning = ranked(found)
     assert warning == ""
     systems = [own.system for own in ranks]
     assert systems == ["s0", "s1", "s2", "s3"]
@@ -75,12 +84,12 @@ def test_strengths_are_those_of_the_maximum_likelihood_and_intervals_leave_docum
 
 def test_strengths_without_bound_are_told_and_not_made_up():
     beaten = [one("d", "a", "b", 1.0), one("e", "a", "b", 1.0)]
-    ranks, warning = rank(beaten)
+    ranks, warning = ranked(beaten)
     assert "won, or lost, every comparison" in warning
     assert all(math.isnan(own.strength.value) for own in ranks)
     assert [own.system for own in ranks] == ["a", "b"]  # by preference then
     apart = [one("d", "a", "b", 0.5), one("d", "c", "d", 0.5)]
-    assert "never compared" in rank(apart)[1]
+    assert "never compared" in ranked(apart)[1]
     with pytest.raises(DataError, match="between 0 and 1"):
         fit_bradley_terry(2, np.array([0]), np.array([1]), np.array([1.5]), ["d"])
 

@@ -3,10 +3,10 @@ import math
 
 import pytest
 
-from geval_local.analysis.reading import read_results, read_rows
 from geval_local.analysis.records import ScoredItem, pair, usable
+from geval_local.analysis.results import each_place, number_at, read_results, read_rows
 from geval_local.errors import DataError
-from geval_local.fields import lookup
+from geval_local.fields import field_value, lookup
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
@@ -138,3 +138,15 @@ def test_every_format_of_results_gives_the_same_items(tmp_path, name):
     assert math.isnan(second.predicted)
     assert (second.human, second.length, second.error) == (1.0, 1, "the prompt is too long")
     assert second.probabilities is None
+
+
+def test_a_star_is_every_item():
+    row = {"annotators": [{"c": 2}, {"c": 4}, {"d": 9}], "by": {"x": {"c": 1}, "y": {"c": 3}}, "deep": [[1, 2], [3]]}
+    assert field_value(row, "annotators.*.c") == [2, 4]
+    assert field_value(row, "by.*.c") == [1, 3]
+    assert field_value(row, "deep.*.*") == [1, 2, 3]
+    assert field_value(row, "annotators.*.e", "none") == "none"
+    assert number_at(row, "annotators.*.c", "row 1") == 3
+    assert each_place([row, {"annotators": [{}] * 4}], "annotators.*.c") == [f"annotators.{i}.c" for i in range(4)]
+    assert each_place([row], "by.*.c") == ["by.x.c", "by.y.c"]
+    assert each_place([row], "deep") == ["deep"]

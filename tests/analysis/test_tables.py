@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 
 from geval_local.analysis import tables
-from geval_local.analysis.ratings.published import published_table
+from geval_local.analysis.biases import length_bias, length_table
+from geval_local.analysis.calibration import calibration_table, fit_calibration
+from geval_local.analysis.differences import gap, gap_table, side_means, side_table
+from geval_local.analysis.meta_evaluation import benchmark_table, ceiling_table, human_ceiling
+from geval_local.analysis.ratings.benchmarks import published_table
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.agreement import agree
 from geval_local.analysis.statistics.correlation import average_interval, correlate
 from geval_local.analysis.statistics.significance import compare
-from geval_local.analysis.studies.calibration import calibrate
-from geval_local.analysis.studies.ceiling import human_ceiling
-from geval_local.analysis.studies.length import length_bias
-from geval_local.analysis.studies.sampling import sampling_cost
-from geval_local.analysis.studies.sides import gap, side_means
 from geval_local.scale import Scale
 
 SCALE = Scale.parse("1-3")
@@ -45,16 +44,15 @@ def test_every_table_has_as_many_cells_as_headers(items):
     ratings = [item.human for item in items]
     made = [
         tables.correlation_table({level: correlate(items, level) for level in ("summary", "pooled", "system")}),
-        tables.benchmark_table({"own": {"coherence": correlate(items)}}, published_table("summeval")),
+        benchmark_table({"own": {"coherence": correlate(items)}}, published_table("summeval")),
         tables.comparison_table({"a - b": compare(items, items)}),
         tables.agreement_table({"a, b": agree(items, items)}),
-        tables.sampling_table(sampling_cost(items, SCALE)),
-        tables.side_table(side_means(items, sides)),
-        tables.gap_table({"all": gap(items, sides, "s0", "s1")}),
-        tables.calibration_table(calibrate(items, SCALE)),
+        side_table(side_means(items, sides)),
+        gap_table({"all": gap(items, sides, "s0", "s1")}),
+        calibration_table(fit_calibration(items, SCALE)),
         tables.average_table({"own": average_interval([items, items], "summary")}, "average"),
-        tables.ceiling_table(human_ceiling({"a": ratings, "b": ratings[::-1]}, {"judge": items})),
-        tables.length_table(length_bias(items)),
+        ceiling_table(human_ceiling({"a": ratings, "b": ratings[::-1]}, {"judge": items})),
+        length_table(length_bias(items)),
     ]
     for table in made:
         assert table.rows
@@ -64,21 +62,21 @@ def test_every_table_has_as_many_cells_as_headers(items):
 
 def test_published_rows_are_marked_and_own_averages_need_all_dimensions(items):
     result = correlate(items)
-    some = tables.benchmark_table({"own": {"coherence": result}}, published_table("summeval"))
+    some = benchmark_table({"own": {"coherence": result}}, published_table("summeval"))
     value = f"{result.spearman.value:.3f}"
     assert some.rows[0] == ("own", value, "-", "-", "-", "-", "measured")
     assert {row[-1] for row in some.rows[1:]} == {"published"}
     assert some.rows[1] == ("ROUGE-1", "0.167", "0.160", "0.115", "0.326", "0.192", "published")
     assert "arXiv:2303.16634" in some.notes[1]
     names = ("coherence", "consistency", "fluency", "relevance")
-    every = tables.benchmark_table({"own": dict.fromkeys(names, result)}, published_table("summeval"))
+    every = benchmark_table({"own": dict.fromkeys(names, result)}, published_table("summeval"))
     assert every.rows[0] == ("own", value, value, value, value, value, "measured")
 
 
 def test_qags_fills_the_column_of_its_file(items):
     own = {"own": {"consistency": correlate(items, "pooled")}}
     for half, place in (("cnn", 1), ("xsum", 2)):
-        table = tables.benchmark_table(own, published_table("qags"), {"consistency": half})
+        table = benchmark_table(own, published_table("qags"), {"consistency": half})
         assert table.headers[place] == half
         assert [cell != "-" for cell in table.rows[0][1:4]] == [place == 1, place == 2, False]
 

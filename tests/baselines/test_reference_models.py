@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from cli_run import judge_directory, run
-from rated_runs import prepare
+from cli_run import judge_directory
 from tiny import byte_tokenizer
 from tokenizers import processors
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from geval_local.baselines.reference_models import (
+from benchmarks.baselines.reference_models import (
     bart_scores,
     bert_scores,
     load_reference_model,
     yes_probabilities,
 )
-from geval_local.baselines.unieval import QUESTIONS, unieval_scores
-from geval_local.cli.meta_eval import model_baselines
+from benchmarks.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local.errors import JudgeError, TokenizerError, WeightsError
 from geval_local.models.registry import JudgeEntry
 
@@ -155,96 +152,3 @@ def test_what_cannot_be_used_is_refused(directory, tmp_path):
     made.save_pretrained(str(bare))
     with pytest.raises(TokenizerError, match="no token to pad with"):
         load("unieval", bare)
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
-def test_they_stand_in_the_papers_table(directory, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    prepare(tmp_path)
-    named = [part for kind in ("bertscore", "unieval") for part in ("--reference-model", f"{kind}={directory(kind)}")]
-    data = DATA / "topical_chat.json"
-    done = run(
-        *("meta-eval", data, "--benchmark", "topical-chat", "--from-responses", data, "--limit-groups", 2, *named),
-        *("-m", "naturalness", "--json", "--no-baselines", "--device", "cpu"),
-        home=tmp_path / "home",
-    )
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)["correlations"]["pooled"]
-    assert found["UniEval (unieval)"]["naturalness"]["n"] == 12
-    assert found["BERTScore (bertscore, layer 3)"]["naturalness"]["left_out"] == {"no reference": 2}
-
-
-@pytest.mark.sweep
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
-@pytest.mark.parametrize("kind", ["bertscore", "bartscore", "unieval"])
-def test_kept_scores_need_no_model_until_anything_changes(kind, directory, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = directory(kind)
-    loaded = []
-
-    def counted(*given, **named):
-        loaded.append(given)
-        return load_reference_model(*given, **named)
-
-    monkeypatch.setattr(model_baselines, "load_reference_model", counted)
-
-    def evaluate(name="data.json", *others):
-        done = run(
-            *("meta-eval", name, "--benchmark", "topical-chat", "--from-responses", name, "--limit-groups", 2),
-            *("-m", "coherence", "--reference-model", f"{kind}={path}", "-o", "kept", "--device", "cpu", *others),
-            *("--json", "--no-baselines"),
-            home=tmp_path / "home",
-        )
-        assert done.exit_code == 0, done.stderr
-        return json.loads(done.stdout)["correlations"]["pooled"], done.stderr
-
-    Path("data.json").write_bytes((DATA / "topical_chat.json").read_bytes())
-    first, told = evaluate()
-    assert len(loaded) == 1
-    again, told_again = evaluate()
-    assert len(loaded) == 1
-    assert again == first
-    assert ("were cut to" in told) == ("were cut to" in told_again) == (kind != "bertscore")
-    assert "taken from kept" in told_again
-
-    text = Path("data.json").read_text(encoding="utf-8")
-    rows = json.loads(text)
-    for row in rows:
-        row["scores"]["coherence"] += 1
-    Path("data.json").write_text(json.dumps(rows), encoding="utf-8")
-    evaluate()  # other ratings of the same texts
-    assert len(loaded) == 1
-    rows[0]["source"] += " More."
-    rows[0]["system_output"] += " More."
-    Path("data.json").write_text(json.dumps(rows), encoding="utf-8")
-    evaluate()
-    assert len(loaded) == 2
-    if kind == "unieval":
-        evaluate("data.json", "-m", "naturalness")
-        assert len(loaded) == 3  # for the question that was not asked before
-
-    config = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (path / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 300}), encoding="utf-8")
-    before = len(loaded)
-    evaluate()
-    assert len(loaded) == before + 1
-    torch.manual_seed(0)
-    model = random_model(kind)
-    with torch.no_grad():
-        next(model.parameters()).mul_(1.5)
-    model.save_pretrained(str(path))
-    evaluate()
-    assert len(loaded) == before + 2
-    (kept, *_) = Path("kept").glob("*.json")
-    assert json.loads(kept.read_text(encoding="utf-8"))["key"]["direction"]
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")
-def test_what_is_no_reference_model_is_refused(tmp_path):
-    data = DATA / "topical_chat.json"
-    refused = run(
-        *("meta-eval", data, "--benchmark", "topical-chat", "--from-responses", data, "--reference-model", "rouge=x"),
-        home=tmp_path / "home",
-    )
-    assert refused.exit_code == 2
-    assert "KIND=NAME" in refused.stderr

@@ -8,9 +8,7 @@ import pytest
 from cli_run import judge_directory, read_rows, run, write_rows
 from rated_runs import other_judge, prepare, rated_rows, score
 
-from geval_local import Judge, Metric
-from geval_local.analysis.studies.calibration import load_calibration
-from geval_local.cli.content_free import CONTENT_FREE
+from geval_local.analysis.calibration import load_calibration
 
 #: Every test scores, calibrates and scores again.
 pytestmark = pytest.mark.slow
@@ -47,8 +45,8 @@ def helpful(here):
 
 
 def bias(here, *arguments: object):
-    named = () if "--document" in arguments else ("--document", "doc")
-    return run("bias", "a.jsonl", "--group-by", "side", *named, *arguments, home=here / "home")
+    named = () if "--group-by" in arguments else ("--group-by", "doc")
+    return run("bias", "a.jsonl", "--side", "side", *named, *arguments, home=here / "home")
 
 
 def test_a_calibration_is_applied_to_what_it_was_fitted_on(here, helpful):
@@ -162,43 +160,19 @@ def test_sides_are_compared_within_documents_and_by_preference(here):
     assert record["unit_against_people"] == "units of the scale"
     assert all(gap["p_holm"] is None or gap["p_holm"] >= gap["p"] for gap in record["gaps"].values())
     assert record["length"]["human"]["n"] == 12
-    pooled = json.loads(bias(here, "--human", "rating.clarity", "--document", "row", "--json").stdout)
+    pooled = json.loads(bias(here, "--human", "rating.clarity", "--group-by", "row", "--json").stdout)
     assert set(pooled["length"]["partial"]) == {"pearson", "spearman", "kendall"}
     assert "--group-by row says" in pooled["grouping"]
-    assert record["prior"] is None
-
-
-def test_the_prior_is_the_judges_answer_to_nothing(here):
-    done = bias(here, "-j", judge_directory(), "--prior-correction", "--human", "rating.clarity", "--json")
-    assert done.exit_code == 0, done.stderr
-    prior = json.loads(done.stdout)["prior"]
-    judge, metric = Judge.load(judge_directory()), Metric.load("clarity.yaml")
-    answers = [judge.score(metric, source=text, output=text).probabilities for text in CONTENT_FREE]
-    assert prior["prior"] == pytest.approx({label: sum(p[label] for p in answers) / 3 for label in "12345"}, abs=1e-5)
-    assert prior["mean_before"] != prior["mean_after"]
-    assert prior["after"]["n"] == 12
-    assert prior["gain"]["low"] < prior["gain"]["value"] < prior["gain"]["high"]
-    assert prior["agreement"]["groups"] > 0
-    shown = bias(here, "-j", judge_directory(), "--prior-correction", "--human", "rating.clarity")
-    assert f"removing the prior {prior['verdict']}" in " ".join(shown.stderr.split())
-    assert "gain in mean squared error on held-out documents" in shown.stdout
-    blind = bias(here, "-j", judge_directory(), "--prior-correction")
-    assert blind.exit_code == 2
-    assert "without ratings nothing says whether removing the prior helps" in " ".join(blind.stderr.split())
-    refused = bias(here, "-j", other_judge())
-    assert refused.exit_code == 2
-    assert "the judge and the form that scored a.jsonl: judge:" in refused.stderr
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prior-correction"], "needs --judge"),
-        (["--side", "human"], "between two sides, not 1"),
-        (["--side", "human", "--side", "robot"], "'robot'"),
+        (["--between", "human"], "between two sides, not 1"),
+        (["--between", "human", "--between", "robot"], "'robot'"),
         (["-m", "tone"], "no scores of 'tone'"),
-        (["--document", "page"], "'page'"),
+        (["--group-by", "page"], "'page'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(here, arguments, message):
@@ -208,7 +182,7 @@ def test_what_cannot_be_compared_is_refused(here, arguments, message):
 
 
 def test_more_than_two_sides_are_each_compared_with_the_others(here):
-    done = run("bias", "a.jsonl", "--group-by", "doc", home=here)
+    done = run("bias", "a.jsonl", "--side", "doc", home=here)
     assert done.exit_code == 0, done.stderr
     assert "not yet a bias" in done.stderr
     assert "p (Holm)" in done.stdout

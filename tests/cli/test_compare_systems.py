@@ -170,19 +170,19 @@ def test_files_without_documents_are_paired_by_id(here):
 def test_an_estimator_is_applied_to_stored_distributions(here):
     prepare(here)
     score(here, "a.jsonl")
-    score(here, "risk.jsonl", "--estimator", "risk:0.5")
-    refused = compare(here, "a.jsonl", "risk.jsonl", code=2)
+    score(here, "mode.jsonl", "--estimator", "mode")
+    refused = compare(here, "a.jsonl", "mode.jsonl", code=2)
     assert "--across estimator" in refused.stderr
-    same = json.loads(compare(here, "a.jsonl", "risk.jsonl", "--estimator", "risk:0.5", "--json").stdout)
+    same = json.loads(compare(here, "a.jsonl", "mode.jsonl", "--estimator", "mode", "--json").stdout)
     assert same["differ"] == {"clarity": {}}
     assert same["metrics"]["clarity"]["agreement"]["largest_difference"] < 1e-12
-    differing = json.loads(compare(here, "a.jsonl", "risk.jsonl", "--across", "estimator", "--json").stdout)
+    differing = json.loads(compare(here, "a.jsonl", "mode.jsonl", "--across", "estimator", "--json").stdout)
     assert differing["metrics"]["clarity"]["agreement"]["largest_difference"] > 0.1
-    assert "risk:0.5" in manifest_path(here / "risk.jsonl").read_text()
-    assert "0 to 1, not 3.0" in compare(here, "a.jsonl", "risk.jsonl", "--estimator", "risk:3", code=2).stderr
+    assert "estimator:mode" in manifest_path(here / "mode.jsonl").read_text()
+    assert "unknown estimator" in compare(here, "a.jsonl", "mode.jsonl", "--estimator", "risk:3", code=2).stderr
     assert (
         "--page shows"
-        in compare(here, "a.jsonl", "risk.jsonl", "--estimator", "mode", "--page", "p.html", code=2).stderr
+        in compare(here, "a.jsonl", "mode.jsonl", "--estimator", "median", "--page", "p.html", code=2).stderr
     )
 
 

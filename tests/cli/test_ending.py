@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
-import geval_local.runs.score_file
+import geval_local.runs.run_file
 from geval_local import Judge
 from geval_local.cli import stopping
 from geval_local.cli.ending import EXIT_DEFECT
@@ -62,7 +62,7 @@ def test_a_defect_is_one_line_and_the_rest_on_request(here, monkeypatch):
     def broken(*given, **named):
         raise ZeroDivisionError("one\nover nothing")
 
-    monkeypatch.setattr(geval_local.runs.score_file, "score_file", broken)
+    monkeypatch.setattr(geval_local.runs.run_file, "score_file", broken)
     done = score(here)
     assert done.exit_code == EXIT_DEFECT == 70
     first, *rest = done.stderr.splitlines()
@@ -89,7 +89,7 @@ def test_what_the_machine_refuses_is_named(here, monkeypatch, number):
     def refused(*given, **named):
         raise OSError(number, os.strerror(number), "some/file")
 
-    monkeypatch.setattr(geval_local.runs.score_file, "score_file", refused)
+    monkeypatch.setattr(geval_local.runs.run_file, "score_file", refused)
     done = score(here)
     assert done.exit_code == 2
     assert done.stderr == f"error: some/file: {os.strerror(number)}\n"

@@ -1,26 +1,25 @@
-"""The loading options: every verb that loads a judge takes them, and hands all of them on."""
+"""Options of judges and runs: every verb that takes a group hands all of it on; values that do not fit are told."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from cli_run import METRIC, judge_directory, run
-from rated_runs import prepare, score
+from rated_runs import prepare
 
 import geval_local.judge
-from geval_local.cli.loading import Loading, takes_loading
-from geval_local.errors import JudgeError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.cli.option_groups import takes_options
+from geval_local.errors import ConfigurationError, JudgeError
+from geval_local.options import JudgeOptions, RunOptions
+from geval_local.score import Estimator
 
 #: What is given on the command line, and what `Judge.load` is to be given for it.
 GIVEN = {
     "adapter": ("tuned", Path("tuned")),
     "style": ("chat", "chat"),
     "device": ("cpu", "cpu"),
-    "device_map": ("auto", "auto"),
     "dtype": ("float64", "float64"),
     "attention": ("eager", "eager"),
     "quantization": ("8bit", "8bit"),
@@ -32,7 +31,6 @@ WRITING_STEPS = ("batch_tokens", "engine")
 VERBS = {
     "score": ("score", "data.jsonl", "-m", "clarity.yaml", "-j"),
     "meta-eval": ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "-j"),
-    "bias": ("bias", "run.jsonl", "--group-by", "side", "-j"),
     "judges check": ("judges", "check"),
     "steps": ("steps", "bare.yaml", "-j"),
 }
@@ -43,12 +41,10 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
     Path("bare.yaml").write_text(METRIC.split("steps:")[0], encoding="utf-8")
-    if verb == "bias":
-        score(tmp_path, "run.jsonl")
     asked = []
 
-    def load(name, **named):
-        asked.append({"name": name, **named})
+    def load(options):
+        asked.append(options)
         raise JudgeError("enough")
 
     monkeypatch.setattr(geval_local.judge.Judge, "load", load)
@@ -67,27 +63,42 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
     done = run(*VERBS[verb], judge_directory(), "--models", models, *options, home=tmp_path / "home")
     assert done.exit_code == 2
     assert "enough" in done.stderr
-    defaults = {field.name: field.default for field in fields(Loading)}
-    wanted = defaults | {name: value for name, (_, value) in given.items()}
-    assert asked == [{"name": str(judge_directory()), "models_file": models, **wanted}]
+    wanted = {name: value for name, (_, value) in given.items()}
+    assert asked == [JudgeOptions(name=str(judge_directory()), models_file=models, **wanted)]
 
 
-def test_they_are_the_options_of_judge_load():
-    taken = inspect.signature(geval_local.judge.Judge.load).parameters
-    assert set(GIVEN) == {field.name for field in fields(Loading)}
-    assert {field.name: field.default for field in fields(JudgeChoice)} == {
-        name: parameter.default for name, parameter in taken.items()
-    }
+def test_every_option_is_given_here():
+    assert {*GIVEN, "name", "models_file", "device_map"} == set(JudgeOptions.model_fields)
 
 
-def test_the_options_stand_in_the_place_of_the_last_parameter():
-    def verb(file: str, *, loading: Loading) -> None: ...
+def test_the_options_stand_in_the_place_of_their_group():
+    def verb(file: str, *, judge: JudgeOptions, run: RunOptions) -> None: ...
 
-    names = [field.name for field in fields(Loading)]
-    assert list(inspect.signature(takes_loading()(verb)).parameters) == ["file", *names]
-    assert list(inspect.signature(takes_loading(without=("engine",))(verb)).parameters) == [
-        "file",
-        *(name for name in names if name != "engine"),
-    ]
-    with pytest.raises(TypeError, match="not called loading, but file"):
-        takes_loading()(lambda file: None)
+    names = [*JudgeOptions.model_fields, "limit"]
+    assert list(inspect.signature(takes_options(run_only=["limit"])(verb)).parameters) == ["file", *names]
+    without = takes_options(judge_without=["engine"], run_only=["limit"])(verb)
+    assert "engine" not in inspect.signature(without).parameters
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"limt": 3}, "unknown key 'limt'; did you mean 'limit'?"),
+        ({"limit": 0}, "limit: Input should be greater than or equal to 1"),
+        ({"limit": 10**30}, "limit: Input should be less than or equal to"),
+        ({"estimator": "moed"}, "estimator: unknown estimator 'moed'"),
+        ({"formats": ["xlsx"]}, "'xlsx' is none of 'jsonl', 'csv' or 'parquet'"),
+        ({"workers": 2}, "workers is for distributed runs"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_told_in_words(named, told):
+    with pytest.raises(ConfigurationError, match=r".") as caught:
+        RunOptions(**named)
+    assert told in str(caught.value)
+
+
+def test_options_are_read_as_the_command_line_writes_them():
+    options = RunOptions(fields=["output=answer"], columns="id, score", estimator="sample:7", formats=["csv"])
+    assert options.fields == {"output": "answer"}
+    assert options.columns == ["id", "score"]
+    assert options.estimator == Estimator("sample", 7)

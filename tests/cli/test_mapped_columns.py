@@ -8,7 +8,7 @@ import pytest
 from cli_run import judge_directory, run, write_rows
 from rated_runs import other_judge, rated_rows
 
-from geval_local.cli.scored_runs import ScoredRun
+from geval_local.analysis.results import ScoredRun
 from geval_local.io.result_manifest import manifest_path, read_manifest
 
 METRIC = """\
@@ -48,7 +48,7 @@ def test_the_manifest_of_a_run_carries_its_mapping(runs):
 
 
 def test_bias_and_compare_need_no_mapping_again(runs, tmp_path):
-    done = run("bias", runs / "a.jsonl", "--group-by", "side", "--json", home=tmp_path / "home")
+    done = run("bias", runs / "a.jsonl", "--side", "side", "--json", home=tmp_path / "home")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["length"] is not None
     compared = run("compare", runs / "a.jsonl", runs / "b.jsonl", "--across", "judge", home=tmp_path / "home")

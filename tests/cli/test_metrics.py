@@ -32,7 +32,7 @@ def test_validate_names_every_problem_of_every_file_with_its_line(tmp_path):
     assert run("metrics", "validate", good, home=tmp_path).exit_code == 0
     done = run("metrics", "validate", bad, good, worse, tmp_path / "none.yaml", home=tmp_path)
     assert done.exit_code == 2
-    assert f"{bad}, line 2: unknown key 'criterai', did you mean 'criteria'?" in done.stderr
+    assert f"{bad}, line 2: unknown key 'criterai'; did you mean 'criteria'?" in done.stderr
     assert f"{worse}, line 6" in done.stderr
     assert "none.yaml" in done.stderr
     assert f"{good}: clarity, scale 1-5" in done.stdout

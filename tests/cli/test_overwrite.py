@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from cli_run import judge_directory, run
 from rated_runs import other_judge, prepare, score
@@ -50,13 +52,58 @@ def test_a_file_of_the_users_needs_leave_and_own_files_do_not(runs, tmp_path, ve
     assert again.exit_code == 0, again.stderr
 
 
-def test_a_jury_that_was_edited_is_the_users_again(runs, tmp_path):
+def edit(path):
+    """What a person adds: a note, in a place where the format allows it."""
+    text = path.read_text(encoding="utf-8")
+    note = {".html": "<!-- mine -->\n", ".jsonl": "\n"}.get(path.suffix)
+    path.write_text(text.replace("{", '{"mine": 1,', 1) if note is None else text + note, encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_a_result_that_was_edited_is_the_users_again(runs, tmp_path, verb):
+    output = tmp_path / COMMANDS[verb][1]
+    assert call(runs, tmp_path, verb, output).exit_code == 0
+    edit(output)
+    edited = output.read_bytes()
+    refused = call(runs, tmp_path, verb, output)
+    assert refused.exit_code == 2
+    assert f"{output.name} exists, and is not an unchanged result of this tool" in refused.stderr
+    assert output.read_bytes() == edited
+    assert call(runs, tmp_path, verb, output, "--overwrite").exit_code == 0
+
+
+def test_a_manifest_that_was_edited_is_the_users_again(runs, tmp_path):
     output = tmp_path / "out.jsonl"
     assert call(runs, tmp_path, "jury", output).exit_code == 0
-    edited = output.read_text(encoding="utf-8") + "\n"
-    output.write_text(edited, encoding="utf-8")
+    edit(manifest_path(output))
+    edited = manifest_path(output).read_bytes()
     assert call(runs, tmp_path, "jury", output).exit_code == 2
-    assert output.read_text(encoding="utf-8") == edited
+    assert manifest_path(output).read_bytes() == edited
+    assert call(runs, tmp_path, "jury", output, "--overwrite").exit_code == 0
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "directory", "pipe"])
+def test_no_verb_writes_through_a_link_or_into_what_is_no_file(runs, tmp_path, verb, kind):
+    if (verb, kind) == ("report", "directory"):
+        pytest.skip("the pages of a site go there")
+    output, kept = tmp_path / COMMANDS[verb][1], tmp_path / "kept"
+    if kind != "dangling link":
+        kept.write_bytes(MINE)
+    if kind == "hard link":
+        output.hardlink_to(kept)
+    elif kind == "directory":
+        output.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(output)
+    else:
+        output.symlink_to(kept)
+    for more in ((), ("--overwrite",)):
+        refused = call(runs, tmp_path, verb, output, *more)
+        assert refused.exit_code == 2, refused.stdout
+        assert kind.split()[-1] in refused.stderr
+    assert kept.exists() == (kind != "dangling link")
+    assert kind == "dangling link" or kept.read_bytes() == MINE
 
 
 def test_a_jury_spares_a_foreign_manifest(runs, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from cli_run import METRIC, judge_directory, read_rows, run, write_rows
 from html_page import Page
 
-from geval_local.analysis.text_table import p_value
+from geval_local.analysis.tables import p_value
 
 
 @pytest.fixture
@@ -62,9 +62,7 @@ def test_pairs_are_judged_and_read_again_with_the_same_figures(place):
 def test_pairs_and_scores_stand_side_by_side_against_people(place):
     judge = judge_directory()
     assert call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "alone.jsonl").exit_code == 0
-    done = call(
-        "pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs/", "--baseline", "a", "--looks", 2
-    )
+    done = call("pairs", "data.jsonl", "-m", "clarity.yaml", "-j", judge, "-o", "pairs/", "--baseline", "a")
     assert done.exit_code == 0, done.stderr
     found = call("preferences", "alone.jsonl", "pairs", "--human", "rating", "--json")
     assert found.exit_code == 0, found.stderr
@@ -165,16 +163,6 @@ def test_what_cannot_work_is_told_before_a_judge_is_loaded(place, arguments, tol
     assert done.exit_code == 2
     assert told in done.stderr
     assert not list(place.glob("*x.jsonl*"))
-
-
-def test_looks_are_an_option_of_score(place):
-    done = call("score", "data.jsonl", "-m", "clarity.yaml", "-j", judge_directory(), "-o", "x.jsonl", "--looks", 3)
-    assert done.exit_code == 0, done.stderr
-    assert len(read_rows(place / "x.jsonl")[0]["geval"]["clarity"]["look_scores"]) == 3
-    (place / "prompt.txt").write_text("Rate {{output}}.\n- Clarity:", encoding="utf-8")
-    done = call("score", "data.jsonl", "--prompt-file", "prompt.txt", "--scale", "1-5", "--looks", 3)
-    assert done.exit_code == 2
-    assert "has one look" in done.stderr
 
 
 def odd_rows():

@@ -10,7 +10,7 @@ import pytest
 from cli_run import read_rows, run
 from rated_runs import other_judge, prepare, score
 
-from geval_local.analysis.reading import read_results
+from geval_local.analysis.results import read_results
 from geval_local.analysis.tables import Table
 from geval_local.cli.output.tables import show_table
 from geval_local.errors import DataError
@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 VERBS = {
     "compare": (("compare", "one/", "two"), ("compare", "one/scores.jsonl", "two/scores.jsonl")),
     "jury": (("jury", "one", "two"), ("jury", "one/scores.jsonl", "two/scores.jsonl")),
-    "bias": (("bias", "one", "--group-by", "side"), ("bias", "one/scores.jsonl", "--group-by", "side")),
+    "bias": (("bias", "one", "--side", "side"), ("bias", "one/scores.jsonl", "--side", "side")),
     "meta-eval": (
         ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one"),
         ("meta-eval", "data.jsonl", "-m", "clarity.yaml", "--human", "rating.clarity", "--results", "one/scores.jsonl"),
@@ -107,9 +107,9 @@ def test_tables_keep_all_their_columns_where_stdout_is_no_terminal(capsys, monke
     monkeypatch.setenv("COLUMNS", "80")
     headers = ["metric", *(f"heading {number} of many" for number in range(12)), "test"]
     row = ["clarity", *(f"{number}.123 [0.001, 9.999]" for number in range(12)), "words " * 30 + "end"]
-    show_table(Table(headers=headers, rows=[row], notes=()), "a wide table")
+    show_table(Table(headers=headers, rows=[row], notes=(), title="a wide table"))
     lines = capsys.readouterr().out.splitlines()
     assert any(all(header in line for header in headers) for line in lines)
     assert any(all(cell in line for cell in row) for line in lines)
-    show_table(Table(headers=("metric", "mean"), rows=[("clarity", "3")], notes=()), "a narrow one after it")
+    show_table(Table(headers=("metric", "mean"), rows=[("clarity", "3")], notes=(), title="a narrow one after it"))
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120

@@ -138,7 +138,7 @@ def test_retry_errors_needs_no_second_run(here):
 
 def test_wrong_formats_are_named(here):
     for arguments, message in (
-        (["-o", "run/", "--format", "xml"], "unknown format 'xml'"),
+        (["-o", "run/", "--format", "xml"], "'xml' is none of 'jsonl', 'csv' or 'parquet'"),
         (["-o", "out.jsonl", "--format", "csv"], "goes with a run directory"),
     ):
         done = score(here, *arguments)

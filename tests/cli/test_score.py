@@ -73,7 +73,7 @@ def test_first_rows_show_their_label_probabilities(here):
 
 
 def test_json_is_the_only_thing_on_stdout(here):
-    done = score(here, "--json", "--limit", 3, "--seed", 7)
+    done = score(here, "--json", "--limit", 3, "--estimator", "exact")
     record = json.loads(done.stdout)
     assert record["rows"] == 3
     low, high = record["metrics"]["clarity"]["interval"]
@@ -95,7 +95,7 @@ def test_estimators_reach_the_scores(here):
     judge, metric = Judge.load(judge_directory()), Metric.load("clarity.yaml")
     for arguments, estimator in (
         (["--estimator", "mode"], Estimator("mode")),
-        (["--estimator", "sample", "--n", 5, "--seed", 3], Estimator("sample", 5, 3)),
+        (["--estimator", "sample:5:3"], Estimator("sample", 5, 3)),
     ):
         done = score(here, *arguments, "--json", "-o", "out.jsonl")
         expected = [one.value for one in judge.score_many(metric, read_samples("data.jsonl"), estimator=estimator)]
@@ -147,7 +147,7 @@ def test_no_scored_row_at_all_fails_with_and_without_a_gate(here):
         (["--metric", "clarity.yaml"], "same name"),
         (["--scale", "1-5"], "--prompt-file"),
         (["--prompt-file", "p.txt", "--scale", "1-5"], "metric by itself"),
-        (["--n", "0", "--estimator", "sample"], "at least once"),
+        (["--estimator", "sample:0"], "at least once"),
         (["--limit", "0"], "at least 1"),
         (["--metric", "summarization/coherense"], "did you mean summarization/coherence"),
         (["--dtype", "int8"], "int8"),

@@ -12,7 +12,7 @@ from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
 from geval_local import __version__
 
-HEAVY = ("torch", "transformers", "numpy", "pydantic", "tokenizers", "huggingface_hub", "pyarrow", "scipy")
+HEAVY = ("torch", "transformers", "tokenizers", "huggingface_hub", "pyarrow", "scipy")
 
 
 def test_help_imports_nothing_heavy():

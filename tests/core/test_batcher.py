@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from geval_local import Judge, Metric, PredicateQuestion
-from geval_local.errors import BusyError
+from geval_local.errors import BusyError, GevalError
 from geval_local.judging.batcher import Batcher
 from geval_local.testing import MockEngine, MockJudge
 
@@ -245,3 +245,47 @@ def test_a_call_is_answered_before_its_batch_ends():
         expected = MockJudge().decide("state 0", predicates(1))
         assert asked[0].result(30) == expected
     assert all(one.done() for one in late)
+
+
+class Panic(BaseException):
+    """What PyO3 raises for a panic in Rust: no Exception."""
+
+
+def test_a_tokenizer_that_panics_costs_its_row_and_no_other():
+    class Panicking(MockJudge):
+        def prepare(self, metric, samples):
+            if any("poison" in str(sample.fields.get("output", sample.fields.get("state"))) for sample in samples):
+                raise Panic("poison")
+            return super().prepare(metric, samples)
+
+    expected = MockJudge().score(METRIC, output="good")
+    with Batcher(Panicking()) as batcher:
+        rows = [{"output": text} for text in ("good", "poison", "good")]
+        first, second, third = batcher.score(METRIC, rows).result(20)
+        assert first.value == third.value == expected.value
+        assert second.value is None or np.isnan(second.value)
+        assert "gave up on this text (Panic)" in second.error
+        assert "poison" not in second.error
+        answer = batcher.decide("poison", predicates(2)).result(20)
+        assert not answer[0].is_answered
+        assert batcher.decide("fine", predicates(1)).result(20)[0].is_answered
+
+
+@pytest.mark.parametrize("error", [Panic, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_nothing_that_a_call_raises_ends_the_thread(error):
+    class Failing(MockEngine):
+        def read(self, requests):
+            raise error("in the engine")
+
+    def fail():
+        raise error("in a call")
+
+    judge = MockJudge()
+    with Batcher(judge) as batcher:
+        with pytest.raises(GevalError, match=error.__name__):
+            batcher.call(fail).result(20)
+        judge.engine = Failing()
+        with pytest.raises(GevalError, match=error.__name__):
+            batcher.decide("x", predicates(1)).result(20)
+        judge.engine = MockEngine()
+        assert batcher.decide("x", predicates(1)).result(20)[0].is_answered

@@ -125,7 +125,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path):
 
 def test_unknown_keys_are_named_with_line_and_suggestion():
     message = refusal(MINIMAL + "treshold: 3\nzzz: 1\n")
-    assert "tone.yaml, line 4: unknown key 'treshold', did you mean 'threshold'?" in message
+    assert "tone.yaml, line 4: unknown key 'treshold'; did you mean 'threshold'?" in message
     assert "tone.yaml, line 5: unknown key 'zzz'\n" in message
     assert "Known keys: name, title, introduction" in message
 
@@ -207,11 +207,17 @@ template: |
 """
 
 
+@pytest.mark.parametrize("name", ["x/../../y", "..", ".", "a/..", "../a", "a/...", "/a", "a/", "a//b"])
+def test_a_name_that_leads_elsewhere_as_a_path_is_refused(name):
+    assert "may hold letters" in refusal(f"name: {name}\ncriteria: c\nscale: 1-5\n")
+    assert Metric.from_yaml("name: a.b/..c/.d\ncriteria: c\nscale: 1-5\n").name == "a.b/..c/.d"
+
+
 def test_every_problem_is_named_with_its_line():
     message = refusal(PROBLEMS)
     expected = {
         1: "name: name 'two words' may hold letters",
-        4: "unknown key 'treshold', did you mean 'threshold'?",
+        4: "unknown key 'treshold'; did you mean 'threshold'?",
         5: "threshold: 9 is outside the scale 1-5",
         6: "shorten: 'sorce' is not one of the fields source, output; did you mean 'source'?",
         12: "rubric: '7' is not a label of the scale 1-5, nor a band of its labels such as 1-5",

@@ -1,10 +1,9 @@
-"""Pairs and looks: exact against enumeration on real tokenizers, in both orders, and the mean over forms."""
+"""Pairs: exact against enumeration on real tokenizers, in both orders, and the mean over forms."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 
 import numpy as np
 import pytest
@@ -18,13 +17,9 @@ from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.window import make_outcome, read_window
 from geval_local.errors import MetricError
 from geval_local.io.samples import Sample
-from geval_local.metric import LOOK_HEADINGS
-from geval_local.metric_file import MOST_LOOKS
 from geval_local.models.head import Head
-from geval_local.questions.looks import looks_of, mean_outcome, mean_outcomes
-from geval_local.questions.pair import PAIR_SCALE, pair_metric
+from geval_local.questions.pair import PAIR_SCALE, mean_outcome, mean_outcomes, orders_of, pair_metric
 from geval_local.score import Distribution, Estimator, Outcome
-from geval_local.testing import MockJudge
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import RequestMaker
 
@@ -68,27 +63,24 @@ def enumerated(model, tokenizer, texts_and_labels):
 def test_the_preference_of_a_pair_is_that_of_the_enumeration(name):
     tokenizer = shared_tokenizer(name)
     model = tiny_model("llama", len(tokenizer), hidden_size=16, num_hidden_layers=1)
-    metric = pair_metric(rating(looks=2))
+    metric = pair_metric(rating())
     rows = ROWS if name == "gpt2" else ROWS[:1]  # the vocabularies of the others make every enumeration dear
     found = mean_outcomes(metric, outcomes(model, tokenizer, metric, rows))
     for row, outcome in zip(rows, found, strict=True):
         forms = []
-        for heading in ("Evaluation Form (A/B/tie ONLY):", "Evaluation Form (one of tie, B, A):"):
-            for one, other, labels in (("output_a", "output_b", "A B tie"), ("output_b", "output_a", "B A tie")):
-                opening = (
-                    looks_of(metric)[0].fill({"source": "", "output_a": "", "output_b": ""}).text.split("Source:")[0]
-                )
-                body = f"{opening}Source:\n\n{row['source']}\n\nText A:\n\n{row[one]}\n\nText B:\n\n{row[other]}\n\n"
-                forms.append((f"{body}{heading}\n\n- Clarity, the better one:", labels.split()))
+        heading = "Evaluation Form (A/B/tie ONLY):"
+        for one, other, labels in (("output_a", "output_b", "A B tie"), ("output_b", "output_a", "B A tie")):
+            opening = orders_of(metric)[0].fill({"source": "", "output_a": "", "output_b": ""}).text.split("Source:")[0]
+            body = f"{opening}Source:\n\n{row['source']}\n\nText A:\n\n{row[one]}\n\nText B:\n\n{row[other]}\n\n"
+            forms.append((f"{body}{heading}\n\n- Clarity, the better one:", labels.split()))
         p, mass, each = enumerated(model, tokenizer, forms)
         score = outcome.score(metric, estimator=Estimator())
         np.testing.assert_allclose(list(score.probabilities.values()), p, rtol=0, atol=1e-10)
         assert score.value == pytest.approx(p[0] + p[2] / 2, abs=1e-10)
         assert score.label_mass == pytest.approx(mass, abs=1e-10)
         wanted = [own[0] + own[2] / 2 for own in each]
-        np.testing.assert_allclose([look.score for look in score.looks], wanted, rtol=0, atol=1e-10)
+        np.testing.assert_allclose([order.score for order in score.orders], wanted, rtol=0, atol=1e-10)
         assert max(wanted) - min(wanted) > 1e-6  # the orders do differ, so that confusing them would show
-        assert score.look_spread == pytest.approx(np.std(wanted, ddof=1), abs=1e-10)
 
 
 def test_the_same_two_texts_are_exactly_even_and_exchanged_ones_are_the_complement():
@@ -110,12 +102,12 @@ def test_the_same_two_texts_are_exactly_even_and_exchanged_ones_are_the_compleme
 def test_a_pair_is_asked_as_the_metric_says():
     metric = rating(rubric={"5": "Very clear."}, steps=("Read.", "Decide."), threshold=3, shorten="source")
     asked = pair_metric(metric)
-    text = looks_of(asked)[0].fill({"source": "SRC", "output_a": "ONE", "output_b": "TWO"}).text
+    text = orders_of(asked)[0].fill({"source": "SRC", "output_a": "ONE", "output_b": "TWO"}).text
     parts = ["Rate it.", "Text A if", "Is it clear?", "Very clear.", "1. Read.", "Source:\n\nSRC", "Text A:\n\nONE"]
     places = [text.find(part) for part in [*parts, "Text B:\n\nTWO", "- Clarity, the better one:"] if part != parts[1]]
     assert -1 not in places
     assert places == sorted(places)
-    other = looks_of(asked)[1].fill({"source": "SRC", "output_a": "ONE", "output_b": "TWO"}).text
+    other = orders_of(asked)[1].fill({"source": "SRC", "output_a": "ONE", "output_b": "TWO"}).text
     assert "Text A:\n\nTWO" in other
     assert "Text B:\n\nONE" in other
     assert (asked.name, asked.scale, asked.threshold, asked.shorten) == ("x/clarity/pairs", PAIR_SCALE, None, "source")
@@ -133,37 +125,20 @@ def test_what_cannot_be_compared_is_refused():
         ({"pair": ("source", "nothing")}, "'nothing' is not one of the fields"),
         ({"pair": ("source", "source")}, "cannot be compared with itself"),
         ({"pair": ("source", "output")}, "of a pair: first label above the second"),
-        ({"looks": 7}, "1 to 6 looks, not 7"),
-        ({"looks": 2, "template": "{{output}}\n- C:"}, "it has one look"),
     ):
         with pytest.raises(ValidationError, match=told):
             rating(**changes)
 
 
-def test_looks_are_forms_of_their_own_that_share_all_but_their_endings():
-    metric = rating(looks=6)
-    texts = [look.fill({"source": "SRC", "output": "OUT"}).text for look in looks_of(metric)]
-    assert len(set(texts)) == metric.forms == 6
-    assert texts[0] == looks_of(rating())[0].fill({"source": "SRC", "output": "OUT"}).text
-    shared = texts[0][: texts[0].index("OUT") + 3]
-    assert all(text.startswith(shared) and text.endswith("\n\n- Clarity:") for text in texts)
-    assert all("5, 4, 3, 2, 1" in text for text in texts[1::2])
-    assert all("1, 2, 3, 4, 5" in text for text in texts[2::2])
-    chat = [look.fill({"source": "SRC", "output": "OUT"}).request.splitlines()[2] for look in looks_of(metric)]
-    assert chat == ["- Clarity: 1", "- Clarity: 5"] * 3
-
-
-def test_looks_are_part_of_what_a_score_depends_on_and_one_look_changes_nothing():
-    assert len(LOOK_HEADINGS) + 1 == MOST_LOOKS
-    assert rating().hash == rating(looks=1).hash != rating(looks=2).hash
+def test_a_metric_of_single_outputs_has_the_hash_that_it_had_before_pairs():
     metric = Metric.load("summarization/coherence")
-    record = metric.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "looks", "pair"})
+    record = metric.model_dump(mode="json", exclude={"steps", "steps_provenance", "threshold", "pair"})
     whole = [record | {"case_variants": False}, metric.scale.labels, metric.scale.values, list(metric.fields), []]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     assert metric.hash == hashlib.sha256(text.encode()).hexdigest()[:16]  # as if there were no such keys
 
 
-def test_the_mean_is_over_distributions_and_a_failed_look_fails_the_sample():
+def test_the_mean_is_over_distributions_and_a_failed_order_fails_the_sample():
     metric = rating()
     logs = [np.log([0.5, 0.2, 0.1, 0.05, 0.05]), np.log([0.05, 0.05, 0.1, 0.1, 0.1])]
     outcome = mean_outcome(metric.scale, [Outcome(one, prompt_tokens=10) for one in logs])
@@ -173,33 +148,17 @@ def test_the_mean_is_over_distributions_and_a_failed_look_fails_the_sample():
     assert whole.label_mass == pytest.approx((0.9 + 0.4) / 2)
     assert outcome.prompt_tokens == 20
     score = outcome.score(metric, estimator=Estimator())
-    assert score.value == pytest.approx(np.mean([look.score for look in score.looks]))
+    assert score.value == pytest.approx(np.mean([order.score for order in score.orders]))
     record = score.to_dict()
-    assert record["look_masses"] == pytest.approx([0.9, 0.4])
-    assert record["look_spread"] == pytest.approx(np.std(record["look_scores"], ddof=1))
+    assert record["order_masses"] == pytest.approx([0.9, 0.4])
     failed = mean_outcome(metric.scale, [Outcome(logs[0]), Outcome(error="too long")])
     assert failed.error == "too long"
     assert failed.label_logprobs is None
 
 
-def test_score_many_gives_every_look_as_if_it_were_asked_alone():
-    judge = MockJudge()
-    rows = [{"source": "S", "output": f"Text {number}."} for number in range(5)] + [{"source": "S", "output": ""}]
-    scores = judge.score_many(rating(looks=3), rows)
-    assert "is empty" in scores[-1].error
-    for row, score in zip(rows[:-1], scores[:-1], strict=True):
-        assert len(score.looks) == 3
-        assert score.value == pytest.approx(np.mean([look.score for look in score.looks]), abs=1e-12)
-        assert score.looks[0].score == judge.score(rating(), **row).value
-        assert math.isfinite(score.look_spread)
-    assert math.isnan(judge.score(rating(), source="S", output="T").look_spread)
-
-
-def test_the_words_of_a_look_are_part_of_the_hash_of_who_uses_them(monkeypatch):
-    one, three, pair = rating(), rating(looks=3), pair_metric(rating())
-    before = one.hash, three.hash, pair.hash
-    monkeypatch.setattr("geval_local.metric.LOOK_HEADINGS", ("Other words ({labels}):", *LOOK_HEADINGS[1:]))
+def test_the_words_of_a_pair_are_part_of_its_hash_alone(monkeypatch):
+    one, pair = rating(), pair_metric(rating())
+    before = one.hash, pair.hash
     monkeypatch.setattr("geval_local.metric.PAIR_CUE", ", the better of the two")
     assert one.hash == before[0]
-    assert three.hash != before[1]
-    assert pair.hash != before[2]
+    assert pair.hash != before[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -351,3 +352,12 @@ def test_a_file_that_is_no_prompt_is_refused_by_name(tmp_path, content, message)
 def test_a_missing_prompt_file_is_a_metric_error(tmp_path):
     with pytest.raises(MetricError, match="cannot read the prompt file"):
         metric_from_prompt_file(tmp_path / "none.txt", "1-5")
+
+
+def test_a_pipe_as_prompt_file_is_refused_before_it_is_opened(tmp_path, monkeypatch):
+    """Nobody writes into it: reading would wait for ever."""
+    os.mkfifo(tmp_path / "prompt.txt")
+    for name in ("open", "read_text", "read_bytes"):
+        monkeypatch.setattr(Path, name, lambda *given, **named: pytest.fail("the pipe was opened"))
+    with pytest.raises(MetricError, match=r"cannot read the prompt file: .*prompt\.txt is a pipe"):
+        metric_from_prompt_file(tmp_path / "prompt.txt", "1-5")

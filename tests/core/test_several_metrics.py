@@ -11,8 +11,8 @@ import pytest
 from geval_local import Interrupted, Metric, RunEvents, Scale, score_file
 from geval_local.errors import ConfigurationError
 from geval_local.judging.windows import WINDOW
+from geval_local.options import JudgeOptions
 from geval_local.prompt import sharing
-from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.score import Score
 from geval_local.testing import MockEngine, MockJudge
 
@@ -161,7 +161,7 @@ def test_a_run_has_the_figures_of_one_call_also_where_forms_share_the_source(tmp
     def make(choice):
         return MockJudge(engine(), name="mock")
 
-    choice = JudgeChoice("nano")
+    choice = JudgeOptions(name="nano")
     settings = {"use_cache": False, "load": make, "window": WINDOW}
     metrics[1] = published("third", "Please. ")
     expected["third"] = MockJudge(engine()).score_many(metrics[1], texts)

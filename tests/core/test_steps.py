@@ -34,6 +34,7 @@ class FakeJudge:
         self.name = "fake"
         self.fingerprint = fingerprint
         self.is_chat = is_chat
+        self.generation = "greedy"
         self.text = text
         self.prompts: list[Prompt] = []
 

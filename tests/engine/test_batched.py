@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompts import by_plain_passes
 from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
@@ -45,16 +46,6 @@ def run(engine, requests):
             result[index] = readout
     assert None not in result
     return result
-
-
-def by_hand(request, model=MODEL):
-    """Read every inner node with a separate forward pass."""
-    edges = np.empty(request.trie.edges)
-    for node, part in zip(request.trie.inner_nodes, request.trie.edge_slices, strict=True):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*request.ids.tolist(), *node.path]]), use_cache=False).logits[0, -1]
-        edges[part] = torch.log_softmax(logits.double(), dim=-1)[list(node.tokens)].numpy()
-    return request.trie.label_logprobs(edges)
 
 
 def run_out_of_memory(monkeypatch, *, above, error=torch.OutOfMemoryError, model=MODEL):
@@ -107,7 +98,7 @@ def test_figures_equal_one_forward_pass_per_node(budget):
     requests = some_requests([3, 40, 17, 17, 1, 28])
     for request, readout in zip(requests, run(an_engine(batch_tokens=budget), requests), strict=True):
         assert readout.error is None
-        np.testing.assert_allclose(readout.label_logprobs, by_hand(request), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(readout.label_logprobs, by_plain_passes(MODEL, request), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("budget", [1, 150])
@@ -277,8 +268,7 @@ def test_both_sides_of_a_long_rope_switch_in_one_run_equal_one_at_a_time():
     requests = some_requests([10, SWITCH - 12, SWITCH + 5, SWITCH + 30, 20, SWITCH - 3, SWITCH + 1])
     found = run(an_engine(model, batch_tokens=10_000), requests)
     for request, readout in zip(requests, found, strict=True):
-        if len(request.ids) <= SWITCH - 2 or len(request.ids) > SWITCH:
-            np.testing.assert_allclose(readout.label_logprobs, by_hand(request, model), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(readout.label_logprobs, by_plain_passes(model, request), rtol=0, atol=1e-6)
 
 
 def test_the_switch_would_show():
@@ -299,6 +289,7 @@ def test_a_request_at_the_switch_has_one_score_however_it_is_batched(length):
     together = run(an_engine(model, batch_tokens=10_000), requests)[0]
     row_by_row = run(an_engine(model, batch_tokens=1), requests[:1])[0]
     np.testing.assert_allclose(together.label_logprobs, row_by_row.label_logprobs, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(together.label_logprobs, by_plain_passes(model, requests[0]), rtol=0, atol=1e-6)
 
 
 def test_length_groups():
@@ -315,3 +306,10 @@ def test_length_groups():
     group = length_groups(dynamic.config)
     assert group(10) == group(64) == 0
     assert len({group(length) for length in (64, 65, 66)}) == 3
+    parts = {
+        "full_attention": {"rope_type": "longrope", "original_max_position_embeddings": 100},
+        "sliding_attention": {"rope_type": "longrope", "original_max_position_embeddings": 50},
+        "other": None,
+    }
+    nested = length_groups(tiny_model("llama", VOCABULARY).config.__class__(rope_parameters=parts))
+    assert [nested(length) for length in (1, 50, 51, 100, 101, 4000)] == [0, 0, 1, 1, 2, 2]

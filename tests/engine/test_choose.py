@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 import transformers
-from architectures import STRANGE
-from prompts import MUST_FALL_BACK, SERVED, VOCAB, documents, label_trie, largest_difference, logprobs, request
+from architectures import STRANGE, llama4, unusual
+from prompts import (
+    MUST_FALL_BACK,
+    SERVED,
+    VOCAB,
+    by_plain_passes,
+    documents,
+    label_trie,
+    largest_difference,
+    logprobs,
+    request,
+)
 from tiny import byte_tokenizer, save_judge, tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -63,13 +75,7 @@ def test_the_probe_alone_finds_them_too(kind, dtype, monkeypatch):
 @pytest.mark.parametrize("sieve", [True, False])
 @pytest.mark.parametrize("kind", STRANGE)
 def test_linear_and_recurrent_layers_step_down(kind, sieve, monkeypatch):
-    name, sizes = STRANGE[kind]
-    config_class = getattr(transformers, name, None)
-    if config_class is None:
-        pytest.skip(f"this transformers has no {name}")
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_class(**{**special, **sizes})).eval().requires_grad_(False)
+    model = unusual(kind)
     if not sieve:
         monkeypatch.setattr(gate, "stated_refusal", lambda model: None)
     engine, report = choose(model)
@@ -100,7 +106,7 @@ def test_a_window_beyond_what_a_probe_may_cost_is_compared_with_the_configuratio
     assert "window 3000 not reached" in report.text
     monkeypatch.setattr(gate, "expected_spans", lambda config: [3000, None])
     report = choose(model)[1]
-    assert report.engine == "cache"
+    assert report.engine == "padded"
     assert "do not ask for the sliding windows" in report.reason
 
 
@@ -108,10 +114,98 @@ def test_a_layer_that_attends_by_itself_is_noticed():
     model = tiny_model("llama", VOCAB)
     # The second layer's output is as before for one prompt at a time, but it never asks for the attention function.
     model.model.layers[1].self_attn.config = type(model.config)(**model.config.to_dict())
-    model.model.layers[1].self_attn.config._attn_implementation = "eager"
+    model.model.layers[1].self_attn.config._attn_implementation = "sdpa"
     report = choose(model)[1]
     assert report.engine != "trie"
     assert "1 of its 2 layers" in report.reason
+
+
+@pytest.mark.parametrize("kind", ["afmoe", "llama4", *STRANGE])
+def test_a_prompt_beyond_what_the_probe_reached_is_exact(kind, monkeypatch):
+    monkeypatch.setitem(probe.PROBE_OPERATIONS, "cpu", 0.0)
+    spans = {"afmoe": {"sliding_window": 70}, "recurrent_gemma": {"attention_window_size": 70}}
+    wide = {} if kind in ("rwkv", "falcon_mamba") else {"initializer_range": 0.1}
+    model = llama4(chunk=70) if kind == "llama4" else unusual(kind, **wide, **spans.get(kind, {}))
+    engine, report = choose(model)
+    if kind == "afmoe":
+        assert (report.engine, report.window) == ("trie", 70)
+    requests = documents(stem=100, documents=2)
+    plain = PaddedEngine(model, Head(model), batch_tokens=1, plain=True)
+    assert largest_difference(logprobs(engine, requests), logprobs(plain, requests)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma3"])
+@pytest.mark.parametrize("window", [4, 64, 4096])
+def test_attention_has_the_layout_of_the_models_own(kind, window, monkeypatch):
+    call, strides = PackAttention.__call__, set()
+
+    def looking(self, *tensors, **options):
+        out = call(self, *tensors, **options)
+        strides.add(out.is_contiguous())
+        return out
+
+    monkeypatch.setattr(PackAttention, "__call__", looking)
+    choose(tiny_model(kind, VOCAB, sliding_window=window), "trie")
+    assert strides == {True}
+
+
+def seeing_later_tokens(kind):
+    """A causal class whose tokens see later ones: a mask that is never made, or a context read in both directions."""
+    if kind == "llama":
+        model = tiny_model("llama", VOCAB)
+        model.model.layers[1].self_attn.config = type(model.config)(**model.config.to_dict())
+        model.model.layers[1].self_attn.config._attn_implementation = "eager"
+        return model
+    torch.manual_seed(0)
+    if kind == "cpmant":
+        sizes = {"num_attention_heads": 4, "dim_head": 8, "dim_ff": 64, "num_hidden_layers": 2, "prompt_length": 4}
+        config = transformers.CpmAntConfig(vocab_size=VOCAB, hidden_size=32, init_std=0.4, **sizes)
+    else:
+        sizes = {"num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 2, "initializer_range": 0.4}
+        config = transformers.BertConfig(vocab_size=VOCAB, hidden_size=32, **sizes)
+    return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("choice", ["auto", "padded"])
+@pytest.mark.parametrize("kind", ["llama", "bert", "cpmant"])
+def test_a_model_whose_tokens_see_later_ones_is_refused(kind, choice):
+    with pytest.raises(UnsupportedModelError, match=r"no next-token distribution: .* with the tokens after it"):
+        choose(seeing_later_tokens(kind), choice)
+
+
+def model_with(monkeypatch, change):
+    """A Llama whose final hidden states go through `change(hidden)`, shape (rows, tokens, size)."""
+    model = tiny_model("llama", VOCAB)
+    forward = model.model.forward
+
+    def changed(*given, **options):
+        output = forward(*given, **options)
+        output.last_hidden_state = change(output.last_hidden_state)
+        return output
+
+    monkeypatch.setattr(model.model, "forward", changed)
+    monkeypatch.setattr(gate, "stated_refusal", lambda model: "for this test")
+    return model
+
+
+def test_where_a_batch_is_not_exact_prompts_go_one_by_one(monkeypatch):
+    # As ties in sparse attention that the length of a row breaks.
+    model = model_with(monkeypatch, lambda hidden: hidden * (1 + 0.01 * hidden.shape[1]))
+    requests = documents()
+    for choice in ("auto", "padded"):
+        engine, report = choose(model, choice)
+        assert (engine.name, engine.batch_tokens, report.engine) == ("padded", 1, "padded")
+        assert "one prompt at a time, because batches are not exact" in report.text
+        assert report.difference == 0
+        for one, found in zip(requests, logprobs(engine, requests), strict=True):
+            np.testing.assert_allclose(found, by_plain_passes(model, one), rtol=0, atol=1e-9)
+
+
+def test_a_model_that_remembers_earlier_prompts_is_refused(monkeypatch):
+    calls = itertools.count()
+    model = model_with(monkeypatch, lambda hidden: hidden * (1 + 0.1 * next(calls)))
+    with pytest.raises(UnsupportedModelError, match="no next-token distribution"):
+        choose(model)
 
 
 def test_forcing_and_forbidding():
@@ -119,7 +213,7 @@ def test_forcing_and_forbidding():
     assert choose(model, "trie", batch_tokens=77)[0].batch_tokens == 77
     engine, report = choose(model, "padded", batch_tokens=77)
     assert (engine.name, engine.batch_tokens) == ("padded", 77)
-    assert report.text == "padded"
+    assert report.text.startswith("padded (differs by ")
     with pytest.raises(ConfigurationError, match="'fast' is not one of auto, trie, trie-compiled, cache, padded"):
         choose(model, "fast")
 

@@ -92,8 +92,9 @@ def of_a_layer(count, *given, **named):
     return (more - few) / 2
 
 
-#: Queries, keys and values are each copied to a rounded length; the keys and values of the next root path are kept.
-OURS, KEPT = 3, 2
+#: Queries, keys and values are each copied to a rounded length, and the result to the layout of the model's own
+#: attention; the keys and values of the next root path are kept.
+OURS, KEPT = 4, 2
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.models import precision
 from geval_local.models.head import Head, gpus_of, input_device
 from geval_local.models.memory import default_device
-from geval_local.models.options import LoadOptions, loading_arguments
+from geval_local.models.options import loading_arguments
+from geval_local.options import JudgeOptions
 
 #: A CUDA build asks its driver at every index, also where there is no card.
 cpu_build = pytest.mark.skipif(torch.version.cuda is not None, reason="simulates CUDA devices on a CPU build of torch")
@@ -108,7 +109,6 @@ def test_the_devices_of_apple_and_intel_are_chosen_for_and_checked_by_the_plain_
 
 @pytest.mark.slow
 def test_the_self_check_asks_no_float64_of_apples_device(monkeypatch):
-    monkeypatch.setattr("geval_local.engine.self_check.matmul_rate", lambda model, tokens, seconds: 1e9)
     monkeypatch.setattr("geval_local.engine.self_check.PROBE_OPERATIONS_ELSEWHERE", 0.0)
     with SimulatedDevices():
         model = tiny_model("llama", VOCAB, torch.float32).to("mps")
@@ -133,12 +133,12 @@ def test_an_accelerator_is_found(device, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: torch.device(device))
     with SimulatedDevices():
         assert default_device() == torch.device(device)
-        assert loading_arguments(LoadOptions(), "auto")["device_map"] == {"": torch.device(device)}
-        assert loading_arguments(LoadOptions(), "auto")["dtype"] == "auto"
-        assert loading_arguments(LoadOptions(device_map="auto"), "auto")["dtype"] == "auto"
-        assert loading_arguments(LoadOptions(device="cpu"), "auto")["dtype"] == torch.float32
+        assert loading_arguments(JudgeOptions(), "auto")["device_map"] == {"": torch.device(device)}
+        assert loading_arguments(JudgeOptions(), "auto")["dtype"] == "auto"
+        assert loading_arguments(JudgeOptions(device_map="auto"), "auto")["dtype"] == "auto"
+        assert loading_arguments(JudgeOptions(device="cpu"), "auto")["dtype"] == torch.float32
 
 
 def test_without_an_accelerator_it_is_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert loading_arguments(LoadOptions(), "float32")["device_map"] == {"": torch.device("cpu")}
+    assert loading_arguments(JudgeOptions(), "float32")["device_map"] == {"": torch.device("cpu")}

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
+import os
+import random
+import re
+import time
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
+from run_kit import killed_after
 
+import geval_local.models.load
 from geval_local import run_evaluation, score_file
 from geval_local.errors import ConfigurationError
 from geval_local.evaluation.document import read_evaluation
 from geval_local.evaluation.execution import make_plan
 from geval_local.evaluation.gates import Gate, failures, parse_limit
-from geval_local.evaluation.model import JudgeUse, schema
+from geval_local.evaluation.model import schema
 from geval_local.evaluation.start import guess_metrics, start_evaluation
+from geval_local.judge import Judge
+from geval_local.models.registry import label_of
+from geval_local.options import JudgeOptions
 from geval_local.runs.events import RunEvents
-from geval_local.runs.judge_choice import JudgeChoice
 from geval_local.runs.manifest import read_manifest
 from geval_local.summary import Tally
-from geval_local.testing import MockJudge
+from geval_local.testing import MockEngine, MockJudge
 from geval_local.yaml_text import load_yaml
 
-LOAD = JudgeChoice.load
+LOAD = Judge.load
 EVALUATION = """\
 data:
   first: first.jsonl
@@ -53,8 +61,8 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "second.csv").write_text("source,answer\nA tale.,It ends.\nA tale.,\n", encoding="utf-8")
     (tmp_path / "evaluation.yaml").write_text(EVALUATION, encoding="utf-8")
     # The judge is found as any other, and answers at no cost.
-    monkeypatch.setattr(JudgeChoice, "load", lambda self: MockJudge(name=self.label()))
-    monkeypatch.setattr(JudgeChoice, "check", lambda self: None)
+    monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options)))
+    monkeypatch.setattr(geval_local.models.load, "check_judge", lambda entry, options: None)
     return tmp_path
 
 
@@ -68,7 +76,7 @@ def go(here: Path, *arguments: object):
 @pytest.mark.slow
 def test_all_of_it_is_done_with_the_figures_of_score(here, monkeypatch):
     loads: list[str] = []
-    monkeypatch.setattr(JudgeChoice, "load", lambda self: loads.append(str(self.name)) or LOAD(self))
+    monkeypatch.setattr(Judge, "load", lambda options: loads.append(str(options.name)) or LOAD(options))
     done = go(here)
     assert done.exit_code == 0, done.stderr
     assert len(loads) == 1
@@ -78,7 +86,9 @@ def test_all_of_it_is_done_with_the_figures_of_score(here, monkeypatch):
     assert "unscored in clarity of second:" in done.stdout
     for page in ("first", "second"):
         assert "<html" in (here / "out" / f"{page}.html").read_text(encoding="utf-8")
-    alone = score_file("first.jsonl", "clarity.yaml", JudgeChoice(str(here / "tiny")), "alone.jsonl", use_cache=False)
+    alone = score_file(
+        "first.jsonl", "clarity.yaml", JudgeOptions(name=str(here / "tiny")), "alone.jsonl", use_cache=False
+    )
     assert alone.files[0].read_bytes() == (here / "out" / "first" / "scores.jsonl").read_bytes()
     assert read_rows(here / "out" / "second" / "scores.jsonl")[1]["geval"]["clarity"]["score"] is None
 
@@ -130,6 +140,32 @@ def test_an_interrupted_evaluation_goes_on(here):
         assert a.read_bytes() == b.read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_at_random_moments_it_goes_on_to_the_same_bytes_20_of_20(here, monkeypatch):
+    def load(options):
+        return MockJudge(MockEngine(batch_tokens=600, sensitive=True, seconds=0.004), name=label_of(options))
+
+    monkeypatch.setattr(Judge, "load", load)
+    write_rows(here / "first.jsonl", good_rows(60))
+    begin = time.perf_counter()
+    run_evaluation("evaluation.yaml", overrides=["outputs.directory=whole"])
+    length = time.perf_counter() - begin
+    names = ("first/scores.jsonl", "first/scores.jsonl.meta.json", "second/scores.jsonl", "first.html", "second.html")
+    expected = [(here / "whole" / name).read_bytes() for name in names]
+    moments, kills, trial = random.Random(7), 0, 0
+    while kills < 20:
+        trial += 1
+        again = partial(run_evaluation, "evaluation.yaml", overrides=[f"outputs.directory=out{trial}"])
+        kills += killed_after(moments.uniform(0, length), again)
+        again()
+        found = [(here / f"out{trial}" / name).read_bytes() for name in names]
+        assert [a == b for a, b in zip(found, expected, strict=True)] == [True] * len(names)
+        left = {path.name for path in (here / f"out{trial}").rglob(".*")} - {".geval-local.lock"}
+        # A page has no record of what was being written; a run has.
+        assert all(re.fullmatch(r"\.(first|second)\.html\.[0-9a-f]{16}\.tmp", name) for name in left)
+
+
 def test_another_metric_is_another_configuration_unless_it_may_be_replaced(here):
     assert go(here).exit_code == 0
     (here / "other.yaml").write_text(METRIC.replace("clarity", "other"), encoding="utf-8")
@@ -157,7 +193,7 @@ def test_several_judges_are_gated_by_name(here):
 def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
     (here / "out").mkdir()
     (here / "out" / "second.html").write_text("mine", encoding="utf-8")
-    monkeypatch.setattr(JudgeChoice, "load", None)
+    monkeypatch.setattr(Judge, "load", None)
     done = go(here)
     assert done.exit_code == 2
     assert "second.html exists" in done.stderr
@@ -171,9 +207,9 @@ def test_a_users_page_stays_and_nothing_is_scored_before(here, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("metrics:", "metrcs:", ["line 6: unknown key 'metrcs', did you mean 'metrics'?", "key 'metrics' is missing"]),
-        ("fields:", "filds:", ["line 5: unknown key 'data.second.filds', did you mean 'fields'?"]),
-        ("  - tiny", "  - {name: tiny, dtyp: float32}", ["line 9: unknown key 'judges.0.dtyp', did you mean 'dtype'?"]),
+        ("metrics:", "metrcs:", ["line 6: unknown key 'metrcs'; did you mean 'metrics'?", "key 'metrics' is missing"]),
+        ("fields:", "filds:", ["line 5: unknown key 'data.second.filds'; did you mean 'fields'?"]),
+        ("  - tiny", "  - {name: tiny, dtyp: float32}", ["line 9: unknown key 'judges.0.dtyp'; did you mean 'dtype'?"]),
         ("  - tiny", "  - {name: tiny, dtype: flaot32}", ["line 9: judges.0.dtype", "did you mean 'float32'?"]),
         ("  - tiny", "  - tinny", ["line 9: there is no judge 'tinny'"]),
         ("clarity.yaml", "summarization/coherenc", ["line 7: there is no preset metric", "summarization/coherence"]),
@@ -195,7 +231,7 @@ def test_what_is_wrong_is_told_with_its_line(here, monkeypatch, old, new, told):
     text = EVALUATION.replace(old, new)
     assert text != EVALUATION
     (here / "evaluation.yaml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(JudgeChoice, "load", None)
+    monkeypatch.setattr(Judge, "load", None)
     done = go(here)
     assert done.exit_code == 2, done.stderr
     message = " ".join(done.stderr.split())
@@ -217,7 +253,7 @@ def test_all_problems_are_told_at_once(here):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("judges.0.dtyp=float32", "--set judges.0.dtyp=float32: unknown key 'judges.0.dtyp', did you mean 'dtype'?"),
+        ("judges.0.dtyp=float32", "--set judges.0.dtyp=float32: unknown key 'judges.0.dtyp'; did you mean 'dtype'?"),
         ("data.first.limit=many", "--set data.first.limit=many: data.first.limit: Input should be a valid integer"),
         ("judges.3=nano", "is a list of 1, and '3' is no place in it"),
         ("report.x=1", "report is True and holds no keys"),
@@ -233,11 +269,17 @@ def test_what_is_set_wrongly_is_told_by_its_text(here, given, told):
 
 
 def test_values_that_are_set_have_the_types_of_yaml(here):
-    overrides = ["judges.0.dtype=float64", "data.first.limit=3", "gates.clarity.mean=>= 2", "cache=no", "judges.1=nano"]
-    with pytest.raises(ConfigurationError, match="--set cache=no: cache: Input should be a valid boolean"):
+    overrides = [
+        "judges.0.dtype=float64",
+        "data.first.limit=3",
+        "gates.clarity.mean=>= 2",
+        "cache=never",
+        "judges.1=nano",
+    ]
+    with pytest.raises(ConfigurationError, match="--set cache=never: cache: Input should be a valid boolean"):
         read_evaluation("evaluation.yaml", overrides)
     settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings
-    assert settings.judges == [JudgeUse(name="tiny", dtype="float64"), JudgeUse(name="nano")]
+    assert settings.judges == [JudgeOptions(name="tiny", dtype="float64"), JudgeOptions(name="nano")]
     assert settings.data["first"].limit == 3
     assert settings.gates["clarity"].mean == ">= 2"
     assert settings.cache is False
@@ -253,10 +295,6 @@ def test_paths_are_relative_to_the_file(here, monkeypatch):
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_judges_keys_are_those_of_loading():
-    assert set(JudgeUse.model_fields) == {field.name for field in fields(JudgeChoice)}
 
 
 def test_limits_and_gates():

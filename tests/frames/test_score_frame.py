@@ -41,6 +41,18 @@ def library(request) -> str:
     return request.param
 
 
+def test_groups_without_their_only_column_are_told_what_is_missing():
+    """pandas 3 leaves out the column that it groups by."""
+    pandas = pytest.importorskip("pandas", minversion="3")
+    metric = METRICS[0].model_copy(update={"fields": {"output": "Text"}})
+    frame = pandas.DataFrame({"answer": ["It stops.", "A bridge."]})
+    told = r"the field 'output' is missing\nColumns: none\."
+    with pytest.raises(DataError, match=told):
+        frame.groupby("answer").apply(lambda group: score_frame(group, metric, MockJudge()))
+    with pytest.raises(DataError, match=told):
+        score_frame(pandas.DataFrame(index=[0]), metric, MockJudge())
+
+
 @pytest.mark.sweep
 def test_figures_are_those_of_the_command_line(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -57,12 +57,12 @@ NOT_RUN_COUNTS = {
     "README.md": 1,
     "CONTRIBUTING.md": 2,
     "judges.md": 6,
-    "runs.md": 4,
+    "runs.md": 1,
+    "clusters.md": 4,
     "gpu.md": 1,
-    "analysis.md": 1,
+    "analysis.md": 2,
     "serving.md": 1,
     "pairs.md": 1,
-    "scale.md": 2,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
@@ -217,7 +217,7 @@ def test_the_table_of_metric_keys_is_the_packages():
 
 def test_the_table_of_an_evaluations_keys_is_the_packages():
     rows = marked_table(ROOT / "docs" / "evaluations.md", "evaluation-keys")
-    assert [NAME.findall(row[0])[0] for row in rows] == list(Evaluation.model_fields)
+    assert {name for row in rows for name in NAME.findall(row[0])} == set(Evaluation.model_fields)
 
 
 def test_the_way_of_a_sample_names_modules_that_exist_in_thirty_lines():

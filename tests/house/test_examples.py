@@ -12,7 +12,8 @@ from cli_run import run
 from markdown_text import Block, blocks, commands
 
 import geval_local
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.judge import Judge
+from geval_local.models.registry import label_of
 from geval_local.testing import MockJudge
 from geval_local.yaml_text import load_yaml
 
@@ -35,7 +36,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def without_a_model(monkeypatch) -> None:
-    monkeypatch.setattr(JudgeChoice, "load", lambda self: MockJudge(name=self.label()))
+    monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options)))
 
 
 def execute(here: Path, line: str) -> str:

@@ -12,7 +12,6 @@ from cli_run import METRIC, judge_directory, run, write_rows
 from fuzz import judge_case, metric_case, rows_case
 
 from geval_local.judge import Judge
-from geval_local.runs.judge_choice import JudgeChoice
 
 #: Cases of a run without the slow tests, and of one of all tests; GEVAL_LOCAL_FUZZ=1000 for as many as one likes.
 FEW, MANY = 4, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))
@@ -60,7 +59,7 @@ def seeds(count):
 
 @pytest.mark.parametrize("count", [*seeds(FEW), *seeds(MANY)])
 def test_input_files(count, judge, here, monkeypatch):
-    monkeypatch.setattr(JudgeChoice, "load", lambda choice: judge)
+    monkeypatch.setattr(Judge, "load", lambda options: judge)
     (here / "clarity.yaml").write_text(METRIC, encoding="utf-8")
     for seed in range(count):
         place = here / f"case{seed}"
@@ -80,7 +79,7 @@ def test_input_files(count, judge, here, monkeypatch):
 
 @pytest.mark.parametrize("count", [*seeds(FEW), *seeds(MANY)])
 def test_metric_files(count, judge, here, monkeypatch):
-    monkeypatch.setattr(JudgeChoice, "load", lambda choice: judge)
+    monkeypatch.setattr(Judge, "load", lambda options: judge)
     write_rows(here / "data.jsonl", [{"source": "A tale.", "output": "It ends."}])
     for seed in range(count):
         path = metric_case(here, seed)

@@ -25,6 +25,7 @@ CORE = {
     "grouping",
     "interval",
     "metric",
+    "options",
     "metric_file",
     "prompt",
     "questions",
@@ -32,6 +33,7 @@ CORE = {
     "score",
     "signature",
     "summary",
+    "yaml_model",
     "yaml_text",
 }
 JUDGE = {"audit", "judge", "judging", "steps"}
@@ -49,7 +51,6 @@ ROWS: list[set[str]] = [
     JUDGE,
     {"runs"},
     {"analysis"},
-    {"baselines"},
     {"report"},
     {"testing"},
     {"evaluation", "frames", "integrations", "serve"},
@@ -64,7 +65,6 @@ PURE = {"errors", "files", "paths", *CORE}
 #: Libraries that only the units which run models may import, at any depth.
 HEAVY = {"accelerate", "safetensors", "tokenizers", "torch", "transformers"}
 MAY_BE_HEAVY = {
-    "baselines",
     "cli",
     "engine",
     "integrations",

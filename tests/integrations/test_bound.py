@@ -17,7 +17,7 @@ from geval_local import Judge, Metric, Scale
 from geval_local.errors import ConfigurationError
 from geval_local.integrations.bound import BoundMetric, release_judges, shared_batcher, shared_judge
 from geval_local.integrations.words import in_words
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.testing import MockEngine, MockJudge
 
@@ -44,9 +44,9 @@ def test_the_network_is_refused_in_these_tests():
 def test_a_judge_is_loaded_once_for_all_threads(monkeypatch):
     loaded, load = [], Judge.load
 
-    def counted(*arguments, **options):
-        loaded.append(options["name"])
-        return load(*arguments, **options)
+    def counted(options):
+        loaded.append(options.name)
+        return load(options)
 
     monkeypatch.setattr(Judge, "load", counted)
     directory = judge_directory()
@@ -54,7 +54,7 @@ def test_a_judge_is_loaded_once_for_all_threads(monkeypatch):
         found = set(pool.map(lambda _: shared_judge(directory), range(8)))
     assert len(found) == 1
     assert loaded == [str(directory)]
-    assert shared_judge(JudgeChoice(str(directory), dtype="float64")) not in found
+    assert shared_judge(JudgeOptions(name=str(directory), dtype="float64")) not in found
     judge = found.pop()
     assert shared_judge(judge) is judge
     release_judges()

@@ -114,16 +114,20 @@ def test_missing_fields_are_deepevals_error_and_may_be_skipped():
     metric = GEvalLocal(CLARITY, MockJudge())
     with pytest.raises(MissingTestCaseParamsError, match=r"clarity: the field 'output' is missing.*actual_output"):
         metric.measure(LLMTestCase(input="A ferry."))
-    with pytest.raises(MissingTestCaseParamsError, match="'output' is missing"):
-        metric.measure(LLMTestCase(input="A ferry.", actual_output=""))
+    empty = LLMTestCase(input="A ferry.", actual_output="")
+    with pytest.raises(
+        MissingTestCaseParamsError, match=r"clarity: the field 'output' \(column 'actual_output'\) is empty\."
+    ):
+        metric.measure(empty)
+    assert "empty" in metric.error
     result = evaluate(
-        [LLMTestCase(input="A ferry."), *cases(1)],
+        [LLMTestCase(input="A ferry."), empty, *cases(1)],
         [metric],
         display_config=QUIETLY,
         cache_config=NO_CACHE,
         error_config=ErrorConfig(skip_on_missing_params=True),
     )
-    assert sorted(len(one.metrics_data or []) for one in result.test_results) == [0, 1]
+    assert sorted(len(one.metrics_data or []) for one in result.test_results) == [0, 0, 1]
 
 
 def test_an_unscored_row_is_recorded_as_an_error_without_a_score():

@@ -83,6 +83,14 @@ def test_a_live_evaluation(tmp_path):
     assert log.results.scores[0].unscored_samples == 1
 
 
+def test_an_empty_output_is_empty_and_not_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_inspect.OUTPUTS", ["", "Red.", "A sailor."])
+    log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
+    (one,) = [sample.scores["geval"] for sample in log.samples if sample.output.completion == ""]
+    assert math.isnan(one.value)
+    assert "the field 'output' is empty" in one.metadata["error"] + (one.reason or "")
+
+
 def test_a_log_is_scored_again_without_its_model(tmp_path):
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
     again = score(log, geval(ANSWER, MockJudge(), fields=FIELDS, normalized=True), action="append", display="none")

@@ -10,7 +10,8 @@ from rated_runs import prepare, score
 
 from geval_local import Estimator, Judge, Metric
 from geval_local.errors import DataError
-from geval_local.io.result_manifest import file_sha256, manifest_path, read_manifest, write_manifest
+from geval_local.io.ownership import file_sha256
+from geval_local.io.result_manifest import manifest_path, read_manifest, write_manifest
 from geval_local.signature import Signature, judge_name, signature_differences, signature_parts
 
 

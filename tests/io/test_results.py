@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.reading import read_results
+from geval_local.analysis.results import read_results
 from geval_local.errors import DataError
 from geval_local.io.result_manifest import Manifest, ScoredMetric, write_manifest
 from geval_local.io.results import load_results, read_result_rows, with_figures

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_local.errors import DataError
-from geval_local.io.csv_rows import find_delimiter
-from geval_local.io.rows import read_rows
+from geval_local.io.rows import find_delimiter, read_rows
 
 ROWS = [{"id": "1", "source": "Çà et là: naïve", "output": "日本, x"}, {"id": "2", "source": "S; | ,", "output": "O"}]
 
@@ -153,7 +152,7 @@ def test_an_unclosed_quote_costs_its_own_row(tmp_path: Path, lines: list[str], g
 
 
 def test_a_quote_that_is_open_for_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("geval_local.io.csv_rows.QUOTED_CHARACTERS", 1000)
+    monkeypatch.setattr("geval_local.io.rows.QUOTED_CHARACTERS", 1000)
     path = tmp_path / "rows.csv"
     path.write_text('id,output\n1,a\n2,"b\n' + "3,c\n" * 1000, encoding="utf-8")
     with pytest.raises(DataError, match="line 3: a quote is opened that does not close within 1,000 characters"):

@@ -25,7 +25,7 @@ from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import FIGURES
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
-from geval_local.score import Distribution, Estimator, LookFigures, Score
+from geval_local.score import Distribution, Estimator, OrderFigures, Score
 
 GOOD = {"source": "S", "output": "O"}
 FORMATS = ["jsonl", "csv", "parquet"]
@@ -39,7 +39,7 @@ def score(metric: str = "coherence", **extra: Any) -> Score:
 FULL = replace(
     score(threshold=2.0, other_tokens=(("\n", 0.25), ("half \ud800", 0.125)), dropped_tokens=3),
     calibrated=2.5,
-    looks=(LookFigures(2.25, 0.5), LookFigures(2.75, 0.75)),
+    orders=(OrderFigures(2.25, 0.5), OrderFigures(2.75, 0.75)),
 )
 
 
@@ -511,11 +511,11 @@ def test_scores_of_an_earlier_run_stay_beside_the_new_ones(tmp_path: Path) -> No
 
 
 def test_formulas_are_neutralised_on_request(tmp_path: Path) -> None:
-    cells_ = ["=1+1", "+1", "-2", "@x", "\tx", "\rx", "plain", " =x", "'=x", "5-1"]
+    cells_ = ["=1+1", "+1", "-2", "@x", "\tx", "\rx", " =x", "\u200b=x", "|cmd", "plain", " plain", "'=x", "5-1"]
     rows = [{"=cmd": cell, "number": -3, "text": "a"} for cell in cells_]
     header, *lines_ = chosen(tmp_path / "o.csv", ["=cmd", "number", "error"], safe=True, rows=rows)
     assert header[0] == "'=cmd"
-    assert [line[0] for line in lines_] == ["'=1+1", "'+1", "'-2", "'@x", "'\tx", "'\rx", "plain", " =x", "'=x", "5-1"]
+    assert [line[0] for line in lines_] == [*(f"'{cell}" for cell in cells_[:9]), *cells_[9:]]
     assert {line[1] for line in lines_} == {"-3"}
     assert {line[-1] for line in lines_} == {"'=too(long)"}
     plain = chosen(tmp_path / "o.csv", ["=cmd"], rows=rows)

@@ -12,12 +12,12 @@ from cli_run import METRIC, run
 from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
-from geval_local.cli.loading import Loading
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
 from geval_local.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models.load import LoadOptions, load_model
-from geval_local.models.registry import find_judge
+from geval_local.models.load import load_model
+from geval_local.models.registry import find_judge, label_of
+from geval_local.options import JudgeOptions
 
 peft = pytest.importorskip("peft")
 
@@ -62,6 +62,24 @@ def values(judge):
     return [score.value for score in judge.score_many(METRIC_IN_PYTHON, SAMPLES)]
 
 
+@pytest.mark.parametrize("key", ["target_modules", "rank_pattern"])
+def test_a_pattern_without_end_is_refused(plain, adapter, monkeypatch, key):
+    monkeypatch.setattr("geval_local.models.adapter._PATIENCE", 1.0)
+    file = adapter / CONFIG
+    pattern = "(model|(.*)*)*X"
+    changes = {key: pattern if key == "target_modules" else {pattern: 3}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(JudgeError, match=r"adapter_config\.json do not come to an end within 1 s"):
+        load_model(find_judge(plain, adapter=adapter))
+
+
+def test_an_ordinary_pattern_is_taken(plain, tmp_path):
+    adapter, logits = make_adapter(tmp_path / "tuned", plain, target_modules=r".*layers\.\d+\..*(q_proj|down_proj)")
+    model = load_model(find_judge(plain, adapter=adapter)).model
+    with torch.inference_mode():
+        assert (model(torch.arange(20).unsqueeze(0) + 8).logits - logits).abs().max() < 1e-4
+
+
 @pytest.mark.slow
 def test_an_adapter_changes_scores_name_fingerprint_signature_and_cache_key(tmp_path, plain):
     adapter, logits = make_adapter(tmp_path / "tuned", plain)
@@ -97,7 +115,7 @@ def test_an_adapter_in_the_judges_directory_is_named_and_counts(tmp_path, plain,
     found = Judge.load(both)
     assert (found.name, found.fingerprint) == (f"{both}+adapter", expected.fingerprint)
     assert values(found) == pytest.approx(values(expected), abs=1e-6)
-    assert Loading().of(str(both), None).label() == found.name
+    assert label_of(JudgeOptions(name=str(both))) == found.name
     with pytest.raises(JudgeError, match="already has an adapter"):
         Judge.load(both, adapter=adapter)
     # A model loaded without the adapter is the plain one, under its plain name.
@@ -184,7 +202,7 @@ def test_an_adapter_that_does_not_fit_is_refused(plain, adapter, change, error, 
 def test_an_adapter_and_quantization_exclude_each_other(plain, adapter, monkeypatch):
     entry = find_judge(plain, adapter=adapter)
     with pytest.raises(ConfigurationError, match="quantization has no room"):
-        load_model(entry, LoadOptions(quantization="4bit"))
+        load_model(entry, JudgeOptions(quantization="4bit"))
 
 
 def test_tied_embeddings_are_not_changed_in_one_place_only(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
 import time
 
 import pytest
@@ -158,6 +159,199 @@ def test_a_convention_is_understood_by_the_rule(name):
         assert after == expected
 
 
+SYSTEM = "Put your thoughts between {0} and {1}, then answer.<|eos|>\n".format
+PARTS = (
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'thinking' %}[THINK]"
+    "{{ p.thinking }}[/THINK]{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}"
+)
+EFFORT = (
+    "{% set reasoning_effort = reasoning_effort | default('high') %}{% if reasoning_effort not in ['none', 'high'] %}"
+    "{{ raise_exception('effort') }}{% endif %}<|set|>{{ reasoning_effort }}<|unset|>"
+)
+#: Template, tokens, the text between the assistant's mark and the answer, what is warned of.
+REASONERS = {
+    "prose to prose": (
+        turns("Let me reason about this.\n", THOUGHTS("Let me reason about this.\n", "\nThat settles it:\n")),
+        (),
+        "Let me reason about this.\n\nThat settles it:\n",
+        None,
+    ),
+    "prose that history does not repeat": (
+        turns("\nMy reasoning steps:\n", "\n" + THOUGHTS("", "\n[BEGIN ANSWER]\n")),
+        ("[BEGIN ANSWER]",),
+        "\nMy reasoning steps:\n\n[BEGIN ANSWER]\n",
+        None,
+    ),
+    "prose, cut from history at prose": (
+        turns("Thinking aloud:\n", SPLIT("In short:\\n")),
+        (),
+        "Thinking aloud:\n\nIn short:\n\n",
+        None,
+    ),
+    "marks in plain text": (turns("<thinking>\n"), (), "<thinking>\n\n</thinking>\n\n", None),
+    "marks in plain text, shown": (
+        turns("<work>\n", THOUGHTS("<work>", "</work> ")),
+        (),
+        "<work></work> ",
+        None,
+    ),
+    "like R1-0528": (turns("", SPLIT("</think>")), (), "<think>\n\n</think>\n\n", None),
+    "like R1-0528, in plain text": (
+        turns("", SPLIT("</thinking>\\n")),
+        (),
+        "<thinking>\n\n</thinking>\n\n",
+        None,
+    ),
+    "like Phi-4-reasoning": (SYSTEM("<think>", "</think>") + turns(), (), "", "between <think> and </think>"),
+    "like Magistral": (
+        SYSTEM("[THINK]", "[/THINK]") + turns("", PARTS),
+        ("[THINK]", "[/THINK]"),
+        "[THINK][/THINK]",
+        None,
+    ),
+    "like Magistral, history of text only": (
+        SYSTEM("[THINK]", "[/THINK]") + turns(),
+        ("[THINK]", "[/THINK]"),
+        "",
+        r"between \[THINK\] and \[/THINK\]",
+    ),
+    "like Mistral Small 4": (EFFORT + turns("", PARTS), ("[THINK]", "[/THINK]"), "", None),
+    "like gpt-oss": (
+        "{% set reasoning_effort = reasoning_effort or 'medium' %}<|set|>{{ reasoning_effort }}<|unset|>"
+        + turns("", "<|channel|>final<|message|>{{ m.content }}"),
+        ("<|channel|>", "<|message|>"),
+        "<|channel|>final<|message|>",
+        None,
+    ),
+    "like Hunyuan": (
+        turns(
+            "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n{% endif %}",
+            "{% set c = m.content %}{% if '<answer>' in c and '</answer>' in c %}{% set c = c.split('<answer>')[-1]"
+            ".split('</answer>')[0] %}{% endif %}{{ c }}",
+        ),
+        (),
+        "<think>\n\n</think>\n",
+        None,
+    ),
+    "like Exaone Deep": (
+        turns("<thought>\n", SPLIT("</thought>")),
+        ("<thought>", "</thought>"),
+        "<thought>\n\n</thought>\n\n",
+        None,
+    ),
+    "like LFM 2.5": (
+        turns("", "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }}"),
+        (),
+        "<think></think>",
+        None,
+    ),
+    "like DeepSeek V3.1": (
+        turns("{% if thinking %}<think>{% else %}</think>{% endif %}", "</think>" + SPLIT("</think>")),
+        (),
+        "</think>",
+        None,
+    ),
+    "thoughts stripped by a filter": (
+        turns(
+            "<reason>",
+            "{% set c = m.content %}{% if '</r>' in c %}{% set c = c.split('</r>')[1] | trim %}{% endif %}{{ c }}",
+        ),
+        ("<reason>", "</r>"),
+        "<reason>\n</r>\n\n",
+        None,
+    ),
+    "a block and a channel": (
+        turns(
+            "<think>\n",
+            "{% if m.reasoning %}<think>\n{{ m.reasoning }}\n</think>\n{% endif %}<response>{{ m.content }}",
+        ),
+        ("<response>",),
+        "<think>\n\n</think>\n<response>",
+        None,
+    ),
+    "a mark of its own for not thinking": (
+        turns("{% if enable_thinking is false %}<|skip_thinking|>{% else %}<think>{% endif %}"),
+        ("<|skip_thinking|>",),
+        "<|skip_thinking|>",
+        None,
+    ),
+    "parts printed as they are": (
+        turns("", "{{ m.content if m.content is string else m.content | tojson }}"),
+        (),
+        "",
+        None,
+    ),
+    "an answer cut at a line that names nothing": (turns("", SPLIT("=====")), (), "", "thoughts before ====="),
+    "thoughts in prose before every answer": (
+        turns("Let me think.\n", "Let me think.\n{{ m.content }}"),
+        (),
+        "Let me think.\n",
+        "ends a prompt with 'Let me think.'",
+    ),
+    "thoughts that stand elsewhere": (
+        "{% for m in messages %}{% if m.role == 'user' %}<|user|>{% else %}{% if m.thought %}<note>{{ m.thought }}"
+        "</note>{% endif %}<|assistant|>{% endif %}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        (),
+        "",
+        "knows earlier answers with thoughts",
+    ),
+    "a first word that history does not repeat": (turns("Sure! "), (), "Sure! ", "ends a prompt with 'Sure!'"),
+}
+
+
+@pytest.mark.sweep("like R1-0528")
+@pytest.mark.parametrize("name", REASONERS)
+def test_a_model_that_thinks_is_brought_to_its_answer_or_warned_of(name):
+    template, tokens, expected, warned = REASONERS[name]
+    assert ending(template, *tokens).rpartition("<|assistant|>")[2] == expected
+    frame = chat_frame(tokenizer_with(template, *tokens))
+    assert frame.after.endswith(f"<|assistant|>{expected}")
+    assert frame.closes_thinking == (name not in ("like gpt-oss",) and warned is None and bool(expected))
+    assert (frame.warning is None) if warned is None else re.search(warned, frame.warning)
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        (EFFORT, "none"),
+        ("{{ reasoning_mode | default('deep') }}{% if 'Off' == reasoning_mode | trim %}!{% endif %}", "Off!"),
+        ("{{ thinking }}{% if thinking == '/no_think' %}!{% endif %}", "/no_think!"),
+        ("{{ reasoning_effort | default('medium') }}{% if tool_choice == 'none' %}!{% endif %}", "medium"),
+        ("{{ reasoning_effort | default('low') }}{% if reasoning_effort in ['low', none] %}!{% endif %}", "low"),
+    ],
+)
+def test_an_effort_gets_the_word_that_the_template_compares_it_with(template, written):
+    before = chat_frame(tokenizer_with(template + turns())).before
+    assert re.sub(r"<\|\w+\|>", "", before) == written
+
+
+def test_a_template_that_takes_content_only_in_parts_is_served():
+    template = (
+        "{% for m in messages %}<|{{ m.role }}|>{% for p in m.content %}{% if p['type'] == 'text' %}{{ p['text'] }}"
+        "{% endif %}{% endfor %}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    assert ending(template).endswith("<|assistant|>")
+    thinking = template.replace("{{ p['text'] }}", "{{ p['text'].split('</think>')[-1] }}") + "<think>\n"
+    assert ending(thinking).endswith("<|assistant|><think>\n</think>\n\n")
+
+
+def test_all_is_rendered_in_one_process(monkeypatch):
+    started = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *args, **named: started.append(args) or run(*args, **named))
+    chat_frame(tokenizer_with(turns("<think>", "{# rendered once #}" + THOUGHTS("<think>", "</think>"))))
+    assert len(started) == 1
+
+
+def test_who_loads_a_judge_is_told_that_it_may_think(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    template, tokens, _, warned = REASONERS["like Phi-4-reasoning"]
+    directory = save_judge(tmp_path / "judge", tiny_model("llama", 263), tokenizer_with(template, *tokens))
+    load_tokenizer(find_judge(directory))
+    assert [record.levelname for record in caplog.records if re.search(warned, record.getMessage())] == ["WARNING"]
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("template", "tokens", "says"),
@@ -166,6 +360,7 @@ def test_a_convention_is_understood_by_the_rule(name):
         (turns("<|ponder|>"), (), r"inside <\|ponder\|>"),
         (turns("<reason>\n", "<reason>\n{{ m.content }}"), ("<reason>",), "inside <reason>"),
         (turns("<|x9|>"), ("<|x9|>",), r"inside <\|x9\|>"),
+        (turns("Let me think.\n"), (), r"inside Let me think\.,"),
         (turns("{{ raise_exception('no luck') }}"), (), "fails: TemplateError: no luck"),
         ("{% for m in messages %}{{ m.content }}", (), "fails: TemplateSyntaxError: .*line 1"),
         (turns("{{ nothing.at.all }}"), (), "fails: UndefinedError: 'nothing' is undefined"),
@@ -220,9 +415,9 @@ def test_the_default_of_several_templates_is_taken():
 def test_a_template_is_refused_with_its_file_before_any_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
     directory = save_judge(tmp_path / "judge", tiny_model("llama", 263), byte_tokenizer())
-    (directory / "chat_template.jinja").write_text(turns("<reason>\n"))
+    (directory / "chat_template.jinja").write_text(turns("<|reason|>\n"))
     monkeypatch.setattr("geval_local.models.load.AutoModelForCausalLM", None)
-    with pytest.raises(TokenizerError, match=r"judge '.*': .*chat_template\.jinja: .*inside <reason>"):
+    with pytest.raises(TokenizerError, match=r"judge '.*': .*chat_template\.jinja: .*inside <\|reason\|>"):
         load_model(find_judge(directory))
     load_tokenizer(find_judge(directory).model_copy(update={"style": "completion"}))
 

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
 
 WEIGHTS = "model.safetensors"
 
@@ -135,11 +136,11 @@ def test_a_dtype_without_room_for_the_activations_is_refused(tmp_path):
     directory = judge(tmp_path, dtype=torch.float32)
     name = "model.layers.1.mlp.down_proj.weight"
     edit_weights(directory, lambda weights: {name: weights[name] * 1e5})
-    load_model(find_judge(directory), LoadOptions(dtype="bfloat16"))
+    load_model(find_judge(directory), JudgeOptions(dtype="bfloat16"))
     edit_weights(directory, lambda weights: {name: weights[name].clamp(-6e4, 6e4)})
     edit_weights(
         directory, lambda weights: {n: weights[n] * 1e3 for n in weights if n.endswith("1.mlp.up_proj.weight")}
     )
     with pytest.raises(JudgeError, match="logits are not finite in float16, although its weights are") as caught:
-        load_model(find_judge(directory), LoadOptions(dtype="float16"))
+        load_model(find_judge(directory), JudgeOptions(dtype="float16"))
     assert "--dtype bfloat16" in caught.value.hint

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 
 import pytest
 
@@ -16,6 +17,9 @@ from geval_local.models.fingerprint import fingerprint, weight_files
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    # Whatever the tests run on, and although their files are new.
+    monkeypatch.setattr(module, "_mounts", lambda: {"/": "ext4"})
+    monkeypatch.setattr(module, "_TICKS_NS", -1)
     return tmp_path / "home"
 
 
@@ -23,8 +27,8 @@ def home(tmp_path, monkeypatch):
 def reads(monkeypatch):
     """Names of the files whose content was read."""
     names = []
-    original = module.file_digest
-    monkeypatch.setattr(module, "file_digest", lambda path: names.append(path.name) or original(path))
+    original = module.file_sha256
+    monkeypatch.setattr(module, "file_sha256", lambda path: names.append(path.name) or original(path))
     return names
 
 
@@ -93,6 +97,72 @@ def test_damaged_notes_cost_time_only(tmp_path, home, reads, damage):
     assert len(reads) == 2
 
 
+@pytest.mark.parametrize("kind", ["vfat", "fuse.rclone", "nfs4", "squashfs", "overlay", None])
+def test_digests_are_not_noted_where_the_ctime_can_be_set(tmp_path, home, reads, monkeypatch, kind):
+    directory = sharded(tmp_path / "m", a=b"first")
+    fingerprint(directory)
+    assert (home / "digests.json").is_file()
+    monkeypatch.setattr(module, "_mounts", lambda: {} if kind is None else {"/": "ext4", str(tmp_path): kind})
+    (directory / "a.safetensors").write_bytes(b"FIRST")
+    noted = (home / "digests.json").read_text()
+    fingerprint(directory), fingerprint(directory)
+    assert len(reads) == 3
+    assert (home / "digests.json").read_text() == noted
+
+
+def test_a_file_from_just_now_is_read_again(tmp_path, home, reads, monkeypatch):
+    """Within one tick of the kernel's clock a second write need not change the ctime."""
+    monkeypatch.setattr(module, "_TICKS_NS", 10**12)
+    directory = sharded(tmp_path / "m", a=b"first")
+    fingerprint(directory), fingerprint(directory)
+    assert len(reads) == 2
+
+
+def test_mounts_are_read_with_their_types(tmp_path, monkeypatch):
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+        "30 22 0:26 / /mnt/with\\040space rw - ext4 /dev/vdb rw\n31 30 0:27 / /mnt/with\\040space rw - fuse.x y rw\n"
+    )
+    monkeypatch.setattr(module, "_MOUNTS", table)
+    assert module._mounts() == {"/": "ext4", "/mnt/with space": "fuse.x"}
+    monkeypatch.setattr(module, "_MOUNTS", tmp_path / "none")
+    assert module._mounts() == {}
+
+
+def test_notes_that_are_a_pipe_do_not_hang(tmp_path, home, reads):
+    home.mkdir()
+    os.mkfifo(home / "digests.json")
+    fingerprint(sharded(tmp_path / "m", a=b"first"))
+    assert reads == ["a.safetensors"]
+
+
+def test_the_home_directory_is_private_whoever_makes_it(tmp_path, home):
+    fingerprint(sharded(tmp_path / "m", a=b"first"))
+    assert (home / "digests.json").is_file()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_every_python_file_counts_where_code_may_run(tmp_path, home):
+    directory = sharded(tmp_path / "m", a=b"first")
+    plain = fingerprint(directory, code=True)
+    deep = directory / "package" / "deep.py"
+    deep.parent.mkdir()
+    deep.write_text("x = 1")
+    (directory / "package" / "again").symlink_to(directory)
+    linked_folder = tmp_path / "elsewhere"
+    linked_folder.mkdir()
+    (linked_folder / "own.py").write_text("y = 1")
+    (directory / "linked").symlink_to(linked_folder)
+    seen = {plain, fingerprint(directory, code=True)}
+    deep.write_text("x = 2")
+    seen.add(fingerprint(directory, code=True))
+    (linked_folder / "own.py").write_text("y = 2")
+    seen.add(fingerprint(directory, code=True))
+    assert len(seen) == 4
+    assert fingerprint(directory) == plain
+
+
 def test_notes_that_cannot_be_written_cost_time_only(tmp_path, monkeypatch, reads):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "file" / "below"))
@@ -139,7 +209,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(tmp_path, home):
 
 def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, home, monkeypatch):
     directory = sharded(tmp_path / "m", a=b"first")
-    original = module.file_digest
+    original = module.file_sha256
 
     def read_and_change(path):
         digest = original(path)
@@ -147,7 +217,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_not_remembered(tmp_path, 
         return digest
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "file_digest", read_and_change)
+        patched.setattr(module, "file_sha256", read_and_change)
         fingerprint(directory)
     assert not (home / "digests.json").exists()
     assert fingerprint(directory) == fingerprint(sharded(tmp_path / "n", a=b"another length"))

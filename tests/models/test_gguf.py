@@ -17,16 +17,17 @@ from geval_local.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import GGUFTensor, find_gguf, gguf_files, is_gguf, read_header
-from geval_local.models.load import LoadOptions, check_judge, load_model, load_tokenizer
+from geval_local.models.load import check_judge, load_model, load_tokenizer
 from geval_local.models.precision import automatic_dtype
 from geval_local.models.registry import JudgeEntry, find_judge
+from geval_local.options import JudgeOptions
 
 gguf = pytest.importorskip("gguf")
 from gguf_kit import smollm2, write_gguf  # noqa: E402 - needs gguf
 
 TOKENS = torch.arange(60).unsqueeze(0) + 8
 KINDS = gguf.GGMLQuantizationType
-FLOAT32 = LoadOptions(dtype="float32")
+FLOAT32 = JudgeOptions(dtype="float32")
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +224,7 @@ def test_damaged_headers_are_errors(file):
             broken[place] = rng.integers(256)
         file.write_bytes(broken)
         try:
-            check_judge(find_judge(file), LoadOptions())
+            check_judge(find_judge(file), JudgeOptions())
         except (WeightsError, UnsupportedModelError, TokenizerError, JudgeError):
             continue
 
@@ -245,7 +246,7 @@ def test_without_the_package_the_error_names_it(file, monkeypatch):
 
 def test_a_quantized_file_is_not_quantized_again(file):
     with pytest.raises(ConfigurationError, match="quantized already"):
-        load_model(find_judge(file), LoadOptions(quantization="4bit"))
+        load_model(find_judge(file), JudgeOptions(quantization="4bit"))
 
 
 def test_a_broken_template_is_found_before_the_weights(tmp_path, model, monkeypatch):

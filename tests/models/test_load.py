@@ -16,8 +16,9 @@ from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
 from geval_local.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models.load import LoadOptions, check_style, load_model, load_tokenizer, resolve_directory
+from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.models.registry import JudgeEntry, find_judge
+from geval_local.options import JudgeOptions
 
 TOKENS = torch.arange(30).unsqueeze(0) + 8
 
@@ -67,12 +68,12 @@ def test_every_kind_comes_back_as_it_was_saved(tmp_path, kind):
 
 
 def test_options_reach_the_model(judge):
-    loaded = load_model(find_judge(judge), LoadOptions(dtype="bfloat16", attention="eager", device="cpu"))
+    loaded = load_model(find_judge(judge), JudgeOptions(dtype="bfloat16", attention="eager", device="cpu"))
     assert (loaded.dtype, loaded.model.dtype, loaded.attention) == (torch.bfloat16, torch.bfloat16, "eager")
     assert loaded.memory_bytes == pytest.approx(2 * loaded.parameters, rel=0.01)
     assert loaded.tokenizer.is_fast
     assert loaded.directory == judge
-    mapped = load_model(find_judge(judge), LoadOptions(device_map="auto", offload_folder=str(judge / "offload")))
+    mapped = load_model(find_judge(judge), JudgeOptions(device_map="auto"))
     assert mapped.parameters == loaded.parameters
 
 
@@ -86,7 +87,7 @@ def test_a_model_split_over_memory_and_disk_scores_like_the_whole_one(tmp_path, 
     whole = load_model(entry)
     room = {"cpu": int(0.9 * whole.memory_bytes)}
     monkeypatch.setattr(transformers.integrations.accelerate, "get_max_memory", lambda *given, **named: room)
-    split = load_model(entry, LoadOptions(device_map="auto"))
+    split = load_model(entry, JudgeOptions(device_map="auto"))
     assert set(split.model.hf_device_map.values()) == {"cpu", "disk"}
     assert any(parameter.is_meta for parameter in split.model.parameters())
     metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"source": "S", "output": "O"})
@@ -105,13 +106,13 @@ def test_a_device_map_without_memory_for_any_part_is_refused_with_what_helps(tmp
     room = {"cpu": int((0.55 if tied else 0.3) * whole.memory_bytes)}
     monkeypatch.setattr(transformers.integrations.accelerate, "get_max_memory", lambda *given, **named: room)
     with pytest.raises(JudgeError, match=r"'.*tied'.*no memory for any part") as caught:
-        load_model(entry, LoadOptions(device_map="auto", offload_folder=str(tmp_path / "offload")))
+        load_model(entry, JudgeOptions(device_map="auto"))
     assert ("shares with its head" in str(caught.value)) is tied
     metric = Metric(name="clarity", criteria="How clear it is.", scale="0-10", fields={"output": "O"})
     metric = metric.with_steps(("Read.", "Choose a score."))
     samples = [{"output": f"It ends at {row}."} for row in range(3)]
     expected = [score.value for score in Judge(whole).score_many(metric, samples)]
-    for remedy in (LoadOptions(device="cpu"), LoadOptions(device_map="auto", dtype="bfloat16")):
+    for remedy in (JudgeOptions(device="cpu"), JudgeOptions(device_map="auto", dtype="bfloat16")):
         assert f"--{'dtype bfloat16' if remedy.dtype else 'device cpu'}" in str(caught.value.hint)
         found = [score.value for score in Judge(load_model(entry, remedy)).score_many(metric, samples)]
         assert found == pytest.approx(expected, abs=0.5 if remedy.dtype else 1e-6)
@@ -125,7 +126,7 @@ def test_soft_capped_attention_is_never_computed_without_its_cap(tmp_path):
     assert loaded.attention == "eager"
     assert difference(loaded.model, model) < 1e-9
     with pytest.raises(ConfigurationError, match=r"sdpa|attention"):
-        load_model(entry, LoadOptions(attention="sdpa"))
+        load_model(entry, JudgeOptions(attention="sdpa"))
     free = find_judge(save_judge(tmp_path / "free", tiny_model("gemma3", 263), byte_tokenizer()))
     assert load_model(free).attention == "sdpa"
 
@@ -133,7 +134,7 @@ def test_soft_capped_attention_is_never_computed_without_its_cap(tmp_path):
 def test_the_entry_decides_the_dtype_unless_an_option_does(judge):
     entry = find_judge(judge).model_copy(update={"dtype": "float32"})
     assert load_model(entry).dtype == torch.float32
-    assert load_model(entry, LoadOptions(dtype="float64")).dtype == torch.float64
+    assert load_model(entry, JudgeOptions(dtype="float64")).dtype == torch.float64
 
 
 def test_shards_load_and_each_missing_one_is_named(tmp_path):
@@ -279,7 +280,7 @@ def test_own_code_runs_only_when_allowed(judge, tmp_path, monkeypatch):
     with pytest.raises(UnsupportedModelError):
         load_model(find_judge(judge))
     assert not mark.exists()
-    loaded = load_model(find_judge(judge), LoadOptions(trust_remote_code=True))
+    loaded = load_model(find_judge(judge), JudgeOptions(trust_remote_code=True))
     assert mark.exists()
     assert type(loaded.model).__name__ == "OwnModel"
 
@@ -323,21 +324,20 @@ def test_a_chat_style_needs_a_template(judge, style):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (LoadOptions(dtype="int8"), "there is no dtype 'int8'"),
-        (LoadOptions(device="cpu", device_map="auto"), "device and device_map exclude each other"),
-        (LoadOptions(device="warp:0"), "the device 'warp:0' cannot be used here"),
-        (LoadOptions(attention="psychic"), "psychic"),
+        ({"device": "cpu", "device_map": "auto"}, "device and device_map exclude each other"),
+        ({"device": "warp:0"}, "the device 'warp:0' cannot be used here"),
+        ({"attention": "psychic"}, "psychic"),
     ],
 )
 def test_options_that_cannot_be_met_are_named(judge, options, says):
     with pytest.raises(ConfigurationError, match=re.escape(says)):
-        load_model(find_judge(judge), options)
+        load_model(find_judge(judge), JudgeOptions(**options))
 
 
 def test_quantization_without_its_package_says_what_to_install(judge, monkeypatch):
     monkeypatch.setattr("geval_local.models.options.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="4bit quantization needs the package bitsandbytes") as caught:
-        load_model(find_judge(judge), LoadOptions(quantization="4bit"))
+        load_model(find_judge(judge), JudgeOptions(quantization="4bit"))
     assert "pip install bitsandbytes" in caught.value.hint
 
 

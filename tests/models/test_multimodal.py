@@ -15,8 +15,9 @@ from transformers import AutoModelForImageTextToText
 from geval_local.errors import ConfigurationError, UnsupportedModelError
 from geval_local.judge import Judge
 from geval_local.metric import Metric
-from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
 
 TEXT = {
     "hidden_size": 32,
@@ -133,7 +134,7 @@ def test_a_wrapper_is_a_judge_of_text(tmp_path, caplog, name):
     model = wrapper(name)
     entry = find_judge(save_judge(tmp_path / "judge", model, byte_tokenizer()))
     with caplog.at_level(logging.INFO, logger="geval_local"):
-        loaded = load_model(entry, LoadOptions(dtype="float32"))
+        loaded = load_model(entry, JudgeOptions(dtype="float32"))
     (said,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert "reads text only" in said
     assert "vis" in said
@@ -208,7 +209,7 @@ def test_8_bit_floating_point_is_unpacked_where_there_is_no_gpu(plain):
             packed[name] = weight
     save_file(packed, plain / "model.safetensors", metadata={"format": "pt"})
     quantized_by(plain, quant_method="fp8", weight_block_size=[128, 128], activation_scheme="dynamic")
-    loaded = load_model(find_judge(plain), LoadOptions(dtype="float32", device="cpu"))
+    loaded = load_model(find_judge(plain), JudgeOptions(dtype="float32", device="cpu"))
     name = "model.layers.1.mlp.down_proj.weight"
     first, second = (dict(model.named_parameters())[name] for model in (loaded.model, expected))
     assert 0 < (first - second).abs().max() < 0.1 * second.abs().max()

@@ -10,9 +10,9 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from geval_local import Judge
 from geval_local.models import precision
 from geval_local.models.load import load_model
-from geval_local.models.options import LoadOptions
 from geval_local.models.precision import Figures, Noise, automatic_dtype, computing_in, decide, measure, settle
 from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
 
 GOOD, BAD = Noise(0.004, 0.01, 10), Noise(0.04, 0.08, 10)
 
@@ -143,19 +143,19 @@ def test_a_probe_that_fails_costs_the_choice_and_not_the_judge(tmp_path, monkeyp
 
 def test_on_a_cpu_auto_is_float32_whatever_the_weights_are_kept_in(tmp_path):
     directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
-    loaded = load_model(find_judge(directory), LoadOptions(device="cpu"))
+    loaded = load_model(find_judge(directory), JudgeOptions(device="cpu"))
     assert loaded.dtype == torch.float32
     assert loaded.precision.text("float32") == "float32 (exact to 1e-5)"
-    kept = load_model(find_judge(directory).model_copy(update={"dtype": "bfloat16"}), LoadOptions(device="cpu"))
+    kept = load_model(find_judge(directory).model_copy(update={"dtype": "bfloat16"}), JudgeOptions(device="cpu"))
     assert kept.dtype == torch.bfloat16  # an entry that names a dtype keeps it
-    asked = load_model(find_judge(directory), LoadOptions(device="cpu", dtype="auto"))
+    asked = load_model(find_judge(directory), JudgeOptions(device="cpu", dtype="auto"))
     assert asked.dtype == torch.float32
 
 
 def test_float32_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
     directory = save_judge(tmp_path, a_model(torch.bfloat16), byte_tokenizer())
     monkeypatch.setattr(precision, "_fits_in_float32", lambda directory: False)
-    loaded = load_model(find_judge(directory), LoadOptions(device="cpu"))
+    loaded = load_model(find_judge(directory), JudgeOptions(device="cpu"))
     assert loaded.dtype == torch.bfloat16
     assert "float32 does not fit into memory" in loaded.precision.text("bfloat16")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from geval_local.models.load import LoadOptions, load_model
+from geval_local.models.load import load_model
 from geval_local.models.precision import decide, measure
 from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
 
 pytestmark = pytest.mark.slow
 
 
 def test_float16_is_nearer_to_float32_and_has_room(smollm2):
-    loaded = load_model(find_judge(smollm2), LoadOptions(device="cpu"))
+    loaded = load_model(find_judge(smollm2), JudgeOptions(device="cpu"))
     assert loaded.precision.text("float32") == "float32 (exact to 1e-5)"
     found = measure(loaded.model, loaded.tokenizer, ["float16", "bfloat16"], style=loaded.entry.style, most=2)
     float16, bfloat16 = found.noise["float16"], found.noise["bfloat16"]

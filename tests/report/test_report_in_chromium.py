@@ -8,10 +8,9 @@ import pytest
 from chromium import browser, console, missing, requests, set_view
 from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows
 
+from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.statistics.significance import corrected
-from geval_local.analysis.studies.ablation import against_exact
-from geval_local.analysis.tables import comparison_table
-from geval_local.analysis.text_table import folded
+from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
 from geval_local.report.human_ratings import scored_items

@@ -12,8 +12,9 @@ from report_data import HOSTILE, rescored, rows
 
 from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.statistics.correlation import correlate
-from geval_local.analysis.text_table import interval
+from geval_local.analysis.tables import interval
 from geval_local.interval import mean_interval
+from geval_local.io.ownership import checksummed, file_sha256
 from geval_local.report.site import INDEX, MANIFEST
 
 
@@ -96,7 +97,7 @@ def test_only_what_the_manifest_names_is_replaced_or_removed(here):
     assert Path("site", "notes.txt").read_text() == "mine"
     Path("site", "first.html").write_text("my own page")
     refused = report(here, code=2)
-    assert "first.html exists, and this tool did not write it as it is" in refused.stderr
+    assert "first.html exists, and is not an unchanged result of this tool" in refused.stderr
     assert Path("site", "first.html").read_text() == "my own page"
     report(here, "--overwrite")
     assert "Which system is better?" in Path("site", "first.html").read_text()
@@ -129,10 +130,39 @@ def test_a_manifest_that_is_none_names_nothing(here, content):
 def test_a_name_that_leads_out_of_the_folder_is_not_followed(here):
     report(here)
     record = json.loads(Path("site", MANIFEST).read_text())
-    record["files"]["../runs/first.jsonl"] = record["files"]["first.html"]
-    Path("site", MANIFEST).write_text(json.dumps(record))
+    del record["checksum"]
+    digest = file_sha256(here / "runs" / "first.jsonl")
+    record["files"] |= {"../runs/first.jsonl": digest, "..": digest, "/": digest}
+    Path("site", MANIFEST).write_text(json.dumps(checksummed(record)))
     report(here)
     assert (here / "runs" / "first.jsonl").is_file()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_manifest_that_was_edited_removes_no_file_of_the_users(here, signed):
+    report(here)
+    Path("site", "mine.txt").write_text("mine")
+    record = json.loads(Path("site", MANIFEST).read_text())
+    record["files"]["mine.txt"] = file_sha256(Path("site", "mine.txt"))
+    del record["checksum"]
+    Path("site", MANIFEST).write_text(json.dumps(checksummed(record) if signed else record))
+    refused = report(here, code=0 if signed else 2)
+    assert signed or f"{MANIFEST} exists, and is not an unchanged result" in refused.stderr
+    report(here, "--overwrite")
+    assert Path("site", "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["first.html", INDEX, MANIFEST])
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_a_site_is_not_written_through_a_link(here, name, kind):
+    report(here)
+    kept = here / "kept.html"
+    Path("site", name).rename(kept)
+    Path("site", name).symlink_to(kept) if kind == "link" else Path("site", name).hardlink_to(kept)
+    before = kept.read_bytes()
+    for more in ((), ("--overwrite",)):
+        assert kind in report(here, "--rows", 1, "--title", "another", *more, code=2).stderr
+    assert kept.read_bytes() == before
 
 
 def test_what_is_no_run_is_named_on_the_overview(here):

@@ -18,7 +18,8 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.models.head import Head
-from geval_local.runs import database, store
+from geval_local.runs import store
+from geval_local.runs import store as database
 from geval_local.runs.directory import open_run
 from geval_local.runs.export import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge

@@ -14,7 +14,7 @@ from run_kit import METRICS, read, write_input
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.parts import PART_KEY
 from geval_local.judge import Judge
-from geval_local.runs.score_file import score_file
+from geval_local.runs.run_file import score_file
 
 pa = pytest.importorskip("pyarrow", reason="parts are Parquet files")
 pq = pytest.importorskip("pyarrow.parquet", reason="parts are Parquet files")
@@ -134,7 +134,7 @@ def test_a_field_that_no_row_has_is_refused_before_anything_is_loaded(file, tmp_
 
 
 def test_gathering_is_for_distributed_runs(file):
-    with pytest.raises(ConfigurationError, match="gathering is for distributed runs"):
+    with pytest.raises(ConfigurationError, match="gather_by is for distributed runs"):
         score_file(file, METRICS[0], "nano", gather_by="doc_id")
 
 

@@ -9,7 +9,7 @@ import pytest
 from run_kit import engine, read
 
 from geval_local import Judge, Metric, RunEvents, resume, score_file
-from geval_local.analysis.preferences import read_preferences
+from geval_local.analysis.pairs import read_preferences
 from geval_local.engine.window import plan_units
 from geval_local.errors import ConfigurationError, DataError, Interrupted, OutputError
 from geval_local.io.pairs import PairPlan, pair_samples
@@ -70,21 +70,19 @@ def test_pairs_are_judged_in_both_orders_and_bad_rows_keep_their_reasons(here):
         if score.is_scored:
             p = figures["probabilities"]
             assert figures["score"] == pytest.approx(p["A"] + p["tie"] / 2)
-            assert figures["score"] == pytest.approx(np.mean(figures["look_scores"]))
+            assert figures["score"] == pytest.approx(np.mean(figures["order_scores"]))
     assert "source" not in rows[0]  # texts stay in the input
     found = read_preferences("pairs.jsonl", KEY)
     assert [one.value for one in found[:2]] == pytest.approx([row["geval"][KEY]["score"] for row in rows[:2]])
     assert sum(one.error is not None for one in found) == 4
 
 
-@pytest.mark.parametrize("asked", ["pairs", "looks"])
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here, asked):
-    metric = METRIC if asked == "pairs" else METRIC.model_copy(update={"looks": 3})
-    plan = PairPlan(rule="budget", budget=30, seed=1) if asked == "pairs" else None
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here):
+    plan = PairPlan(rule="budget", budget=30, seed=1)
 
     def run(place, events=None):
         judge = MockJudge(engine(batch_tokens=8000))
-        score_file("data.jsonl", metric, judge, place, pairs=plan, window=8, use_cache=False, events=events)
+        score_file("data.jsonl", METRIC, judge, place, pairs=plan, window=8, use_cache=False, events=events)
 
     run("whole/")
     with pytest.raises(Interrupted):
@@ -93,42 +91,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_last_byte(here, asked)
         run("parts/", StopAt(40))
     run("parts/")
     assert (here / "parts/scores.jsonl").read_bytes() == (here / "whole/scores.jsonl").read_bytes()
-    if asked == "pairs":
-        judge = MockJudge(engine(batch_tokens=8000))
-        again = PairPlan(rule="budget", budget=31, seed=1)
-        with pytest.raises(OutputError, match="pairs were"):
-            score_file("data.jsonl", metric, judge, "parts/", pairs=again, window=8, use_cache=False)
+    judge = MockJudge(engine(batch_tokens=8000))
+    again = PairPlan(rule="budget", budget=31, seed=1)
+    with pytest.raises(OutputError, match="pairs were"):
+        score_file("data.jsonl", METRIC, judge, "parts/", pairs=again, window=8, use_cache=False)
 
 
-def test_looks_of_a_run_are_those_of_score_many(here):
-    judge, metric = MockJudge(), METRIC.model_copy(update={"looks": 3})
-    result = score_file("data.jsonl", [metric], judge, "out.jsonl", use_cache=False)
-    assert f"@{metric.hash}" in result.signatures[0]
-    expected = judge.score_many(metric, read_samples("data.jsonl"))
-    for row, score in zip(read(here / "out.jsonl"), expected, strict=True):
-        figures = row["geval"][metric.name]
-        assert figures["score"] == (score.value if score.is_scored else None)
-        if score.is_scored:
-            assert figures["look_scores"] == [look.score for look in score.looks]
-            assert figures["look_spread"] == score.look_spread
-
-
-def test_results_of_looks_are_read_back_from_every_format(here):
+def test_both_orders_are_read_back_from_every_format(here):
     from geval_local.io.results import load_results
 
-    metric = METRIC.model_copy(update={"looks": 2})
     for name in ("out.jsonl", "out.csv", "out.parquet"):
         columns = ["all"] if name.endswith("csv") else None
-        score_file("data.jsonl", [metric], MockJudge(), name, columns=columns, use_cache=False)
+        score_file("data.jsonl", [METRIC], MockJudge(), name, pairs=PairPlan(), columns=columns, use_cache=False)
     first, *others = (
-        [record.scores[metric.name].looks for record in load_results(name).records]
+        [record.scores[KEY].orders for record in load_results(name).records]
         for name in ("out.jsonl", "out.csv", "out.parquet")
     )
     assert len(first[0]) == 2
     assert all(other == first for other in others)
 
 
-def test_both_orders_in_one_pass_cost_less_than_each_order_alone_and_a_look_costs_its_ending():
+def test_both_orders_in_one_pass_cost_less_than_each_order_alone():
     """Tokens are counted by the engine's own plan, so that this holds on every machine."""
     judge = Judge.load("nano")
     rows = [
@@ -149,9 +132,6 @@ def test_both_orders_in_one_pass_cost_less_than_each_order_alone_and_a_look_cost
     alone = tokens(pairs[::2]) + tokens(pairs[1::2])
     assert tokens(pairs) < 0.8 * alone
     assert alone < 0.5 * sum(len(request.ids) for request in pairs)
-    once, four = (requests(METRIC.model_copy(update={"looks": looks}), rows) for looks in (1, 4))
-    assert len(four) == 4 * len(once)
-    assert tokens(four) < 2 * tokens(once)
 
 
 def test_what_cannot_be_judged_in_pairs_is_told_before_a_judge_is_loaded(here):

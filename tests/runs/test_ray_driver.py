@@ -16,7 +16,7 @@ from parts_kit import Workers, carry_out, directory_of, mock, rows_of
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local import __version__
-from geval_local.analysis.reading import read_results
+from geval_local.analysis.results import read_results
 from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
 from geval_local.io.blocks import Block, SourceFile
@@ -82,7 +82,7 @@ def test_parts_are_merged_into_the_bytes_of_one_process(file, tmp_path, workers)
 
 
 def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
-    from geval_local.runs.score_file import score_file
+    from geval_local.runs.run_file import score_file
 
     rows = [row | {"doc_id": f"d{row['id'] // 4}"} for row in read(file)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -93,15 +93,6 @@ def test_the_closing_figures_are_those_of_one_process(file, tmp_path, workers):
             assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9), name
         assert one.interval.units == other.interval.units == ROWS // 4
         assert one.reasons == other.reasons
-
-
-def test_looks_are_those_of_one_process(file, tmp_path, workers):
-    metric = METRICS[0].model_copy(update={"looks": 3})
-    carry_out(tmp_path / "run", [file], metrics=[metric, METRICS[1]])
-    merge_parts(tmp_path / "run", tmp_path / "merged.jsonl")
-    expected = whole(file, tmp_path / "whole", metrics=[definition(metric), definition(METRICS[1])])
-    assert (tmp_path / "merged.jsonl").read_bytes() == expected.read_bytes()
-    assert len(read(expected)[0]["geval"][metric.name]["look_scores"]) == 3
 
 
 def test_files_of_every_format_keep_order_and_reasons(file, tmp_path, workers):
@@ -354,7 +345,7 @@ def test_files_of_the_user_stay(file, tmp_path, workers):
     (directory / "notes.txt").write_text("mine")
     (directory / "part-000009-000000.parquet").write_bytes(b"mine")
     (directory / "parts.meta.json").write_text("mine")
-    with pytest.raises(OutputError, match="is not as this run wrote it"):
+    with pytest.raises(OutputError, match="is not as this run made it"):
         carry_out(directory, [file])
     (directory / "parts.meta.json").unlink()
     carry_out(directory, [file], rows=20, overwrite=True)
@@ -463,8 +454,8 @@ def test_without_ray_the_remedy_is_told(file, tmp_path, monkeypatch):
         (["--distributed", "ray"], "needs a directory for its parts"),
         (["--distributed", "ray", "-o", "out.jsonl"], "geval-local merge runs/NAME -o scores.jsonl"),
         (["--distributed", "ray", "-o", "run/", "-j", "nano,dtype=float64"], "has one judge"),
-        (["-o", "run/", "--workers", "2"], "--workers belongs to --distributed"),
-        (["-o", "run/", "--address", "auto"], "--address belongs to --distributed"),
+        (["-o", "run/", "--workers", "2"], "--workers is for distributed runs"),
+        (["-o", "run/", "--address", "auto"], "--address is for distributed runs"),
         (["more.jsonl", "-o", "run/"], "one file at a time is scored on one machine"),
     ):
         done = run_command(*common, *arguments, home=tmp_path / "home")

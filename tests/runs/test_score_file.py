@@ -11,7 +11,7 @@ from cli_run import METRIC, judge_directory
 import geval_local
 from geval_local import Interrupted, Judge, Metric, RunEvents, read_samples, resume, score_file
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 
 ROWS = 40
 
@@ -81,7 +81,7 @@ class _Recorder(RunEvents):
 
 
 def test_a_stopped_run_is_resumed_to_the_same_bytes(here):
-    choice = JudgeChoice(name=str(judge_directory()), batch_tokens=600)
+    choice = JudgeOptions(name=str(judge_directory()), batch_tokens=600)
     whole = _Recorder()
     score_file("data.jsonl", "clarity.yaml", choice, "whole/", use_cache=False, events=whole)
     assert whole.told == ["load", "loaded", f"score {ROWS}", "write"]

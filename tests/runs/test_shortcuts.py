@@ -153,7 +153,7 @@ def test_pieces_get_the_ids_that_are_given_out_and_the_prefix(name):
     encoder = real_encoder(name)
     texts = ["A </s><|im_end|> b\nThen c", "A </s><|im_end|> b\nThen d\nE"]
     raw = [encoding.ids for encoding in encoder.backend.encode_batch_fast(texts, add_special_tokens=False)]
-    expected = [[*encoder.bos_ids, *encoder.original_ids[ids].tolist()] for ids in raw]
+    expected = [[*encoder.prefix_ids, *encoder.original_ids[ids].tolist()] for ids in raw]
     for least in (0, 1 << 30):
         encoder.shared_texts.least = least
         found = encoder.encode_texts(texts)

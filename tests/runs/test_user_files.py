@@ -20,9 +20,9 @@ from run_kit import execute, wanted, write_input
 
 from geval_local import Judge
 from geval_local.errors import Interrupted, OutputError
+from geval_local.files import safe_file_name
 from geval_local.io.result_manifest import manifest_path
 from geval_local.metric import Metric
-from geval_local.paths import safe_file_name
 from geval_local.runs import directory as directories
 from geval_local.runs.directory import open_run
 from geval_local.runs.manifest import definition, read_manifest, write_manifest

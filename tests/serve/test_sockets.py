@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -198,31 +200,99 @@ def free_port():
         return chosen.getsockname()[1]
 
 
+def when_ready(port):
+    deadline = time.monotonic() + 120
+    status = 0
+    while status != 200 and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            status = get(port, "/ready")[0]
+        time.sleep(0.1)
+    assert status == 200
+
+
+def get(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_polite_stop_finishes_what_is_in_flight(stop):
+def test_a_polite_stop_finishes_what_is_in_work(stop):
     port = free_port()
     process, lines = start_server("--port", str(port))
     try:
-        deadline = time.monotonic() + 30
-        status = 0
-        while status != 200 and time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-                connection.request("GET", "/ready")
-                status = connection.getresponse().status
+        when_ready(port)
         name = judge_directory().name
-        content = body(200, "word " * 300).replace(b"mock", name.encode())
+        content = body(400, "word " * 300).replace(b"mock", name.encode())
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(post, port, content)
-            time.sleep(0.3)
+            answer = pool.submit(post, port, content, timeout=300)
+            while f'geval_pending_calls{{model="{name}"}} 1.0' not in get(port, "/metrics")[1].decode():
+                assert not answer.done()
             process.send_signal(stop)
-            found = answer.result(120)
+            with contextlib.suppress(ConnectionRefusedError):
+                while not answer.done():  # no more connections are taken, and the request goes on
+                    get(port, "/health")
+                    time.sleep(0.05)
+            found = answer.result(300)
         assert found[0] == 200
-        assert len(json.loads(found[1])["answers"]) == 200
+        assert len(json.loads(found[1])["answers"]) == 400
         assert process.wait(60) == 0
         assert "finished" in process.stderr.read()
         assert str(judge_directory().parent) not in "".join(lines)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_the_port_answers_while_libraries_are_imported():
+    """torch is imported by the thread that loads the judge, after the socket listens."""
+    port = free_port()
+    command = [sys.executable, "-X", "importtime", "-m", "geval_local", "serve", "--judge", str(judge_directory())]
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [*command, "--port", str(port)], stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        try:
+            seen = set()
+            while 200 not in seen:
+                assert process.poll() is None
+                with contextlib.suppress(ConnectionRefusedError):
+                    assert get(port, "/health")[0] == 200
+                    seen.add(get(port, "/ready")[0])
+            assert seen == {503, 200}
+            said.seek(0)
+            text = said.read()
+            assert text.index("loading ") < re.search(r"\| +torch\n", text).start()
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_three_thousand_requests_and_then_flat_memory():
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed")
+    port = free_port()
+    process, _ = start_server("--port", str(port))
+    name = judge_directory().name.encode()
+    try:
+        when_ready(port)
+
+        def ask(number):
+            content = body(1, f"Text number {number}.").replace(b"mock", name).replace(b"Statement", b"%d:" % number)
+            return post(port, content)[0]
+
+        held = []
+        with ThreadPoolExecutor(16) as pool:
+            for start in range(0, 3000, 500):
+                assert set(pool.map(ask, range(start, start + 500))) == {200}
+                held.append(psutil.Process(process.pid).memory_info().rss / 1e6)
+        assert held[-1] - held[1] < 30, held
     finally:
         process.kill()
         process.wait()

@@ -15,9 +15,11 @@ pytest.importorskip("prometheus_client", reason="the extra `serve` (prometheus-c
 testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test client needs an HTTP client")
 
 from geval_local.errors import GevalError  # noqa: E402
-from geval_local.serve import openai, scores, systemone  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.refusals import Refused  # noqa: E402
+from geval_local.serve.openai import DecisionsRequest  # noqa: E402
+from geval_local.serve.refusals import Refused, read_model  # noqa: E402
+from geval_local.serve.scores import ScoreRequest  # noqa: E402
+from geval_local.serve.systemone import SystemOneRequest  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 ODD = [
@@ -127,19 +129,29 @@ def changed(body):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "body"),
-    [(openai, DECISIONS), (systemone, SYSTEM_ONE), (scores, SCORE)],
+    ("model", "body", "path"),
+    [
+        (DecisionsRequest, DECISIONS, "/v1/decisions"),
+        (SystemOneRequest, SYSTEM_ONE, "/v1/systemone"),
+        (ScoreRequest, SCORE, "/v1/score"),
+    ],
     ids=["openai", "systemone", "score"],
 )
-def test_whatever_a_request_says_it_is_read_or_refused(dialect, body):
-    dialect.read_request(body)
-    refused = 0
-    for _, _, other in changed(body):
+def test_whatever_a_request_says_it_is_read_or_refused_with_a_place(model, body, path):
+    model.model_validate(body).asked()
+    refused, told = 0, []
+    for place, _, other in changed(body):
         try:
-            dialect.read_request(other)
-        except (Refused, GevalError):
+            read_model(model, other, path).asked()
+        except Refused as error:
+            told.append((place, error))
+        except GevalError:
             refused += 1
-    assert refused > 100
+    assert refused + len(told) > 100
+    for place, error in told:
+        assert error.param is None or error.param.startswith((place[0], "unknown")), (place, error.param)
+        assert "Unable to extract" not in error.message
+        assert "lambda" not in error.message
 
 
 @pytest.mark.slow
@@ -158,7 +170,8 @@ def test_whatever_a_request_says_it_is_answered_or_refused(path, body):
             told = answer.json()
             if path == "/v1/systemone":
                 detail = told["detail"]
-                assert detail if isinstance(detail, str) else "msg" in detail[0] or detail["message"], (place, odd)
+                said = detail[0]["msg"] if isinstance(detail, list) else detail
+                assert said if isinstance(said, str) else said["message"], (place, odd)
                 if answer.status_code == 422 and not isinstance(detail, str):
                     assert set(detail[0]) == {"loc", "msg", "type"}
             else:

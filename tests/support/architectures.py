@@ -1,7 +1,8 @@
-"""Architectures that the prefix-sharing engine cannot serve, in sizes for tests."""
+"""Architectures with unusual layers, most of which the prefix-sharing engine cannot serve, in sizes for tests."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import transformers
 from prompts import VOCAB
@@ -70,9 +71,36 @@ STRANGE = {
         {"vocab_size": VOCAB, "hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2},
     ),
 }
+#: Its layers take a view of what the attention function returns. Served by the trie.
+AFMOE = (
+    "AfmoeConfig",
+    SMALL
+    | {
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "moe_intermediate_size": 16,
+        "num_dense_layers": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+)
 
 
-def llama4(layers=4):
+def unusual(kind, **settings):
+    """Build one of `STRANGE` or ``afmoe``; skip the test where this transformers does not know it."""
+    name, sizes = STRANGE.get(kind, AFMOE)
+    config_class = getattr(transformers, name, None)
+    if config_class is None:
+        pytest.skip(f"this transformers has no {name}")
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    torch.manual_seed(0)
+    config = config_class(**{**special, **sizes, **settings})
+    return transformers.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def llama4(layers=4, chunk=16):
     config = transformers.Llama4TextConfig(
         vocab_size=VOCAB,
         hidden_size=32,
@@ -83,7 +111,7 @@ def llama4(layers=4):
         num_key_value_heads=2,
         head_dim=8,
         num_local_experts=2,
-        attention_chunk_size=16,
+        attention_chunk_size=chunk,
         initializer_range=0.2,
         bos_token_id=None,
         eos_token_id=None,

@@ -59,6 +59,16 @@ def largest_difference(first, second):
     return max(np.abs(one - other).max() for one, other in zip(first, second, strict=True))
 
 
+def by_plain_passes(model, one):
+    """Label log-probabilities by the whole model: a pass for every inner node, over the tokens up to it and no more."""
+    edges = np.empty(one.trie.edges)
+    for node, part in zip(one.trie.inner_nodes, one.trie.edge_slices, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*one.ids.tolist(), *node.path]]), use_cache=False).logits[0, -1]
+        edges[part] = torch.log_softmax(logits.double(), dim=-1)[list(node.tokens)].numpy()
+    return one.trie.label_logprobs(edges)
+
+
 def distinct_tokens(requests):
     sequences = [(*entry.ids.tolist(), *path) for entry in requests for path in entry.trie.reading_paths]
     return len({sequence[: size + 1] for sequence in sequences for size in range(len(sequence))})

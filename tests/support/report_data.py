@@ -103,12 +103,12 @@ def pair_rows(systems: Sequence[str], *, documents: int, seed: int = 0) -> list[
     rng, made = np.random.default_rng(seed), []
     for document in range(documents):
         for one, other in itertools.combinations(range(len(systems)), 2):
-            looks = []
+            orders = []
             for order in (0.05, -0.05):
                 a = float(np.clip(0.5 + order + 0.15 * (other - one) + rng.normal(0, 0.03), 0.02, 0.93))
-                looks.append(Distribution(PAIR_SCALE, np.log(0.9 * np.array([a, 0.95 - a, 0.05]))))
-            both = Distribution(PAIR_SCALE, np.log(0.9 * np.mean([look.p for look in looks], axis=0)))
-            score = Score.from_distribution("coherence/pairs", both, estimator=Estimator(), looks=looks)
+                orders.append(Distribution(PAIR_SCALE, np.log(0.9 * np.array([a, 0.95 - a, 0.05]))))
+            both = Distribution(PAIR_SCALE, np.log(0.9 * np.mean([order.p for order in orders], axis=0)))
+            score = Score.from_distribution("coherence/pairs", both, estimator=Estimator(), orders=orders)
             made.append(
                 {
                     "id": f"{document}/{one}/{other}",

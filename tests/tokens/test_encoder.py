@@ -87,7 +87,7 @@ def family_tokenizer(name: str) -> PreTrainedTokenizerFast:
     tokenizer.add_tokens(added, special_tokens=True)
     if family.bos is not None:
         tokenizer.bos_token = family.bos
-        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        tokenizer.backend_tokenizer.post_processor = processors.processors.TemplateProcessing(
             single=f"{family.bos} $A", special_tokens=[(family.bos, tokenizer.convert_tokens_to_ids(family.bos))]
         )
     tokenizer.chat_template = family.template
@@ -211,7 +211,7 @@ def test_a_merge_that_spells_a_control_token_is_not_taken():
     )
     encoder = PromptEncoder(tokenizer)
     ids = encoder.encode([Prompt("ab<s>", ":")])[0].tolist()
-    assert ids == [*encoder.bos_ids, *tokenizer.convert_tokens_to_ids(["ab", "<s", ">", ":"])]
+    assert ids == [*encoder.prefix_ids, *tokenizer.convert_tokens_to_ids(["ab", "<s", ">", ":"])]
 
 
 # --- harmless text is the tokenizer's own -----------------------------------------------------------------------------
@@ -293,11 +293,26 @@ def test_exactly_one_bos(name, style):
     assert (ids == tokenizer.bos_token_id).sum() == 1
 
 
+def test_every_prefix_token_of_the_tokenizer_comes_before_a_completion_once():
+    tokenizer = byte_tokenizer(bos=False)
+    # As GLM's: two tokens, none of which is BOS; and what comes behind a text is not wanted.
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|user|> <|system|> $A </s>", special_tokens=[("<|user|>", 3), ("<|system|>", 2), ("</s>", 1)]
+    )
+    prompt = filled("x <|user|><|system|>")
+    encoder = PromptEncoder(tokenizer)
+    ids = encoder.encode([prompt])[0].tolist()
+    assert ids[:2] == [3, 2]
+    assert not {1, 2, 3} & set(ids[2:])
+    assert encoder.readable_text(prompt) == f"<|user|><|system|>{prompt.text}"
+    assert PromptEncoder(tokenizer, style="chat").prefix_ids == ()
+
+
 def test_no_bos_where_the_tokenizer_adds_none():
     tokenizer = byte_tokenizer(bos=False)
     assert tokenizer.bos_token_id == 0
     encoder = PromptEncoder(tokenizer)
-    assert encoder.bos_ids == ()
+    assert encoder.prefix_ids == ()
     assert 0 not in encoder.encode([filled("x")])[0]
 
 
@@ -349,7 +364,7 @@ def test_readable_text_is_what_the_template_writes(name, style):
     assert "\ue000" not in text
     assert "\ue001" not in text
     if style == "completion":
-        assert text == ("".join(tokenizer.convert_ids_to_tokens(encoder.bos_ids)) + prompt.text)
+        assert text == ("".join(tokenizer.convert_ids_to_tokens(encoder.prefix_ids)) + prompt.text)
     else:
         options = {"enable_thinking": False} if FAMILIES[name].thinking else {}
         assert text == own_text(tokenizer, prompt, style, **options)
@@ -395,11 +410,11 @@ def test_a_template_that_does_not_show_the_message_once_is_refused(template):
 def test_drop_tokens_cuts_whole_tokens_off_the_end(name):
     encoder = family_encoder(name, "completion")
     text = "The librarian reopened the reading room on Monday after eight months."
-    pieces = len(encoder.encode_texts([text])[0]) - len(encoder.bos_ids)
+    pieces = len(encoder.encode_texts([text])[0]) - len(encoder.prefix_ids)
     for count in range(pieces):
         rest = encoder.drop_tokens(text, count)
         assert text.startswith(rest)
-        assert len(encoder.encode_texts([rest])[0]) - len(encoder.bos_ids) == pieces - count
+        assert len(encoder.encode_texts([rest])[0]) - len(encoder.prefix_ids) == pieces - count
     assert encoder.drop_tokens(text, pieces) == encoder.drop_tokens(text, pieces + 5) == ""
 
 

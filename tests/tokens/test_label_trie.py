@@ -86,9 +86,9 @@ def test_the_order_of_the_forms_does_not_matter(problem, shuffler):
     shuffled = list(forms)
     shuffler.shuffle(shuffled)
     second = make_trie(shuffled, labels)
-    np.testing.assert_allclose(
-        first.label_logprobs(read_edges(first, table)), second.label_logprobs(read_edges(second, table)), rtol=1e-9
-    )
+    found = (np.exp(trie.label_logprobs(read_edges(trie, table))) for trie in (first, second))
+    # What is left of a label whose longer ones take nearly all is a difference of numbers near 1.
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=100)

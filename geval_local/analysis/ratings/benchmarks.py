@@ -1,4 +1,8 @@
-"""The published benchmark files, read unchanged: rated dimensions, their presets, and grouping."""
+"""The published benchmark files, read unchanged: rated dimensions, their presets, and grouping.
+
+Published figures are never recomputed, and always marked: Liu et al. (2023), "G-Eval: NLG Evaluation using GPT-4 with
+Better Human Alignment", EMNLP, arXiv:2303.16634.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +13,43 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.reading import number_at, read_rows
 from geval_local.analysis.records import ScoredItem, word_count
+from geval_local.analysis.results import number_at, read_rows
 from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.results import numbered
 
-__all__ = ["BENCHMARKS", "Benchmark", "BenchmarkData", "benchmark", "benchmark_items", "read_benchmark"]
+__all__ = [
+    "BENCHMARKS",
+    "CITATION",
+    "Benchmark",
+    "BenchmarkData",
+    "PublishedRow",
+    "PublishedTable",
+    "benchmark",
+    "benchmark_items",
+    "published_table",
+    "read_benchmark",
+]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Layout of a benchmark's file, and the way its authors report agreement.
+    """Layout of a benchmark's file, and the way its authors report agreement."""
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    dimensions : dict of str to (str or None)
-        Dimension -> the preset metric that rates it; None where a rating has no preset.
-    group_field : str or None
-        Field that holds the document; None if every row is a separate document.
-    level : {"summary", "pooled"}
-        Level of the paper's table.
-    columns : tuple of str
-        Columns of the paper's table, in order.
-    fields : dict of str to str
-        Field of a metric -> field of the file.
-    published : dict of str to str
-        Dimension -> its column in the paper's table, where that has another name.
-    """
-
+    #: Name on the command line.
     name: str
+    #: Dimension -> the preset metric that rates it; None where a rating has no preset.
     dimensions: Mapping[str, str | None]
+    #: Field that holds the document; None if every row is a separate document.
     group_field: str | None
+    #: Level of the paper's table.
     level: Level
+    #: Columns of the paper's table, in order.
     columns: tuple[str, ...]
+    #: Field of a metric -> field of the file.
     fields: Mapping[str, str]
+    #: Dimension -> its column in the paper's table, where that has another name.
     published: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -102,17 +106,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class BenchmarkData:
-    """Validated rows of a benchmark.
-
-    Attributes
-    ----------
-    benchmark : Benchmark
-        The layout.
-    path : str
-        File that the rows come from.
-    rows : tuple of dict
-        The file's rows, unchanged, in order.
-    """
+    """Validated rows of a benchmark."""
 
     benchmark: Benchmark
     path: str
@@ -132,28 +126,14 @@ class BenchmarkData:
 
 
 def benchmark(name: str) -> Benchmark:
-    """Find a benchmark by name.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no benchmark of that name.
-    """
+    """Find a benchmark by name."""
     if name not in BENCHMARKS:
         raise ConfigurationError(f"there is no benchmark {name!r}", hint=f"Choose one of: {', '.join(BENCHMARKS)}.")
     return BENCHMARKS[name]
 
 
 def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
-    """Read a published benchmark file, unmodified.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such benchmark.
-    DataError
-        If the file cannot be read, or a row lacks a field or a rating; with all such rows counted and the first named.
-    """
+    """Read a published benchmark file, unmodified."""
     layout = benchmark(name)
     rows = read_rows(path)
     needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
@@ -196,28 +176,7 @@ def benchmark_items(
     probabilities: Sequence[Mapping[str, float] | None] | None = None,
     errors: Sequence[str | None] | None = None,
 ) -> list[ScoredItem]:
-    """Join scores to a benchmark's rows.
-
-    Parameters
-    ----------
-    data : BenchmarkData
-        The rows.
-    dimension : str
-        Name of the human rating.
-    predicted : sequence of float
-        One score per row, in order; NaN for unscored.
-    probabilities : sequence of mapping, optional
-        Label distributions of the scores.
-    errors : sequence of str or None, optional
-        Why rows are unscored.
-
-    Raises
-    ------
-    ConfigurationError
-        If the benchmark has no such dimension.
-    DataError
-        If the number of scores is not the number of rows, or a rating is missing.
-    """
+    """Join scores to a benchmark's rows."""
     if dimension not in data.benchmark.dimensions:
         raise ConfigurationError(
             f"{data.benchmark.name} has no ratings of {dimension!r}",
@@ -241,3 +200,123 @@ def benchmark_items(
             item = replace(item, error=errors[index])
         items.append(item)
     return items
+
+
+CITATION = "Liu et al. (2023), arXiv:2303.16634"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One system of a published table."""
+
+    system: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A published table."""
+
+    benchmark: str
+    coefficient: str
+    level: str
+    columns: tuple[str, ...]
+    rows: tuple[PublishedRow, ...]
+    note: str
+    citation: str = CITATION
+
+
+def _rows(columns: tuple[str, ...], text: str) -> tuple[PublishedRow, ...]:
+    """Parse a table of "system | values"; a dash is a number that was not published."""
+    rows = []
+    for line in text.strip().splitlines():
+        system, _, numbers = line.partition("|")
+        pairs = zip(columns, numbers.split(), strict=True)
+        rows.append(PublishedRow(system.strip(), {column: float(value) for column, value in pairs if value != "-"}))
+    return tuple(rows)
+
+
+_SUMMEVAL = ("coherence", "consistency", "fluency", "relevance", "average")
+
+
+_TOPICAL_CHAT = ("naturalness", "coherence", "engagingness", "groundedness", "average")
+
+
+_QAGS = ("cnn", "xsum", "average")
+
+
+_TABLES = {
+    "summeval": PublishedTable(
+        "summeval",
+        "spearman",
+        "summary",
+        _SUMMEVAL,
+        _rows(
+            _SUMMEVAL,
+            """
+            ROUGE-1            | .167 .160 .115 .326 .192
+            ROUGE-2            | .184 .187 .159 .290 .205
+            ROUGE-L            | .128 .115 .105 .311 .165
+            BERTScore          | .284 .110 .193 .312 .225
+            MoverScore         | .159 .157 .129 .318 .191
+            BARTScore          | .448 .382 .356 .356 .385
+            UniEval            | .575 .446 .449 .426 .474
+            GPTScore           | .434 .449 .403 .381 .417
+            G-Eval-3.5         | .440 .386 .424 .385 .401
+            G-Eval-3.5 - Probs | -    -    -    -    .346
+            G-Eval-4           | .582 .507 .455 .547 .514
+            G-Eval-4 - Probs   | -    -    -    -    .502
+            G-Eval-4 - CoT     | -    -    -    -    .500
+            """,
+        ),
+        "All 100 documents of SummEval; a file with fewer gives other figures. The averages printed for G-Eval-3.5 and "
+        "G-Eval-4 lie below the means of their columns (.409 and .523).",
+    ),
+    "topical-chat": PublishedTable(
+        "topical-chat",
+        "spearman",
+        "pooled",
+        _TOPICAL_CHAT,
+        _rows(
+            _TOPICAL_CHAT,
+            """
+            ROUGE-L    | .146 .203 .300 .327 .244
+            BLEU-4     | .175 .235 .316 .310 .259
+            METEOR     | .191 .302 .439 .391 .331
+            BERTScore  | .209 .233 .335 .317 .273
+            USR        | .325 .377 .465 .447 .403
+            UniEval    | .330 .455 .430 .453 .417
+            G-Eval-3.5 | .539 .544 .691 .567 .585
+            G-Eval-4   | .565 .605 .631 .551 .588
+            """,
+        ),
+        "UniEval's own predictions in the benchmark file give higher figures than the paper prints for it.",
+    ),
+    "qags": PublishedTable(
+        "qags",
+        "spearman",
+        "pooled",
+        _QAGS,
+        _rows(
+            _QAGS,
+            """
+            ROUGE-2    | .418 .083  .250
+            ROUGE-L    | .324 -.011 .156
+            BERTScore  | .505 .008  .256
+            MoverScore | .347 .044  .195
+            FactCC     | .484 .259  .371
+            BARTScore  | .680 .159  .420
+            CTC        | .564 .295  .430
+            UniEval    | .662 .488  .575
+            G-Eval-3.5 | .516 .406  .461
+            G-Eval-4   | .685 .537  .611
+            """,
+        ),
+        "A benchmark file is one half of QAGS, CNN or XSum, and fills that column.",
+    ),
+}
+
+
+def published_table(name: str) -> PublishedTable:
+    """Find the paper's table for a benchmark."""
+    return _TABLES[benchmark(name).name]

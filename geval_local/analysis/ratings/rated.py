@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.responses import figure_items
-from geval_local.analysis.reading import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.results import check_ratings, missing_field, rated_items, read_rows
 from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
-from geval_local.io.nested import expand_rows, merge_rows, read_records
-from geval_local.io.results import Row, numbered
+from geval_local.io.results import numbered
 
 __all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
 
@@ -51,9 +50,10 @@ class Rated(Protocol):
 
 @dataclass(frozen=True)
 class PublishedRatings:
-    """A benchmark file."""
+    """A benchmark file; `name` is what it was called by, which may be of one half of QAGS."""
 
     data: BenchmarkData
+    name: str
 
     @property
     def path(self) -> str:
@@ -86,23 +86,7 @@ class PublishedRatings:
 
 @dataclass(frozen=True)
 class OwnRatings:
-    """A user's own file.
-
-    Attributes
-    ----------
-    path : str
-        File that the rows come from.
-    rows : tuple of dict
-        The rows, unchanged.
-    human : dict of str to str
-        Metric -> field of its human rating.
-    group_by, system : str or None
-        As for `geval_local.analysis.reading.read_results`.
-    grouping : str
-        Description of how rows are grouped into documents.
-    fields : dict of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from.
-    """
+    """A user's own file."""
 
     path: str
     rows: tuple[Mapping[str, Any], ...]
@@ -134,16 +118,10 @@ class OwnRatings:
 
 
 def read_published(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
-    """Read a benchmark file, or the first `limit_groups` of its documents.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `read_benchmark`, and for a limit below 1.
-    """
+    """Read a benchmark file, or the first `limit_groups` of its documents."""
     data = read_benchmark(path, name)
     chosen = _first_groups([data.group(index) for index in range(len(data.rows))], limit_groups)
-    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)))
+    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)), name)
 
 
 def read_own(
@@ -154,36 +132,9 @@ def read_own(
     system: str | None = None,
     limit_groups: int | None = None,
     fields: Mapping[str, str] | None = None,
-    rows_at: str | None = None,
-    merge: Sequence[str] = (),
 ) -> OwnRatings:
-    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped).
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    human : mapping of str to str
-        Metric -> field of its human rating.
-    group_by, system, fields
-        As for `OwnRatings`.
-    limit_groups : int, optional
-        How many documents.
-    rows_at : str, optional
-        Path to the outputs within a record, see `geval_local.io.nested`.
-    merge : sequence of str
-        Fields in which rows that are ratings of one output agree.
-
-    Raises
-    ------
-    ConfigurationError
-        For a limit below 1.
-    DataError
-        If the file cannot be read, a row lacks the field to group by, a rating is no number, or no row has one.
-    """
-    rows: Sequence[Row] = read_rows(path) if rows_at is None else expand_rows(read_records(path), rows_at, path)
-    if merge:
-        rows = merge_rows(rows, merge, path)
+    """Read a file with human ratings, or the first `limit_groups` of its documents (rows, if they are not grouped)."""
+    rows = read_rows(path)
     for rating in dict.fromkeys(human.values()):
         check_ratings(rows, rating, path)
     group_by, grouping = documents_of(rows, group_by)

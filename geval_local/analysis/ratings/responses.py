@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items, read_benchmark
-from geval_local.analysis.reading import figures_of, number_at
 from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.results import figures_of, number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
 from geval_local.scale import Scale
@@ -38,29 +38,19 @@ _LEADING_NUMBER = re.compile(r"^ ?([\d\.]+)")
 
 @dataclass(frozen=True)
 class ParsedResponses:
-    """Parsed raw responses of a file.
+    """Parsed raw responses of a file."""
 
-    Attributes
-    ----------
-    values : tuple of float
-        Mean rating per row, NaN if no response of the row counts.
-    responses : int
-        Responses in the file.
-    unparseable : int
-        Responses that do not start with a number.
-    out_of_scale : int
-        Responses whose number lies outside the scale; 0 when no scale was given.
-    counted : int
-        Responses that went into the means.
-    errors : tuple of (str or None)
-        Why a row has no value.
-    """
-
+    #: Mean rating per row, NaN if no response of the row counts.
     values: tuple[float, ...]
+    #: Responses in the file.
     responses: int
+    #: Responses that do not start with a number.
     unparseable: int
+    #: Responses whose number lies outside the scale; 0 when no scale was given.
     out_of_scale: int
+    #: Responses that went into the means.
     counted: int
+    #: Why a row has no value.
     errors: tuple[str | None, ...]
 
 
@@ -82,19 +72,7 @@ def read_responses(
     out_of_scale: OutOfScale = "exclude",
     geval_parity: bool = False,
 ) -> ParsedResponses:
-    """Average the raw responses of each row.
-
-    Parameters
-    ----------
-    rows : sequence of sequence of str
-        All responses of each row.
-    scale : Scale, optional
-        Scale of the ratings. Numbers between its labels ("2.5") count; numbers beyond its ends are `out_of_scale`.
-    out_of_scale : {"exclude", "clip", "keep"}
-        Drop such a response, move it to the nearer end, or keep it unchanged. They are counted in any case.
-    geval_parity : bool
-        The original's rule: unparseable responses are 0 and no number is out of scale.
-    """
+    """Average the raw responses of each row."""
     unparseable = outside = counted = 0
     values: list[float] = []
     errors: list[str | None] = []
@@ -135,11 +113,6 @@ def geval_items(
 
     Such files lack the rows whose request failed. Items are keyed by system and document where the benchmark has both,
     so they still pair with scores of the whole file.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        If the benchmark, the dimension or a row is invalid, with the row's number from 1.
     """
     data = read_benchmark(path, name)
     for number, row in numbered(data.rows):
@@ -156,13 +129,7 @@ def geval_items(
 
 
 def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-    """Join figures in result-file form, one per row, to a benchmark's rows.
-
-    Raises
-    ------
-    ConfigurationError, DataError
-        As `benchmark_items`, and if a score is no number.
-    """
+    """Join figures in result-file form, one per row, to a benchmark's rows."""
     return benchmark_items(
         data,
         dimension,
@@ -176,24 +143,12 @@ def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[
 
 
 def run_items(data: BenchmarkData, dimension: str, metric: str) -> list[ScoredItem]:
-    """Read the scores of a run over a benchmark file: its result file contains the benchmark's columns and ``geval``.
-
-    Raises
-    ------
-    DataError
-        If a row has no score of the metric, with its number from 1.
-    """
+    """Read the scores of a run over a benchmark file, whose rows it contains beside ``geval``."""
     return figure_items(data, dimension, figures_of(data.rows, metric, data.path))
 
 
 def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_scores") -> list[ScoredItem]:
-    """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format.
-
-    Raises
-    ------
-    DataError
-        If a row has no prediction of the dimension, with its number from 1.
-    """
+    """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format."""
     values = []
     for number, row in numbered(data.rows):
         value = number_at(row, f"{field}.{dimension}", f"{data.path}, row {number}")

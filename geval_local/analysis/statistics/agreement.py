@@ -17,45 +17,29 @@ __all__ = ["Agreement", "agree", "krippendorff_alpha"]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two score lists.
+    """Agreement of two score lists."""
 
-    Attributes
-    ----------
-    n : int
-        Number of items scored by both.
-    only_first, only_second : int
-        Number of items scored by only one of them.
-    pearson, spearman, kendall : float
-        Pooled coefficients (tau-b); NaN if one side is constant.
-    mean_difference : float
-        Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
-    mean_absolute_difference, largest_difference : float
-        In units of the scale.
-    alpha : float
-        Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls
-        when one judge is more lenient than the other.
-    """
-
+    #: Number of items scored by both.
     n: int
+    #: Number of items scored by only one of them.
     only_first: int
     only_second: int
+    #: Pooled coefficients (tau-b); NaN if one side is constant.
     pearson: float
     spearman: float
     kendall: float
+    #: Mean of ``first - second``, in units of the scale: positive if the first is more lenient.
     mean_difference: float
+    #: In units of the scale.
     mean_absolute_difference: float
     largest_difference: float
+    #: Krippendorff's alpha for interval data: 1 is identity, 0 is chance level. Unlike a correlation it falls when one
+    #: judge is more lenient than the other.
     alpha: float
 
 
 def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreement:
-    """Measure the agreement of two score lists on the items that both scored.
-
-    Raises
-    ------
-    DataError
-        If keys repeat, or the lists have no scored item in common.
-    """
+    """Measure the agreement of two score lists on the items that both scored."""
     left, right = pair(first, second, same_human=False)
     a = np.array([item.predicted for item in left])
     b = np.array([item.predicted for item in right])
@@ -76,18 +60,7 @@ def agree(first: Sequence[ScoredItem], second: Sequence[ScoredItem]) -> Agreemen
 
 
 def krippendorff_alpha(ratings: ArrayLike) -> float:
-    """Compute Krippendorff's alpha with the interval difference function.
-
-    Parameters
-    ----------
-    ratings : array_like, shape (raters, items)
-        NaN where a rater did not rate an item. Items with fewer than two ratings do not count.
-
-    Returns
-    -------
-    float
-        1 - observed / expected disagreement; NaN if all counted ratings are equal or there are none.
-    """
+    """Compute Krippendorff's alpha with the interval difference function."""
     table = np.atleast_2d(np.asarray(ratings, dtype=np.float64))
     table = table[:, np.isfinite(table).sum(axis=0) >= 2]
     if table.size == 0:

@@ -26,15 +26,7 @@ NO_CHOIX = "they need choix; install it with `pip install 'geval-local[pairs]'`"
 
 @dataclass(frozen=True)
 class BradleyTerry:
-    """Strengths of systems.
-
-    Attributes
-    ----------
-    strengths : tuple of Interval
-        In the order of the systems, on the scale of log-odds, with mean 0; NaN where the comparisons do not tell.
-    warning : str
-        Why there are none; empty otherwise.
-    """
+    """Strengths of systems."""
 
     strengths: tuple[Interval, ...]
     warning: str = ""
@@ -43,26 +35,7 @@ class BradleyTerry:
 def fit_bradley_terry(
     systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str], confidence: float = 0.95
 ) -> BradleyTerry:
-    """Fit the strengths of systems, with Student's interval from leaving out one document at a time.
-
-    Parameters
-    ----------
-    systems : int
-        How many there are.
-    first, second : ndarray of int, shape (comparisons,)
-        Numbers of the two systems, from 0.
-    preference : ndarray of float, shape (comparisons,)
-        For the first one, 0 to 1, half of a tie included.
-    documents : sequence of str, shape (comparisons,)
-        What was compared on.
-    confidence : float
-        Coverage of the intervals, 0-1.
-
-    Raises
-    ------
-    DataError
-        If a preference is not between 0 and 1.
-    """
+    """Fit the strengths of systems, with Student's interval from leaving out one document at a time."""
     if preference.size and not ((preference >= 0) & (preference <= 1)).all():
         raise DataError("a preference is not between 0 and 1")
     codes = np.unique(np.asarray(documents), return_inverse=True)[1].reshape(-1)

@@ -40,21 +40,7 @@ _MOST_PAIRED_UP = 20_000
 
 
 def coefficients(human: Floats, predicted: Floats, epsilon: float | None = None) -> Floats:
-    """Compute coefficients of two vectors in the order of `ALL_COEFFICIENTS`; NaN if either is constant.
-
-    Parameters
-    ----------
-    human, predicted : ndarray, shape (n,)
-        Ratings and scores.
-    epsilon : float, optional
-        Scores that differ by at most this count as a tie in the pairwise accuracy, see `tie_threshold`; NaN without it.
-
-    Returns
-    -------
-    ndarray, shape (5,)
-        Pearson, Spearman and Kendall tau-b, -1 to 1; accuracy and AUC, 0 to 1. The AUC is the probability that a text
-        with the higher rating has the higher score; it is only called AUC if ratings have two values.
-    """
+    """Compute coefficients of two vectors in the order of `ALL_COEFFICIENTS`; NaN if either is constant."""
     from scipy import stats
 
     if np.unique(human).size < 2 or np.unique(predicted).size < 2:
@@ -97,21 +83,7 @@ def leave_one_out(human: Floats, predicted: Floats, epsilon: float | None = None
 
 
 def leave_groups_out(human: Floats, predicted: Floats, groups: Ints, epsilon: float | None = None) -> Floats:
-    """Compute exact coefficients with each group left out; NaN if the rest is constant.
-
-    Parameters
-    ----------
-    human, predicted : ndarray, shape (n,)
-        Ratings and scores.
-    groups : ndarray of int, shape (n,)
-        Group of each item, numbered from 0 without gaps.
-    epsilon : float, optional
-        As in `coefficients`.
-
-    Returns
-    -------
-    ndarray, shape (groups, 5)
-    """
+    """Compute exact coefficients with each group left out; NaN if the rest is constant."""
     members = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
     if human.size > _MOST_PAIRED_UP:
         rest = [np.delete(np.arange(human.size), own) for own in members]
@@ -188,18 +160,6 @@ def tie_threshold(human: Floats, predicted: Floats, groups: Ints) -> float | Non
 
     Scores of a language model are hardly ever equal, ratings often are: without a threshold every pair tied by people
     would be an error. The threshold maximises the accuracy, averaged over groups.
-
-    Parameters
-    ----------
-    human, predicted : ndarray, shape (items,)
-        Ratings and scores.
-    groups : ndarray of int, shape (items,)
-        Pairs are formed within groups.
-
-    Returns
-    -------
-    float or None
-        In units of the scores, at least 0; None if a group is too large for its pairs to fit into memory.
     """
     gaps, weights = [np.zeros(1)], [np.zeros(1)]
     order = np.argsort(groups, kind="stable")

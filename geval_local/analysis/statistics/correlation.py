@@ -11,7 +11,6 @@ from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFF
 from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of
 from geval_local.analysis.statistics.levels import (
     DEFAULT_TARGETS,
-    Constant,
     Level,
     LevelFigures,
     Ties,
@@ -29,55 +28,38 @@ FEW_SYSTEMS = 30
 
 @dataclass(frozen=True)
 class Correlation:
-    """Agreement of scores with human ratings at one level.
+    """Agreement of scores with human ratings at one level."""
 
-    Attributes
-    ----------
-    level : {"summary", "pooled", "system"}
-        ``summary``: within each group, then the mean over groups. ``pooled``: all items at once. ``system``: over the
-        means of the systems.
-    pearson, spearman, kendall : Interval
-        Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
-    accuracy : Interval
-        Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not
-        computed (many items).
-    auc : Interval
-        Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
-    target : {"documents", "systems", "both"}
-        Population that the intervals generalise to.
-    holds_for : str
-        The same in words.
-    n : int
-        Items with a rating and a score.
-    points : int
-        Number of correlated points: groups kept (summary), items (pooled) or systems (system).
-    groups, systems : int
-        Groups and systems among the items; 0 systems where they are not known.
-    skipped : dict of str to int
-        Reason -> groups without a coefficient of their own; summary level only.
-    left_out : dict of str to int
-        Reason -> items without a score or a rating.
-    ties : Ties
-        Pairs with equal values.
-    epsilon : float or None
-        Largest difference that counts as a tie in the accuracy.
-    """
-
+    #: ``summary``: within each group, then the mean over groups. ``pooled``: all items at once. ``system``: over the
+    #: means of the systems.
     level: Level
+    #: Coefficients (Kendall's is tau-b), -1 to 1; NaN where undefined.
     pearson: Interval
     spearman: Interval
     kendall: Interval
+    #: Fraction of pairs ordered, or tied, by the scores as by people, 0 to 1, with calibrated ties; NaN if not computed
+    #: (many items).
     accuracy: Interval
+    #: Area under the ROC curve, 0 to 1, where the ratings have two values; else NaN.
     auc: Interval
+    #: Population that the intervals generalise to.
     target: Target
+    #: The same in words.
     holds_for: str
+    #: Items with a rating and a score.
     n: int
+    #: Number of correlated points: groups kept (summary), items (pooled) or systems (system).
     points: int
+    #: Groups and systems among the items; 0 systems where they are not known.
     groups: int
     systems: int
+    #: Reason -> groups without a coefficient of their own; summary level only.
     skipped: dict[str, int]
+    #: Reason -> items without a score or a rating.
     left_out: dict[str, int]
+    #: Pairs with equal values.
     ties: Ties
+    #: Largest difference that counts as a tie in the accuracy.
     epsilon: float | None
 
 
@@ -86,35 +68,13 @@ def correlate(
     level: Level = "summary",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
     confidence: float = 0.95,
     accuracy: bool = False,
 ) -> Correlation:
-    """Correlate scores with human ratings.
-
-    Parameters
-    ----------
-    items : iterable of ScoredItem
-        Unscored and unrated items are counted and left out.
-    level : {"summary", "pooled", "system"}
-        See `Correlation`.
-    target : {"documents", "systems", "both"}, optional
-        Target population of the intervals; by default new documents with the same systems, and both at system level.
-    constant : {"skip", "zero"}
-        Groups whose scores are constant are left out, or count as no agreement.
-    confidence : float
-        Coverage of the intervals, 0-1.
-    accuracy : bool
-        Compute the pairwise accuracy even where that is slow.
-
-    Raises
-    ------
-    DataError
-        If no item has both a rating and a score, or systems are needed and not known.
-    """
+    """Correlate scores with human ratings."""
     kept, left_out = usable(items)
     target = known_target(kept, level, target)
-    figures = level_figures(kept, level, target, constant=constant, accuracy=accuracy)
+    figures = level_figures(kept, level, target, accuracy=accuracy)
     found = {name: interval_at(figures.replicates, name, level, target, confidence) for name in ALL_COEFFICIENTS}
     return Correlation(
         level,
@@ -159,34 +119,22 @@ def average_interval(
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
-    constant: Constant = "skip",
     confidence: float = 0.95,
 ) -> Interval:
     """Mean of a coefficient over the dimensions of a benchmark: a paper's headline figure.
 
     Each document is left out of all dimensions at once, so that dimensions are not treated as independent.
-
-    Raises
-    ------
-    DataError
-        As `correlate`.
     """
     rated = [usable(items)[0] for items in dimensions]
     chosen = known_target([item for items in rated for item in items], level, target)
     wanted = coefficient == "accuracy"
-    parts = [level_figures(items, level, chosen, constant=constant, accuracy=wanted) for items in rated]
+    parts = [level_figures(items, level, chosen, accuracy=wanted) for items in rated]
     figures = mean_of([part.replicates for part in parts])
     return interval_at(figures, coefficient, level, chosen, confidence)
 
 
 def known_target(items: Iterable[ScoredItem], level: Level, target: Target | None) -> Target:
-    """Return the target in use: the given one, or the level's default.
-
-    Raises
-    ------
-    DataError
-        If it is none of the three.
-    """
+    """Return the target in use: the given one, or the level's default."""
     if target not in (None, "documents", "systems", "both"):
         raise DataError(f"unknown target {target!r}", hint="Choose documents, systems or both.")
     return DEFAULT_TARGETS[level] if target is None else target

@@ -16,25 +16,7 @@ __all__ = ["expectations", "probability_matrix"]
 
 
 def probability_matrix(items: Sequence[ScoredItem], scale: Scale) -> NDArray[np.float64]:
-    """Collect the items' label probabilities.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        All with `probabilities` over the labels of `scale`.
-    scale : Scale
-        The metric's scale.
-
-    Returns
-    -------
-    ndarray of float64, shape (items, labels)
-        Rows sum to 1, columns in the order of the scale.
-
-    Raises
-    ------
-    DataError
-        If an item has no probabilities, other labels than the scale, or a sum away from 1 by more than 1e-6.
-    """
+    """Collect the items' label probabilities."""
     rows = np.empty((len(items), len(scale.labels)))
     for index, item in enumerate(items):
         if item.probabilities is None:

@@ -30,15 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replicates:
-    """Figures on the data, and with each unit left out.
-
-    Attributes
-    ----------
-    value : ndarray, shape (figures,)
-        On all of the data.
-    without : mapping of Axis to (tuple of str, ndarray of shape (units, figures))
-        Names of the units that were left out, and the figures without each of them.
-    """
+    """Figures on the data, and with each unit left out."""
 
     value: Floats
     without: Mapping[Axis, tuple[tuple[str, ...], Floats]] = field(default_factory=dict)
@@ -48,20 +40,7 @@ class Replicates:
         return self._error(target, lambda values: values)
 
     def interval(self, index: int, target: Target, confidence: float = 0.95, *, correlation: bool = False) -> Interval:
-        """Return the confidence interval of one figure.
-
-        Parameters
-        ----------
-        index : int
-            Index of the figure.
-        target : {"documents", "systems", "both"}
-            Population that it generalises to.
-        confidence : float
-            Coverage, 0-1.
-        correlation : bool
-            Whether the figure is one correlation, whose distribution is skewed: then the interval is symmetric after
-            Fisher's z transformation. Means of correlations need none.
-        """
+        """Return the confidence interval of one figure."""
         value = float(self.value[index])
         errors, units = self.error(target)
         plain = t_interval(value, float(errors[index]), units, confidence, unit=_unit(target))

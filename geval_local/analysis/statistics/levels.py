@@ -27,11 +27,9 @@ from geval_local.analysis.statistics.coefficients import (
 from geval_local.analysis.statistics.jackknife import Axis, Replicates, Target
 from geval_local.errors import DataError
 
-__all__ = ["DEFAULT_TARGETS", "Constant", "Level", "LevelFigures", "Ties", "level_figures", "skipped_by_reason"]
+__all__ = ["DEFAULT_TARGETS", "Level", "LevelFigures", "Ties", "level_figures", "skipped_by_reason"]
 
 Level = Literal["summary", "pooled", "system"]
-#: Treatment of a document whose texts all get the same score: left out, or counted as no agreement (0).
-Constant = Literal["skip", "zero"]
 
 #: Default population that figures generalise to. A mean over documents, or a pool of them, is a statement
 #: about the systems at hand on more documents, and valid from ten documents on; a correlation over systems is about
@@ -51,42 +49,18 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ties:
-    """Pairs of compared items with equal values.
+    """Pairs of compared items with equal values."""
 
-    Attributes
-    ----------
-    pairs : int
-        Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
-    human, predicted : int
-        Number of pairs tied by the people, and by the scores.
-    """
-
+    #: Pairs compared: within groups at summary level, all of them when pooled, of systems at system level.
     pairs: int
+    #: Number of pairs tied by the people, and by the scores.
     human: int
     predicted: int
 
 
 @dataclass(frozen=True)
 class LevelFigures:
-    """Coefficients at a level, with the data they were computed from.
-
-    Attributes
-    ----------
-    replicates : Replicates
-        Columns as `geval_local.analysis.statistics.coefficients.ALL_COEFFICIENTS`.
-    per_group : dict of str to ndarray
-        Document -> its coefficients, for the documents kept; summary level only.
-    skipped : dict of str to str
-        Document -> why it has no coefficient; summary level only.
-    points : int
-        Number of correlated points: documents kept (summary), items (pooled) or systems (system).
-    documents, systems : int
-        Number of documents and systems among the items; 0 systems if unknown.
-    ties : Ties
-        Pairs with equal values.
-    epsilon : float or None
-        Largest difference that counts as a tie in the pairwise accuracy; None if not computed.
-    """
+    """Coefficients at a level, with the data they were computed from."""
 
     replicates: Replicates
     per_group: Mapping[str, Floats]
@@ -103,29 +77,9 @@ def level_figures(
     level: Level,
     target: Target | None = "documents",
     *,
-    constant: Constant = "skip",
     accuracy: bool = False,
 ) -> LevelFigures:
-    """Compute the coefficients of rated and scored items, on all of them and with each unit left out.
-
-    Parameters
-    ----------
-    items : sequence of ScoredItem
-        All with a rating and a score.
-    level : {"summary", "pooled", "system"}
-        See the module.
-    target : {"documents", "systems", "both"} or None
-        Determines the units left out; leaving out systems costs more time, None leaves nothing out and costs least.
-    constant : {"skip", "zero"}
-        Documents whose scores are constant while their ratings are not, at summary level.
-    accuracy : bool
-        Compute the pairwise accuracy even where that is slow.
-
-    Raises
-    ------
-    DataError
-        If there are no items, or systems are needed and not known.
-    """
+    """Compute the coefficients of rated and scored items, on all of them and with each unit left out."""
     if not items:
         raise DataError(
             "no item has both a human rating and a score", hint="Check the name of the field with the human ratings."
@@ -138,7 +92,7 @@ def level_figures(
             hint="Name the field that holds the system, or choose the summary or pooled level on new documents.",
         )
     figures = {"summary": _summary, "pooled": _pooled, "system": _system}[level]
-    return figures(table, target, constant, accuracy)
+    return figures(table, target, accuracy)
 
 
 class _Table:
@@ -171,7 +125,7 @@ class _Table:
         return figures
 
 
-def _summary(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+def _summary(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
     members = _members(table.document)
     epsilon = None
     if accuracy or max(own.size for own in members) <= _CHEAP:
@@ -185,9 +139,7 @@ def _summary(table: _Table, target: Target | None, constant: Constant, accuracy:
         ties_human += tied_pairs(human)
         ties_predicted += tied_pairs(predicted)
         reason = _constant(human, predicted)
-        if reason == "constant predictions" and constant == "zero":
-            figures[index] = _no_agreement(table, human, epsilon)
-        elif reason is not None:
+        if reason is not None:
             skipped[table.documents[index]] = reason
     kept = np.array([name not in skipped for name in table.documents])
     names, values = tuple(np.array(table.documents, dtype=object)[kept]), figures[kept]
@@ -205,8 +157,6 @@ def _summary(table: _Table, target: Target | None, constant: Constant, accuracy:
             for system in range(len(table.systems))
         ]
         held = table.rows(sets, epsilon).reshape(len(places), len(table.systems), 5)
-        if constant == "zero":
-            held = np.nan_to_num(held)
         with np.errstate(invalid="ignore"):
             defined = np.isfinite(held).sum(axis=0)
             means = np.where(defined > 0, np.nansum(held, axis=0) / np.maximum(defined, 1), np.nan)
@@ -234,7 +184,7 @@ def _summary(table: _Table, target: Target | None, constant: Constant, accuracy:
     )
 
 
-def _pooled(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+def _pooled(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
     count = table.human.size
     epsilon = None
     if accuracy or count <= _CHEAP:
@@ -264,7 +214,7 @@ def _pooled(table: _Table, target: Target | None, constant: Constant, accuracy: 
     )
 
 
-def _system(table: _Table, target: Target | None, constant: Constant, accuracy: bool) -> LevelFigures:
+def _system(table: _Table, target: Target | None, accuracy: bool) -> LevelFigures:
     shape = (len(table.documents), len(table.systems))
     sums = [np.zeros(shape) for _ in range(3)]
     for into, values in zip(sums, (table.human, table.predicted, np.ones(table.human.size)), strict=True):
@@ -323,10 +273,3 @@ def _constant(human: Floats, predicted: Floats) -> str | None:
         return "a single item"
     flat = [name for name, v in (("human ratings", human), ("predictions", predicted)) if np.unique(v).size < 2]
     return f"constant {' and '.join(flat)}" if flat else None
-
-
-def _no_agreement(table: _Table, human: Floats, epsilon: float | None) -> Floats:
-    """Return the coefficients of constant scores: no correlation, the pairs tied by people, an AUC of chance."""
-    pairs = human.size * (human.size - 1) / 2
-    accuracy = np.nan if epsilon is None else tied_pairs(human) / pairs
-    return table.marked(np.array([0.0, 0.0, 0.0, accuracy, 0.5]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["PERMUTATIONS", "SIGN_FLIP_GROUPS", "group_folds", "sign_flip", "welch_permuted"]
+__all__ = ["PERMUTATIONS", "SIGN_FLIP_GROUPS", "group_folds", "sign_flip"]
 
 #: Enough for rejections after Holm's correction of a hundred tests; all arrangements if there are fewer.
 PERMUTATIONS = 9_999
@@ -30,20 +30,6 @@ def sign_flip(differences: Floats, *, permutations: int = PERMUTATIONS, seed: in
     observed arrangement; by Student's t, which is its limit, for more than 2,000 groups. For two judges it
     is the permutation of whole inputs of Deutsch, Dror and Roth (2021), since swapping two judges on a document swaps
     the sign of the difference of their coefficients there.
-
-    Parameters
-    ----------
-    differences : ndarray, shape (groups,)
-        One difference per group.
-    permutations : int
-        Most arrangements.
-    seed : int
-        Seed of the draws.
-
-    Returns
-    -------
-    float
-        Two-sided p-value; NaN for fewer than two groups.
     """
     from scipy import stats
 
@@ -85,73 +71,8 @@ def _signs(size: int, permutations: int, seed: int) -> NDArray[np.int8]:
     return 2 * draws - 1
 
 
-def welch_permuted(first: Floats, second: Floats, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
-    """Test two independent samples by Welch's t: the larger p of its distribution and of its permutation.
-
-    The permutation alone rejects too often for a small sample with a large spread (.16 at 8 against 40 with ten times
-    the spread, Welch's own .05), by the distribution alone a small skewed one (.10 at 5 against 50, permuted .04).
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (groups,)
-        One value per group.
-
-    Returns
-    -------
-    float
-        Two-sided p-value; NaN where a sample has fewer than two values.
-    """
-    from scipy import stats
-
-    if min(first.size, second.size) < 2:
-        return math.nan
-    if np.ptp(np.concatenate([first, second])) == 0:
-        return 1.0
-    by_distribution = float(stats.ttest_ind(first, second, equal_var=False).pvalue)
-    if first.size + second.size > _MOST_PERMUTED:
-        return by_distribution
-
-    def welch(a: Floats, b: Floats, axis: int) -> Floats:
-        spread = a.var(axis=axis, ddof=1) / a.shape[axis] + b.var(axis=axis, ddof=1) / b.shape[axis]
-        difference = np.round(a.mean(axis=axis) - b.mean(axis=axis), 12)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            t = np.where(difference == 0, 0.0, difference / np.sqrt(spread))
-        return np.asarray(np.round(t, 9))
-
-    found = stats.permutation_test(
-        (first, second),
-        welch,
-        permutation_type="independent",
-        n_resamples=permutations,
-        vectorized=True,
-        batch=max(1, 4_000_000 // (first.size + second.size)),
-        rng=np.random.default_rng(seed),
-    )
-    return max(float(found.pvalue), by_distribution)
-
-
 def group_folds(groups: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign whole groups to folds of nearly equal size.
-
-    Parameters
-    ----------
-    groups : sequence of str
-        Group of each item.
-    folds : int
-        Number of folds, at least 2; at most the number of groups is used.
-    seed : int
-        Seed of the shuffle.
-
-    Returns
-    -------
-    ndarray of int64, shape (items,)
-        Fold of each item, from 0.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are fewer than two folds or groups: nothing could be held out then.
-    """
+    """Assign whole groups to folds of nearly equal size."""
     names = sorted(set(groups))
     if folds < 2 or len(names) < 2:
         raise ConfigurationError(

@@ -1,33 +1,20 @@
-"""``geval-local bias``: favoured sides, the effect of length on scores, and the prior of the form."""
+"""``geval-local bias``: favoured sides, and the effect of length on scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
-from geval_local.errors import ConfigurationError, DataError
-from geval_local.runs.judge_choice import JudgeChoice
-
-if TYPE_CHECKING:
-    from geval_local.analysis.records import ScoredItem
-    from geval_local.analysis.studies.prior import PriorEffect
-    from geval_local.analysis.studies.sides import Gap
-    from geval_local.cli.scored_runs import ScoredRun
 
 __all__ = ["bias"]
 
-REST = "the others"
 
-
-@takes_loading()
 def bias(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
-    group_by: Annotated[
+    side: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
     metric: Annotated[
@@ -36,208 +23,31 @@ def bias(
     human: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
     ] = None,
-    document: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELD",
-            help="Field of the document, by which sides are paired, or `row` for none. Absent: guessed and reported.",
-            show_default=False,
-        ),
-    ] = None,
+    group_by: options.GroupBy = None,
     field: options.Fields = None,
-    sides: Annotated[
+    between: Annotated[
         list[str] | None,
-        typer.Option("--side", metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
+        typer.Option(metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
     ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option("--judge", "-j", metavar="NAME", help="The judge of FILE, for the form's prior."),
-    ] = None,
-    prior_correction: Annotated[
-        bool,
-        typer.Option(
-            "--prior-correction", help="Divide the prior out and show what that gains, on held-out documents."
-        ),
-    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the permutations.")] = 0,
     as_json: options.Json = False,
-    models: options.ModelsFile = None,
-    *,
-    loading: Loading,
 ) -> None:
     """Compare mean scores of sides with intervals and a test, the paper's Figure 2 for any grouping.
 
     With --human also the gap minus people's gap: a gap alone is not yet a bias, since one side may be better.
     """
-    from geval_local.analysis.reading import missing_field
-    from geval_local.analysis.studies.length import length_bias
-    from geval_local.analysis.studies.sides import side_means
-    from geval_local.cli.scored_runs import ScoredRun, level_for
-    from geval_local.fields import lookup, read_mapping
-    from geval_local.grouping import documents_of
-    from geval_local.io.results import numbered
+    from geval_local.analysis.biases import bias as find
+    from geval_local.cli.output.tables import show_study
+    from geval_local.fields import read_mapping
 
-    if prior_correction and judge is None:
-        raise ConfigurationError("--prior-correction needs the prior, and the prior needs --judge")
-    if prior_correction and human is None:
-        raise ConfigurationError(
-            "--prior-correction needs --human FIELD: without ratings nothing says whether removing the prior helps",
-            hint="On published data it has moved scores away from people's at the same correlation.",
-        )
-    if sides and len(sides) != 2:
-        raise ConfigurationError(f"a gap is between two sides, not {len(sides)}", hint="Give --side twice.")
-    choice = None if judge is None else loading.of(judge, models)
-    if choice is not None:
-        choice.entry()
-    run = ScoredRun(file, read_mapping(field or []))
-    name = run.one_metric(metric)
-    documents, grouping = documents_of(run.rows, document)
-    items = run.items(name, human=human, group_by=documents)
-    own = [lookup(row, group_by) for row in run.rows]
-    for (number, row), side in zip(numbered(run.rows), own, strict=True):
-        if side is None:
-            raise missing_field(row, group_by, f"{file}, row {number}", "to group by ")
-    members = [str(side) for side in own]
-    gaps, unit = _gaps(items, members, sides or [], rated=human is not None, seed=seed)
-    found: dict[str, Any] = {
-        "grouping": grouping,
-        "sides": side_means(items, members),
-        "gaps": gaps,
-        "unit_against_people": unit,
-        "length": None,
-        "prior": None,
-    }
-    if any(item.length is not None for item in items):
-        found["length"] = length_bias(items, level_for(documents))
-    if choice is not None:
-        found["prior"] = _prior(run, name, items, choice, document=documents)
-    if as_json:
-        from geval_local.cli.output.console import print_json
-        from geval_local.cli.output.tables import as_record
-
-        if found["prior"] is not None and not prior_correction:
-            found["prior"] = {"prior": found["prior"].prior, "prior_score": found["prior"].prior_score}
-        print_json(as_record({"file": file, "metric": name, "group_by": group_by, **found}))
-        return
-    _show(name, group_by, found, correction=prior_correction)
-
-
-def _gaps(
-    items: Sequence[ScoredItem], members: Sequence[str], chosen: Sequence[str], *, rated: bool, seed: int
-) -> tuple[dict[str, Gap], str | None]:
-    """Compute gaps: two sides against each other, also by human preference; more than two, each against the others.
-
-    With human ratings, every gap is followed by that of judge minus people; its unit is returned too.
-    """
-    from geval_local.analysis.statistics.significance import corrected
-    from geval_local.analysis.studies.bias import against_people, gaps_by_preference, preferences
-    from geval_local.analysis.studies.sides import gap
-
-    names = list(dict.fromkeys(members))
-    if len(names) < 2:
-        raise DataError(f"all rows are of one side, {names[0]!r}: there is nothing to compare")
-    excess, unit = (None, None)
-    if rated:
-        apart = _other_scale(items)
-        excess = against_people(items, standardise=apart)
-        unit = "standard deviations (ratings and scores have different scales)" if apart else "units of the scale"
-    found: dict[str, Gap] = {}
-    if not chosen and len(names) > 2:
-        for name in names:
-            two = [name if side == name else REST for side in members]
-            found[name] = gap(items, two, name, REST, seed=seed)
-            if excess is not None:
-                found[f"{name}, judge less people"] = gap(excess, two, name, REST, seed=seed)
-        return corrected(found), unit
-    first, second = chosen or names
-    found["all documents"] = gap(items, members, first, second, seed=seed)
-    if excess is not None:
-        found["judge less people"] = gap(excess, members, first, second, seed=seed)
-        preferred = preferences(items, members, first, second)
-        by_preference = gaps_by_preference(items, members, first, second, preferred, seed=seed)
-        found |= {
-            "people see no difference" if side == "equal" else f"people prefer {side}": own
-            for side, own in by_preference.items()
-        }
-    return corrected(found), unit
-
-
-def _other_scale(items: Sequence[ScoredItem]) -> bool:
-    """Whether people apparently used another scale than the judge."""
-    import math
-
-    scores = [item.predicted for item in items if math.isfinite(item.predicted)]
-    ratings = [item.human for item in items if math.isfinite(item.human)]
-    labels = [float(label) for item in items for label in item.probabilities or () if _is_number(label)] or scores
-    # Ratings beyond the labels, or within less than a third of their range, suggest another scale.
-    width = max(labels) - min(labels)
-    return not (
-        min(labels) <= min(ratings) and max(ratings) <= max(labels) and max(ratings) - min(ratings) >= width / 3
+    found = find(
+        file,
+        side,
+        metric=metric,
+        human=human,
+        group_by=group_by,
+        between=between or (),
+        fields=read_mapping(field or []),
+        seed=seed,
     )
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
-
-
-def _prior(
-    run: ScoredRun,
-    metric: str,
-    items: Sequence[ScoredItem],
-    choice: JudgeChoice,
-    *,
-    document: str | None,
-) -> PriorEffect:
-    """Measure the prior with the judge and form that scored the run.
-
-    Raises
-    ------
-    ConfigurationError
-        If the judge, the form or another setting differs from the run's.
-    """
-    from geval_local.analysis.studies.prior import prior_effect
-    from geval_local.cli.content_free import content_free_prior
-    from geval_local.cli.progress import load_shown
-    from geval_local.cli.scored_runs import level_for
-    from geval_local.signature import LIBRARIES, signature_differences, told_differences
-
-    origin = run.origin(metric)
-    judge = load_shown(choice)
-    differ = signature_differences(origin.signature, str(judge.signature(origin.definition)))
-    serious = {key: pair for key, pair in differ.items() if key not in (*LIBRARIES, "estimator")}
-    if serious:
-        told = told_differences(serious)
-        raise ConfigurationError(
-            f"the prior belongs to the judge and the form that scored {run.path}: {told}",
-            hint="Name that judge, loaded in the same way.",
-        )
-    prior = content_free_prior(judge, origin.definition)
-    return prior_effect(items, prior, origin.definition.scale, level_for(document))
-
-
-def _show(metric: str, group_by: str, found: dict[str, Any], *, correction: bool) -> None:
-    from geval_local.analysis.tables import gap_table, length_table, prior_label_table, prior_table, side_table
-    from geval_local.cli.output.console import note
-    from geval_local.cli.output.tables import show_table
-
-    note(found["grouping"])
-    show_table(side_table(found["sides"]), f"{metric}: mean score by {group_by}, with 95 % intervals over documents")
-    show_table(gap_table(found["gaps"]), "gaps and their tests", fold=("gap", "test", "documents", "left out"))
-    unit = found["unit_against_people"]
-    if unit is None:
-        note("note: a gap is not yet a bias, since one side may be better; --human FIELD takes that into account")
-    else:
-        note(
-            f"judge less people: the gap that the judge adds to people's own, in {unit}; the only bias among these gaps"
-        )
-    if found["length"] is not None:
-        show_table(length_table(found["length"]), "correlation with the length of the output")
-    if found["prior"] is not None:
-        show_table(prior_label_table(found["prior"]), "the form's prior: label probabilities without any content")
-        if correction:
-            show_table(prior_table(found["prior"]), "what dividing the prior out does")
-            note(f"removing the prior {found['prior'].verdict}", "" if found["prior"].helps else "yellow")
+    show_study(found, as_json=as_json)

@@ -27,9 +27,6 @@ def calibrate(
         Literal["both", "temperature", "isotonic"],
         typer.Option(help="A temperature on the label distribution, a rising map of scores, or one after the other."),
     ] = "both",
-    loss: Annotated[
-        Literal["squared", "absolute"], typer.Option(help="Loss to fit and report: RMSE or mean absolute error.")
-    ] = "squared",
     folds: Annotated[int, typer.Option(metavar="N", min=2, help="Folds of documents, which are never split.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the folds.")] = 0,
     overwrite: options.Overwrite = False,
@@ -39,54 +36,26 @@ def calibrate(
 
     `score --calibration OUT` applies it if it helps, to scores under the same signature only.
     """
-    from geval_local.analysis.studies.calibration import calibrate as fit
-    from geval_local.analysis.studies.calibration import is_calibration, save_calibration
-    from geval_local.analysis.tables import calibration_table
+    from geval_local.analysis.calibration import FORMAT, save_calibration
+    from geval_local.analysis.calibration import calibrate as fit
+    from geval_local.analysis.results import ScoredRun
     from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.tables import as_record, show_table
-    from geval_local.cli.scored_runs import ScoredRun, level_for
-    from geval_local.files import check_replaceable
-    from geval_local.grouping import documents_of
+    from geval_local.cli.output.tables import show_study
+    from geval_local.io.ownership import check_replaceable
 
     scored = ScoredRun(run)
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
-    check_replaceable(output, is_own=is_calibration(output), overwrite=overwrite)
-    name = scored.one_metric(metric)
-    origin = scored.origin(name)
-    documents, grouping = documents_of(scored.rows, group_by)
-    fitted = fit(
-        scored.items(name, human=human, group_by=documents),
-        origin.definition.scale,
-        method=method,
-        metric=name,
-        human=human,
-        signature=origin.signature,
-        level=level_for(documents),
-        loss=loss,
-        folds=folds,
-        seed=seed,
-    )
-    save_calibration(fitted, output)
-    held = fitted.held_out
+    check_replaceable(output, FORMAT, overwrite=overwrite)
+    study = fit(scored, human, metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
+    save_calibration(study.calibration, output)
     if as_json:
-        print_json(
-            {
-                "metric": name,
-                "human": human,
-                "method": method,
-                "grouping": grouping,
-                "temperature": fitted.temperature,
-                "knots": [list(knot) for knot in fitted.knots],
-                "held_out": as_record(held),
-                "output": str(output),
-            }
-        )
+        print_json(study.to_dict() | {"output": str(output)})
+        for text, is_warning in study.remarks():
+            note(text, "yellow" if is_warning else "")
     else:
-        show_table(calibration_table(fitted), f"{name} against {human}, on held-out documents")
-    note(grouping)
-    note(f"the calibration {held.verdict}", "" if held.beats_rescaling else "yellow")
-    if held.helps:
-        note(f"next: geval-local score FILE --metric {name} --calibration {output}")
+        show_study(study, as_json=False)
+    if study.calibration.held_out.helps:
+        note(f"next: geval-local score FILE --metric {study.calibration.metric} --calibration {output}")
     else:
         note("`score --calibration` refuses it: rate more documents, or use the scores as they are", "yellow")

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
+from geval_local.options import JudgeOptions, RunOptions
 
 __all__ = ["decide"]
 
+_OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit")
 
-@takes_loading()
+
+@takes_options(run_only=_OPTIONS)
 def decide(
     context: typer.Context,
     file: Annotated[
@@ -34,35 +37,18 @@ def decide(
             "paragraph under its name, or under HEADING=COLUMN. Absent: the column `state`.",
         ),
     ] = None,
-    judge: options.JudgeNames = None,
-    models: options.ModelsFile = None,
     output: options.Output = None,
-    overwrite: options.OverwriteRun = False,
-    export: options.Formats = None,
     rotations: Annotated[
         int,
         typer.Option(
             metavar="N", min=1, help="Number of orders in which the options are shown; answers are means over them."
         ),
     ] = 1,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Rows that are gathered to share their texts. Absent: as many as make 4096 prompts.",
-            show_default=False,
-        ),
-    ] = None,
-    columns: options.Columns = None,
-    csv_safe: options.CsvSafe = False,
-    retry_errors: options.RetryErrors = False,
-    no_cache: options.NoCache = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Read the first N rows only.")] = None,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
     *,
-    loading: Loading,
+    judges: list[JudgeOptions],
+    run: RunOptions,
 ) -> None:
     """Answer typed questions about every row of a file, with exact probabilities.
 
@@ -73,42 +59,25 @@ def decide(
     from geval_local.cli.gates import read_gates
     from geval_local.cli.scoring import follow
     from geval_local.cli.standard_input import input_file
-    from geval_local.io.columns import read_columns
     from geval_local.io.evidence import DEFAULT_STATE
     from geval_local.questions.question import load_questions
     from geval_local.runs.asked import question_metrics
-    from geval_local.runs.completion import RunResult
-    from geval_local.runs.decide_file import decide_file
-    from geval_local.runs.events import RunEvents
+    from geval_local.runs.run_file import decide_file
     from geval_local.runs.target import find_target
 
     gates = read_gates(None, max_unscored)
     asked = load_questions(questions)
-    choices = loading.all_of(judge, models)
-    target = find_target(output, export or [], "decisions")
-    options.check_csv(columns, csv_safe, target.formats)
-    is_directory = target.directory is not None and target.output is None
-    with input_file(file, keep=target.directory is not None, keep_after=is_directory) as path:
-
-        def run(events: RunEvents) -> RunResult:
-            return decide_file(
-                path,
-                asked,
-                choices,
-                output,
-                state=state or DEFAULT_STATE,
-                rotations=rotations,
-                formats=export or (),
-                limit=limit,
-                columns=read_columns(columns),
-                csv_safe=csv_safe,
-                window=window,
-                use_cache=not no_cache,
-                retry_errors=retry_errors,
-                overwrite=overwrite,
-                events=events,
-            )
-
-        results = len(question_metrics(asked, rotations)) * len(choices)
-        command = str(context.find_root().obj)
-        follow(run, path.name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
+    target = find_target(output, run.formats, "decisions")
+    options.check_csv(run, target.formats)
+    with input_file(file, keep=target.directory is not None, keep_after=target.is_directory) as path:
+        follow(
+            lambda events: decide_file(
+                path, asked, judges, output, run, state=state or DEFAULT_STATE, rotations=rotations, events=events
+            ),
+            path.name,
+            gates,
+            results=len(question_metrics(asked, rotations)) * len(judges),
+            judges=len(judges),
+            as_json=as_json,
+            command=str(context.find_root().obj),
+        )

@@ -36,15 +36,15 @@ def export(
     field: options.Fields = None,
 ) -> None:
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
-    from geval_local.cli.commands.report import facts_of, notes_of, signatures_of
-    from geval_local.cli.scored_runs import ScoredRun
+    from geval_local.analysis.results import ScoredRun
     from geval_local.fields import read_mapping
+    from geval_local.report.described import described
     from geval_local.report.run_page import write_report
 
     if not mlflow:
         raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")
     scored = ScoredRun(run, read_mapping(field or []))
-    metrics, signatures, facts = notes_of(scored), signatures_of(scored), facts_of(scored)
+    told = described(scored)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         from geval_local.integrations.mlflow import log_results
@@ -56,9 +56,9 @@ def export(
         page = write_report(
             scored.path,
             Path(directory) / REPORT_NAME,
-            metrics=metrics,
-            signature=signatures,
-            manifest=facts,
+            metrics=told.notes,
+            signature=told.signatures,
+            manifest=told.facts,
             title=scored.name,
             fields=scored.mapping,
         )

@@ -14,9 +14,10 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.completion import complete_judge, complete_metric
-from geval_local.cli.loading import Loading, takes_loading
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.option_groups import takes_options
+from geval_local.cli.output.console import note, print_json, print_table, result_console, show_text
 from geval_local.errors import JudgeError
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.audit import JudgeAudit
@@ -110,7 +111,7 @@ def _kind(entry: JudgeEntry) -> str:
 
 
 @app.command()
-@takes_loading()
+@takes_options(judge_without=("name",))
 def check(
     name: Annotated[
         str | None,
@@ -126,10 +127,9 @@ def check(
             autocompletion=complete_metric,
         ),
     ] = DEFAULT_METRIC,
-    models: options.ModelsFile = None,
     as_json: options.Json = False,
     *,
-    loading: Loading,
+    judge_options: JudgeOptions,
 ) -> None:
     """Audit a judge on one metric, and check whether it computes on this device what it should.
 
@@ -150,7 +150,7 @@ def check(
     from geval_local.tokens.requests import RequestMaker
 
     chosen = Metric.load(metric)
-    judge = load_shown(loading.of(name, models))
+    judge = load_shown(judge_options.model_copy(update={"name": name}))
     chosen = with_pinned_steps(chosen, judge.fingerprint)
     if chosen.needs_steps:
         note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
@@ -197,7 +197,7 @@ def fetch(
     from geval_local.models.registry import load_registry
 
     directory = download(_entry_to_fetch(name, models), output)
-    typer.echo(str(directory))
+    show_text(str(directory))
     listed = output is None and name in load_registry(models).judges
     note(f"next: geval-local judges check {name if listed else directory}")
 

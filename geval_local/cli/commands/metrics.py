@@ -9,7 +9,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.completion import complete_metric
-from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.cli.output.console import note, print_json, print_table, show_text
 from geval_local.errors import ConfigurationError, MetricError, OutputError
 
 __all__ = ["app", "list_metrics", "new", "show", "validate"]
@@ -100,19 +100,19 @@ def show(
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
     from geval_local.metric import Metric
-    from geval_local.metric_file import metric_file_text
+    from geval_local.yaml_model import read_file
 
     problems: list[str] = []
     hint = None
     for file in files:
         try:
-            metric = Metric.from_yaml(metric_file_text(file), origin=str(file))
+            metric = Metric.from_yaml(read_file(file, "the metric file", MetricError), origin=str(file))
         except MetricError as error:
             problems.append(error.message)
             hint = error.hint or hint
         else:
             steps = "steps to be written" if metric.needs_steps else f"{len(metric.steps or ())} steps"
-            typer.echo(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
+            show_text(f"{file}: {metric.name}, scale {metric.scale.text}, fields {', '.join(metric.fields)}, {steps}")
     if problems:
         raise MetricError("\n".join(problems), hint=hint)
 

@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
+from geval_local.options import JudgeOptions, RunOptions
 
 __all__ = ["pairs", "preferences"]
 
 
-@takes_loading()
+@takes_options(run_only=("group_by", "fields", "window", "limit", "overwrite", "retry_errors", "use_cache"))
 def pairs(
     context: typer.Context,
     file: Annotated[
@@ -30,8 +31,6 @@ def pairs(
         list[str] | None,
         typer.Option("--metric", "-m", metavar="NAME", help="A preset or a metric's YAML file; may be repeated."),
     ] = None,
-    judge: options.JudgeNames = None,
-    models: options.ModelsFile = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Compare every output with that of this system only.")
     ] = None,
@@ -43,99 +42,63 @@ def pairs(
         typer.Option(help="Each row is a pair itself, in this format.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --budget.")] = 0,
-    group_by: options.GroupBy = None,
     system: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that says who wrote the output.")] = None,
-    field: options.Fields = None,
-    looks: options.Looks = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
-    window: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Pairs that are gathered to share their texts.", show_default=False),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Read the first N rows only.")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT although it is a file of your own, or another run.")
-    ] = False,
-    retry_errors: options.RetryErrors = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Take no figures over from earlier runs.")] = False,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
     *,
-    loading: Loading,
+    judges: list[JudgeOptions],
+    run: RunOptions,
 ) -> None:
     """Compare outputs pair by pair, each pair in both orders, by the exact probabilities of A, B and tie.
 
     The default compares every two outputs of a document. The results hold one row a pair, whose score is the preference
     for the first output; `geval-local preferences` reads them again. An interrupted run goes on by the same command.
     """
+    from geval_local.analysis.pairs import rank_run
     from geval_local.cli.gates import EXIT_GATE, read_gates
-    from geval_local.cli.options import with_looks
     from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.preferences import preference_record, show_preferences
     from geval_local.cli.output.run_summary import run_record, show_result
+    from geval_local.cli.output.tables import show_study
     from geval_local.cli.scoring import watch
     from geval_local.evaluation.gates import failures
-    from geval_local.fields import read_mapping
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan
     from geval_local.metric import Metric
-    from geval_local.runs.score_file import score_file
+    from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_target
 
-    chosen = [
-        name for name, value in (("baseline", baseline), ("budget", budget), ("given", given)) if value is not None
-    ]
+    rules = {"baseline": baseline, "budget": budget, "given": given}
+    chosen = [name for name, value in rules.items() if value is not None]
     if len(chosen) > 1:
         raise ConfigurationError(f"--{chosen[0]} and --{chosen[1]} are two ways to choose pairs", hint="Take one.")
     if not metric:
         raise ConfigurationError(
             "no metric is named", hint="Add --metric NAME; `geval-local metrics list` shows the names."
         )
-    plan = PairPlan(
-        rule=chosen[0] if chosen else "all",  # type: ignore[arg-type]  # a rule is called like its option
-        baseline=baseline,
-        budget=budget,
-        given=given,
-        seed=seed,
-        group_by=group_by,
-        system=system,
-    )
+    rule = chosen[0] if chosen else "all"
+    plan = PairPlan(rule=rule, seed=seed, group_by=run.group_by, system=system, **rules)  # type: ignore[arg-type]
     gates = read_gates(None, max_unscored)
-    metrics = [with_looks(Metric.load(name), looks) for name in metric]
-    metrics = [one.with_steps(()) for one in metrics] if no_steps else metrics
-    choices = loading.all_of(judge, models)
-    target = find_target(output)
+    metrics = [Metric.load(name).with_steps(()) if no_steps else Metric.load(name) for name in metric]
+    columns = [EVERYTHING] if "csv" in find_target(output).formats else None
     result = watch(
         lambda events: score_file(
-            file,
-            metrics,
-            choices,
-            output,
-            limit=limit,
-            fields=read_mapping(field or []),
-            columns=[EVERYTHING] if "csv" in target.formats else None,
-            window=window,
-            use_cache=not no_cache,
-            retry_errors=retry_errors,
-            overwrite=overwrite,
-            metric_names=metric,
-            pairs=plan,
-            events=events,
+            file, metrics, judges, output, run, columns=columns, metric_names=metric, pairs=plan, events=events
         ),
         file.name,
-        results=2 * sum(one.looks for one in metrics) * len(choices),
-        judges=len(choices),
+        results=2 * len(metrics) * len(judges),
+        judges=len(judges),
     )
     failed = failures(gates, result.summaries)
     written = result.files[0]
     keys = [summary.metric for summary in result.summaries if summary.scored]
     if as_json:
-        found = {key: preference_record(written, key) for key in keys}
+        found = {key: rank_run(written, key).studies[key].to_dict() for key in keys}
         print_json({**run_record(result), "failed_gates": failed, "preferences": found})
     else:
         show_result(result, failed, as_json=False, command=str(context.find_root().obj))
         for key in keys:
-            show_preferences(written, key)
+            show_study(rank_run(written, key), as_json=False)
         if given is None:  # verdicts are in the rows otherwise
             note(f"  hold them against people     geval-local preferences {written} --human FIELD --ratings {file}")
     if failed:
@@ -166,15 +129,18 @@ def preferences(
 
     Results of `score` cost nothing more: the first of two outputs is better as often as a label drawn for it is higher.
     """
-    from geval_local.cli.output.console import print_json
-    from geval_local.cli.output.preferences import show_sources, source_records
-    from geval_local.cli.preferences import Asked, sources_of
+    from geval_local.analysis.pairs import rank
+    from geval_local.cli.output.tables import show_study
 
-    if ratings is not None and human is None:
-        raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
-    asked = Asked(metric=metric, human=human, ratings=ratings, group_by=group_by, system=system)
-    sources = sources_of(runs, asked)
-    if as_json:
-        print_json(source_records(sources, coefficient, new))
-        return
-    show_sources(sources, coefficient, new, every_pair=every_pair)
+    found = rank(
+        runs,
+        metric=metric,
+        human=human,
+        ratings=ratings,
+        group_by=group_by,
+        system=system,
+        coefficient=coefficient,
+        target=new,
+        every_pair=every_pair,
+    )
+    show_study(found, as_json=as_json)

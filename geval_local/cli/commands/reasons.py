@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.options import JudgeOptions, RunOptions
 
 __all__ = ["reasons"]
 
 
-@takes_loading()
+@takes_options(run_only=("fields", "overwrite"))
 def reasons(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl file: one reason per row.")],
@@ -28,42 +29,36 @@ def reasons(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All scored rows.")] = False,
     tokens: Annotated[int, typer.Option(metavar="N", min=8, help="Most tokens of a reason.")] = 160,
-    judge: options.JudgeName = None,
-    models: options.ModelsFile = None,
-    field: options.Fields = None,
-    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     *,
-    loading: Loading,
+    judge: JudgeOptions,
+    run_options: RunOptions,
 ) -> None:
     """Let the judge of a run write why rows got their scores, citing the text; no score changes.
 
     The judge is asked about the label that it gave the most probability. Reasons are told to cite the text; whether
     they do is recorded. An interrupted command goes on where it was when it is given again.
     """
-    from geval_local.analysis.preferences import holds_pairs
-    from geval_local.analysis.reading import figures_of
+    from geval_local.analysis.pairs import holds_pairs
+    from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
-    from geval_local.cli.scored_runs import ScoredRun
-    from geval_local.fields import read_mapping
-    from geval_local.files import check_replaceable
     from geval_local.io.checks import check_rows
-    from geval_local.io.result_manifest import file_sha256
+    from geval_local.io.ownership import check_replaceable, file_sha256
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
     from geval_local.runs.reasons import ReasonTask, ScoredRow, chosen_rows, write_reason_file
     from geval_local.runs.target import find_target
     from geval_local.signature import judge_name, signature_differences, signature_parts
 
-    scored = ScoredRun(run, read_mapping(field or []))
+    scored = ScoredRun(run, run_options.fields)
     if output.suffix.lower() != ".jsonl":
         raise OutputError(f"cannot write {output}: reasons are JSON lines", hint="Give it a name that ends in .jsonl.")
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     find_target(output)  # checks the place
-    check_replaceable(output, is_own=False, overwrite=overwrite)
+    check_replaceable(output, overwrite=run_options.overwrite)
     name = scored.one_metric(metric)
     origin = scored.origin(name)
     if holds_pairs(scored.rows[0], name) and "output_a" not in scored.rows[0]:
@@ -80,10 +75,10 @@ def reasons(
     chosen = chosen_rows(rows, lowest=lowest, entropy=entropy, everything=everything)
     check_rows([row.sample for row in chosen], [origin.definition], str(scored.path), scored.mapping)
     scorer = signature_parts(origin.signature)["judge"].rpartition("@")[0]
-    loaded = load_shown(loading.of(judge or scorer, models))
+    loaded = load_shown(judge.model_copy(update={"name": judge.name or scorer}))
     differ = signature_differences(origin.signature, str(loaded.signature(origin.definition)))
     if "judge" in differ:
-        if judge is None:
+        if judge.name is None:
             raise ConfigurationError(
                 f"the judge {scorer!r} of {scored.path} is another one now",
                 hint="Name with --judge who is to write the reasons.",

@@ -10,8 +10,9 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.completion import complete_metric
-from geval_local.cli.loading import Loading, takes_loading
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
+from geval_local.options import JudgeOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["score"]
 
 
-@takes_loading()
+@takes_options()
 def score(
     context: typer.Context,
     file: Annotated[
@@ -44,55 +45,17 @@ def score(
         Path | None, typer.Option(metavar="FILE", help="A published prompt with {{placeholders}}, used verbatim.")
     ] = None,
     scale: Annotated[str | None, typer.Option(help="The scale of --prompt-file, such as 1-5.")] = None,
-    judge: options.JudgeNames = None,
-    models: options.ModelsFile = None,
     output: options.Output = None,
-    overwrite: options.OverwriteRun = False,
-    export: options.Formats = None,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Rows planned together to share their texts. Absent: 4096.", show_default=False
-        ),
-    ] = None,
-    field: options.Fields = None,
-    columns: options.Columns = None,
-    csv_safe: options.CsvSafe = False,
-    retry_errors: options.RetryErrors = False,
-    no_cache: options.NoCache = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Score the first N rows only.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the first form, its tokens and the label trie; load no weights.")
     ] = False,
-    estimator: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="exact: the expectation; mode: the likeliest label's value; sample: the mean of n draws; median; "
-            "quantile:Q; risk:LAMBDA, the expectation less LAMBDA lower semideviations.",
-        ),
-    ] = "exact",
-    n: Annotated[int, typer.Option("--n", metavar="N", help="Draws per row, for --estimator sample.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    group_by: options.GroupBy = None,
     no_steps: Annotated[bool, typer.Option("--no-steps", help="Leave the evaluation steps out of the form.")] = False,
-    looks: options.Looks = None,
-    threshold: Annotated[
-        float | None, typer.Option(metavar="X", help="The score that passes, on the metric's scale.")
-    ] = None,
-    calibration: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Add calibrated scores, by a file of `calibrate`; may be repeated."),
-    ] = None,
     fail_under: options.FailUnder = None,
     max_unscored: options.MaxUnscored = None,
     as_json: options.Json = False,
-    distributed: options.Distributed = None,
-    workers: options.Workers = None,
-    address: options.Address = None,
-    gather_by: options.GatherBy = None,
     *,
-    loading: Loading,
+    judges: list[JudgeOptions],
+    run: RunOptions,
 ) -> None:
     """Score every row of a file on one or more metrics.
 
@@ -100,79 +63,49 @@ def score(
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
     from geval_local.cli.gates import read_gates
-    from geval_local.fields import read_mapping
-    from geval_local.io.columns import read_columns
-    from geval_local.score import Estimator
+    from geval_local.cli.standard_input import input_file
 
     gates = read_gates(fail_under, max_unscored)
-    estimated = Estimator.parse(estimator, n=n, seed=seed)
-    _check_spread(distributed, workers, address, gather_by)
-    chosen = [options.with_looks(one, looks) for one in _metrics(metric or [], prompt_file, scale, no_steps)]
-    for name, limit_value in (("--threshold", threshold), ("--fail-under", fail_under)):
+    chosen = _metrics(metric or [], prompt_file, scale, no_steps)
+    for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
         _check_on_scales(name, limit_value, chosen)
-    choices = loading.all_of(judge, models)
-    mapping = read_mapping(field or [])
     if dry_run:
         from geval_local.cli.output.forms import show_forms
-        from geval_local.cli.standard_input import input_file
 
         with input_file(_one(file), keep=False) as path:
-            show_forms(path, chosen, choices[0], mapping, as_json=as_json)
+            show_forms(path, chosen, judges[0], run.fields, as_json=as_json)
         return
 
-    from geval_local.cli.calibrated import load_calibrations
+    from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.cli.standard_input import input_file
-    from geval_local.runs.events import RunEvents
-    from geval_local.runs.score_file import RunResult, score_file
+    from geval_local.runs.run_file import score_file
     from geval_local.runs.target import find_parts_target, find_target
 
-    target = (find_target if distributed is None else find_parts_target)(output, export or [])
-    options.check_csv(columns if distributed is None else None, csv_safe, target.formats)
-    calibrations = load_calibrations(calibration or [], chosen)
-    is_directory = target.directory is not None and target.output is None
+    target = (find_parts_target if run.distributed else find_target)(output, run.formats)
+    options.check_csv(run, target.formats)
     given: list[str | Path] = [*file]
     with ExitStack() as stack:
-        if distributed is None or file == ["-"]:
+        if run.distributed is None or file == ["-"]:
             keep = target.directory is not None
-            given = [stack.enter_context(input_file(_one(file), keep=keep, keep_after=is_directory))]
-
-        def run(events: RunEvents) -> RunResult:
-            return score_file(
+            given = [stack.enter_context(input_file(_one(file), keep=keep, keep_after=target.is_directory))]
+        follow(
+            lambda events: score_file(
                 given,
                 chosen,
-                choices,
+                judges,
                 output,
-                formats=export or (),
-                estimator=estimated,
-                threshold=threshold,
-                limit=limit,
-                fields=mapping,
-                columns=read_columns(columns),
-                csv_safe=csv_safe,
-                window=window,
-                use_cache=not no_cache,
-                retry_errors=retry_errors,
-                overwrite=overwrite,
-                calibrations=calibrations,
-                distributed=distributed,
-                workers=workers,
-                address=address,
-                gather_by=gather_by,
+                run,
                 metric_names=metric or (),
-                group_by=group_by,
+                load_calibration=read_calibration,
                 events=events,
-            )
-
-        results = sum(one.forms for one in chosen) * len(choices)
-        command = str(context.find_root().obj)
-        follow(run, Path(given[0]).name, gates, results=results, judges=len(choices), as_json=as_json, command=command)
-
-
-def _check_spread(distributed: str | None, workers: int | None, address: str | None, gather_by: str | None) -> None:
-    for name, value in (("--workers", workers), ("--address", address), ("--gather-by", gather_by)):
-        if distributed is None and value is not None:
-            raise ConfigurationError(f"{name} belongs to --distributed", hint="Add --distributed ray.")
+            ),
+            Path(given[0]).name,
+            gates,
+            results=len(chosen) * len(judges),
+            judges=len(judges),
+            as_json=as_json,
+            command=str(context.find_root().obj),
+        )
 
 
 def _one(file: list[str]) -> Path:

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from geval_local.cli import options
-from geval_local.cli.loading import Loading, takes_loading
-from geval_local.cli.output.console import note
+from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
 
 __all__ = ["serve"]
 
+logger = logging.getLogger("geval_local.serve")
+
 INSTALL = "Install it with `pip install 'geval-local[serve]'`."
 
 
-@takes_loading()
+@takes_options()
 def serve(
-    judge: options.JudgeNames = None,
-    models: options.ModelsFile = None,
     host: Annotated[str, typer.Option(help="Address to listen on; one that others can reach needs an API key.")] = (
         "127.0.0.1"
     ),
@@ -44,13 +43,16 @@ def serve(
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Log route, status and time of every request; never its texts.")
     ] = False,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="json: one object a line on stderr, for machines.")
+    ] = "text",
     *,
-    loading: Loading,
+    judges: list[JudgeOptions],
 ) -> None:
     """Serve judges to the clients of /v1/decisions, /v1/systemone and /v1/score.
 
-    It listens at once; while judges are loaded, /ready and all that needs them answer 503. On Ctrl-C or SIGTERM it
-    accepts no more requests and finishes those in progress.
+    It listens at once; while libraries are imported and judges are loaded, /ready and all that needs them answer 503.
+    On Ctrl-C or SIGTERM it accepts no more requests and finishes those in progress.
     """
     from geval_local.serve.settings import ServeSettings, parse_size, read_key
 
@@ -70,14 +72,18 @@ def serve(
         from geval_local.serve.connections import server_config
     except ImportError as error:
         raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
-    choices = _named([loading.of(name, models) for name in (judge if judge else (None,))])
+    if log_format == "json":
+        from geval_local.serve.logs import log_json
+
+        log_json()
+    choices = _named(judges)
     listening = _bound(host, port)
     port = listening.getsockname()[1]
     failures: list[BaseException] = []
 
     def on_loaded(error: BaseException | None) -> None:
         if error is None and not server.should_exit:
-            note(f"serving {', '.join(choices)} on http://{host}:{port} (the routes: /docs)")
+            logger.info("serving %s on http://%s:%d (the routes: /docs)", ", ".join(choices), host, port)
         if error is not None:
             failures.append(error)
             server.should_exit = True
@@ -89,13 +95,15 @@ def serve(
         server.run(sockets=[listening])
     if failures:
         raise failures[0]
-    note("stopped; all requests in progress are finished")
+    logger.info("stopped; all requests in progress are finished")
 
 
-def _load(name: str, choice: JudgeChoice) -> Judge:
-    note(f"loading {name} ...", "dim")
-    judge = choice.load()
-    note(f"engine: {judge.engine_report.text}", "dim")
+def _load(name: str, choice: JudgeOptions) -> Judge:
+    from geval_local.judge import Judge
+
+    logger.info("loading %s ...", name)
+    judge = Judge.load(choice)
+    logger.info("engine: %s", judge.engine_report.text)
     return judge
 
 
@@ -113,13 +121,14 @@ def _bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _named(choices: list[JudgeChoice]) -> dict[str, JudgeChoice]:
+def _named(choices: list[JudgeOptions]) -> dict[str, JudgeOptions]:
     """Return the judges' public names: for a directory its last part, so that no path is revealed."""
+    from geval_local.models.registry import label_of
     from geval_local.signature import judge_name
 
-    named: dict[str, JudgeChoice] = {}
+    named: dict[str, JudgeOptions] = {}
     for choice in choices:
-        label = choice.label()
+        label = label_of(choice)
         name = judge_name(label) if Path(label).is_dir() else label
         if name in named:
             raise ConfigurationError(f"two judges would be called {name}", hint="Give them names in a models file.")

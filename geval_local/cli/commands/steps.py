@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from geval_local.cli import options
+from geval_local.cli import options as shared
 from geval_local.cli.completion import complete_metric
-from geval_local.cli.loading import Loading, takes_loading
-from geval_local.cli.output.console import note, print_json
+from geval_local.cli.option_groups import takes_options
+from geval_local.cli.output.console import note, print_json, show_text
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["steps"]
 
 
-@takes_loading(without=("batch_tokens", "engine"))
+@takes_options(judge_without=("batch_tokens", "engine"))
 def steps(
     metric: Annotated[
         str,
         typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.", autocompletion=complete_metric),
     ],
-    judge: options.JudgeName = None,
-    models: options.ModelsFile = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -38,9 +36,9 @@ def steps(
     force: Annotated[
         bool, typer.Option("--force", help="Rewrite the steps even if there are some, and show the difference.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: shared.Json = False,
     *,
-    loading: Loading,
+    judge: JudgeOptions,
 ) -> None:
     """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
 
@@ -58,11 +56,10 @@ def steps(
     if file is not None and given.steps is not None and not force:
         complete, place = given, f"{file} has steps already; --force rewrites them"
     else:
-        choice = loading.of(judge, models)
         if file is None:
-            complete, place = _pin(given, choice, force)
+            complete, place = _pin(given, judge, force)
         else:
-            complete, place = _write_into(file if output is None else None, given, choice)
+            complete, place = _write_into(file if output is None else None, given, judge)
     if output is not None:
         from geval_local.files import save_text
 
@@ -81,12 +78,12 @@ def _check_output(output: Path) -> None:
         raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
 
 
-def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
+def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str]:
     """Write and pin a preset's steps, unless this judge already has pinned ones."""
     from geval_local.files import save_text
     from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
-    judge = load_shown(choice)
+    judge = load_shown(options)
     bare = given.with_steps(None)
     path = pinned_path(bare, judge.fingerprint)
     old = read_pinned(bare, judge.fingerprint)
@@ -103,13 +100,13 @@ def _pin(given: Metric, choice: JudgeChoice, force: bool) -> tuple[Metric, str]:
     return complete, f"pinned in {path}"
 
 
-def _write_into(file: Path | None, given: Metric, choice: JudgeChoice) -> tuple[Metric, str]:
+def _write_into(file: Path | None, given: Metric, options: JudgeOptions) -> tuple[Metric, str]:
     """Write the steps of a metric file, into the file itself if one is given."""
     from geval_local.cli.steps_file import with_steps_in_text
     from geval_local.files import save_text
     from geval_local.steps import write_steps
 
-    judge = load_shown(choice)
+    judge = load_shown(options)
     with show_progress() as progress:
         complete = write_steps(judge, given, on_steps=progress.show_steps)
     _show_difference(given, complete)
@@ -135,7 +132,8 @@ def _numbered(metric: Metric) -> list[str]:
 
 def _show(metric: Metric, *, as_json: bool) -> None:
     if not as_json:
-        typer.echo("\n".join(_numbered(metric)) or "(the metric is to be used without steps)")
+        lines = _numbered(metric) or ["(the metric is to be used without steps)"]
+        show_text("\n".join(lines))
         return
     provenance = metric.steps_provenance
     print_json(

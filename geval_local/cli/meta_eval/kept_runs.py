@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geval_local.analysis.reading import read_rows
+from geval_local.analysis.contenders import RatedMetrics, ablations
+from geval_local.analysis.meta_evaluation import Contender
+from geval_local.analysis.ratings.rated import Rated
+from geval_local.analysis.results import read_rows
 from geval_local.cli.output.console import note
-from geval_local.cli.progress import show_progress
+from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.checks import ROWS_CHECKED, check_rows
+from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import (
     Manifest,
     ScoredMetric,
-    check_description,
-    file_sha256,
+    check_manifest,
+    is_own_result,
     manifest_path,
     read_manifest,
     write_manifest,
@@ -26,25 +31,24 @@ from geval_local.io.results import numbered
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.metric import Metric
+from geval_local.models.registry import entry_of, label_of, labels_of
+from geval_local.options import JudgeOptions
+from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
     from geval_local.judge import Judge
     from geval_local.score import Score
 
-__all__ = ["KeptRuns", "check_directory", "kept_name"]
+__all__ = ["KeptRuns", "check_directory", "from_judge", "judge_all", "kept_name", "without_steps"]
+
+NO_STEPS = "no-steps"
 
 Figures = Mapping[str, Any]
 
 
 def check_directory(directory: Path | None) -> None:
-    """Create the directory, before any other work.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be created.
-    """
+    """Create the directory, before any other work."""
     if directory is None:
         return
     try:
@@ -61,21 +65,7 @@ def kept_name(source: Path, *parts: str, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """Scoring of rows with judges, with kept result files.
-
-    Attributes
-    ----------
-    source : Path
-        The file that the rows are from.
-    rows : sequence of mapping
-        The rows, unchanged: all of the file's, or the first groups of them.
-    directory : Path or None
-        Where result files are kept; None keeps nothing.
-    part : str
-        Name of the subset of rows, such as ``first5``; empty for all.
-    fields : mapping of str to str
-        Field of a metric -> the column, or the dotted path into one, that it is read from.
-    """
+    """Scoring of rows with judges, with kept result files."""
 
     source: Path
     rows: Sequence[Mapping[str, Any]]
@@ -89,29 +79,7 @@ class KeptRuns:
         return [Sample(row, number, self.source.name, None, self.fields) for number, row in numbered(self.rows)]
 
     def figures(self, judge: Judge, metrics: Sequence[Metric], variant: str = "") -> dict[str, list[Figures]]:
-        """Score the rows, or read kept scores with the same signature.
-
-        Parameters
-        ----------
-        judge : Judge
-            The judge.
-        metrics : sequence of Metric
-            The metrics, with distinct names.
-        variant : str
-            Name of a variant of the judge's usual run, for the file name.
-
-        Returns
-        -------
-        dict of str to list of mapping
-            Metric -> the figures of every row, in order.
-
-        Raises
-        ------
-        ConfigurationError
-            If the kept file contains scores of other rows or with another signature.
-        OutputError
-            If the file cannot be written.
-        """
+        """Score the rows, or read kept scores with the same signature."""
         with show_progress() as progress:
             complete = [judge.with_steps(metric, on_steps=progress.show_steps) for metric in metrics]
         signatures = {metric.name: str(judge.signature(metric)) for metric in complete}
@@ -154,7 +122,7 @@ class KeptRuns:
             )
         if (manifest.input_sha256, manifest.rows) != (file_sha256(self.source), len(self.rows)):
             raise ConfigurationError(f"{path} holds scores of other rows than those of {self.source}", hint=remedy)
-        if manifest.results_sha256 is not None and manifest.results_sha256 != file_sha256(path):
+        if not is_own_result(path):
             raise ConfigurationError(f"{path} was changed after it was scored", hint=remedy)
         for name, signature in signatures.items():
             if name in manifest.metrics and (
@@ -182,7 +150,7 @@ class KeptRuns:
         kept: Sequence[Mapping[str, Any]] | None,
         manifest: Manifest | None,
     ) -> None:
-        check_description(path)
+        check_manifest(path)
         with ResultWriter.open(path, list(scores)) as writer:
             for index, row in enumerate(kept or self.rows):
                 sample = Sample(row, index + 1, self.source.name)
@@ -200,3 +168,59 @@ class KeptRuns:
             judge, source.name, file_sha256(source), len(self.rows), earlier | fresh, file_sha256(path), self.fields
         )
         write_manifest(path, description)
+
+
+def from_judge(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Let a judge score the rows."""
+    variant = NO_STEPS if all(metric.steps == () for metric in metrics.values()) else ""
+    figures = runs.figures(judge, list(metrics.values()), variant)
+    return Contender(
+        name,
+        "judge",
+        {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in metrics.items()},
+    )
+
+
+def without_steps(rated: Rated, runs: KeptRuns, judge: Judge, metrics: Mapping[str, Metric], name: str) -> Contender:
+    """Score again without evaluation steps, the paper's "- CoT" row."""
+    bare = {dimension: metric.with_steps(()) for dimension, metric in metrics.items()}
+    figures = runs.figures(judge, list(bare.values()), NO_STEPS)
+    items = {dimension: rated.items(dimension, figures[metric.name]) for dimension, metric in bare.items()}
+    return Contender(f"{name} - steps", "ablation", items, name)
+
+
+def judge_all(
+    rows: RatedMetrics,
+    runs: KeptRuns,
+    choices: Sequence[JudgeOptions],
+    *,
+    estimators: Sequence[Estimator],
+    steps_too: bool,
+    taken: Sequence[str],
+) -> list[Contender]:
+    """Let judges score rated rows, each released before the next one is loaded; `taken` are names of others."""
+    rated, metrics = rows.rated, rows.metrics
+    if len(choices) > 1:
+        from geval_local.models.load import check_judge
+
+        for choice in choices:
+            check_judge(entry_of(choice), choice)
+    if choices:
+        check_rows(runs.samples[:ROWS_CHECKED], metrics.values(), str(runs.source), runs.fields)
+    names = list(taken)
+    found: list[Contender] = []
+    for choice, label in zip(choices, labels_of(choices), strict=True):
+        # One judge with two sets of options has two files.
+        own = replace(runs, part="--".join(filter(None, [runs.part, label.removeprefix(label_of(choice))])))
+        judge = load_shown(choice)
+        name = judge_name(judge.name)
+        name = name if name not in names else label
+        if name in names:
+            raise ConfigurationError(f"two judges are called {name}; name each of them once")
+        names.append(name)
+        full = from_judge(rated, own, judge, metrics, name)
+        found += [full, *ablations(full, metrics, estimators)]
+        if steps_too and not all(metric.steps == () for metric in metrics.values()):
+            found.append(without_steps(rated, own, judge, metrics, name))
+        del judge
+    return found

@@ -1,7 +1,6 @@
 """Output of the command line.
 
 - `console`: stdout for results, stderr for messages; `tables`: tables of the analyses, and their JSON
-- `run_summary`, `decisions`, `reasons`, `meta_evaluation`: the end of ``score``, ``decide``, ``reasons``, ``meta-eval``
-- `preferences`: what comparisons say, for ``pairs`` and ``preferences``
+- `run_summary`, `decisions`, `reasons`: the end of ``score``, ``decide``, ``reasons``
 - `audits`, `forms`: tokens and label tries for ``judges check`` and ``score --dry-run``
 """

@@ -1,22 +1,33 @@
-"""Consoles: results to stdout; messages, log and progress to stderr."""
+"""Consoles: results to stdout; messages, log and progress to stderr. Text of others commands no terminal."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
 from geval_local.errors import GevalError
+from geval_local.fields import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["message_console", "note", "print_json", "print_table", "result_console", "show_error", "show_log"]
+__all__ = [
+    "message_console",
+    "note",
+    "print_json",
+    "print_table",
+    "result_console",
+    "show_error",
+    "show_log",
+    "show_text",
+]
 
 #: Line width if the output is not a terminal; tables are then as wide as their content.
 WIDTH = 120
@@ -51,13 +62,19 @@ def print_table(table: Table) -> None:
 
 
 def print_json(record: object) -> None:
-    """Print one JSON object to stdout, on one line; in ASCII if stdout supports no more."""
+    """Print one JSON object to stdout, on one line; in ASCII if stdout supports no more, or a character is none."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        is_plain = text.isprintable()
     except UnicodeEncodeError:
-        text = json.dumps(record, allow_nan=False)
-    typer.echo(text)
+        is_plain = False
+    typer.echo(text if is_plain else json.dumps(record, allow_nan=False))
+
+
+def show_text(text: str) -> None:
+    """Print a text to stdout as it is, unwrapped."""
+    typer.echo(visible(text))
 
 
 def note(text: str, style: str = "") -> None:
@@ -98,5 +115,21 @@ def _console(*, stderr: bool) -> Console:
 def _kept_console(stderr: bool, terminal: bool) -> Console:
     # One console per stream, so that messages appear above a running progress bar and not within it.
     from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
 
-    return Console(stderr=stderr, highlight=False, width=None if terminal else WIDTH)
+    class Shown(Console):
+        """A console that writes control characters of texts as escapes; only its own reach the terminal."""
+
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
+                renderable = renderable.copy()
+                renderable.plain = visible(renderable.plain)  # before it is laid out: escapes are wider
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+        @property  # type: ignore[misc]
+        def file(self) -> IO[str]:
+            return getattr(super().file, "rendered", super().file)  # see `geval_local.cli.streams`
+
+    return Shown(stderr=stderr, highlight=False, width=None if terminal else WIDTH)

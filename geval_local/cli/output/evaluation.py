@@ -16,15 +16,7 @@ __all__ = ["show_evaluation"]
 
 
 def show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
-    """Print the figures of an evaluation to stdout, and its gates to stderr.
-
-    Parameters
-    ----------
-    result : EvaluationResult
-        The figures.
-    as_json : bool
-        One JSON object instead of the table.
-    """
+    """Print the figures of an evaluation to stdout, and its gates to stderr."""
     if as_json:
         print_json(
             {

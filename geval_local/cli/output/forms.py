@@ -15,8 +15,8 @@ from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import load_tokenizer, resolve_directory
-from geval_local.models.registry import JudgeEntry, directory_entry
-from geval_local.runs.judge_choice import JudgeChoice
+from geval_local.models.registry import JudgeEntry, directory_entry, entry_of
+from geval_local.options import JudgeOptions
 from geval_local.steps import with_pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import RequestMaker
@@ -27,25 +27,18 @@ UNLIMITED = 1 << 20
 
 
 def show_forms(
-    file: Path, metrics: Sequence[Metric], choice: JudgeChoice, mapping: Mapping[str, str], *, as_json: bool
+    file: Path, metrics: Sequence[Metric], judge: JudgeOptions, mapping: Mapping[str, str], *, as_json: bool
 ) -> None:
-    """Print, for every metric, the form of the first row that fills it.
-
-    Raises
-    ------
-    DataError
-        If none of the first rows fills the form.
-    GevalError
-        If the file cannot be read or the judge's tokenizer cannot be used.
-    """
+    """Print, for every metric, the form of the first row that fills it."""
     rows = check_input(file, metrics, mapping=mapping)
-    entry = choice.entry()
-    tokenizer = load_tokenizer(entry, trust_remote_code=choice.trust_remote_code)
+    entry = entry_of(judge)
+    tokenizer = load_tokenizer(entry, trust_remote_code=judge.trust_remote_code)
     encoder = PromptEncoder(tokenizer, style=entry.style)
     directory = resolve_directory(entry)
+    identity = fingerprint(directory, entry.adapter, code=judge.trust_remote_code) if _is_complete(directory) else None
     records: dict[str, Any] = {}
     for metric in metrics:
-        pinned = with_pinned_steps(metric, fingerprint(directory)) if _is_complete(directory) else metric
+        pinned = with_pinned_steps(metric, identity) if identity is not None else metric
         if pinned.needs_steps:
             note(
                 f"{metric.name} has no evaluation steps yet, so their block is missing below: it takes the judge "

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
 from geval_local.cli.output.console import note, print_json, print_table, result_console
-from geval_local.score import Estimator
 from geval_local.signature import signature_parts
 
 if TYPE_CHECKING:
@@ -38,19 +37,7 @@ SAID_BY_TOKENS = 0.5
 
 
 def show_result(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
-    """Print a run's figures to stdout, and its gates to stderr.
-
-    Parameters
-    ----------
-    result : RunResult
-        The figures.
-    failures : list of str
-        The gates that failed.
-    as_json : bool
-        One JSON object instead of the table.
-    command : str
-        The command line of this run.
-    """
+    """Print a run's figures to stdout, and its gates to stderr."""
     if as_json:
         print_json(run_record(result) | {"failed_gates": failures})
     else:
@@ -125,15 +112,7 @@ def _show_first_rows(result: RunResult) -> None:
 
 
 def summary_table(summaries: Sequence[Summary], data: Sequence[str] = ()) -> Table:
-    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns.
-
-    Parameters
-    ----------
-    summaries : sequence of Summary
-        The figures.
-    data : sequence of str
-        Names of the data files, one for each of them, where there may be several.
-    """
+    """Lay out the figures of runs, a row for each result; narrow enough for a terminal of 80 columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -265,7 +244,7 @@ def run_record(result: RunResult) -> dict[str, Any]:
     """Return a run's figures as plain JSON values."""
     return {
         **common_record(result),
-        "estimator": Estimator(**result.manifest.settings.estimator).text,
+        "estimator": result.manifest.settings.estimator.text,
         "scores_per_second": round(result.rows * len(result.summaries) / result.seconds, 3) if result.seconds else None,
         "metrics": {
             summary.metric: summary.to_dict() | {"signature": signature}

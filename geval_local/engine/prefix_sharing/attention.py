@@ -30,24 +30,7 @@ _T = TypeVar("_T")
 
 
 class PackAttention:
-    """The state of one pack's forward pass, shared by all layers.
-
-    Parameters
-    ----------
-    layout : Layout
-        Attention visibility within the pack.
-    store : PathStore
-        Keys and values of the first ``layout.path`` positions.
-    kernel : FlexKernel, optional
-        Kernel for a layer's whole attention; computed in pieces when absent.
-
-    Attributes
-    ----------
-    added : list of (Tensor, Tensor)
-        For every layer that called so far, this pack's keys and values for the next root path.
-    spans : list of (int or None)
-        For every layer that called so far, its requested sliding window.
-    """
+    """The state of one pack's forward pass, shared by all layers."""
 
     def __init__(
         self,
@@ -75,25 +58,7 @@ class PackAttention:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend in the next layer.
-
-        Parameters
-        ----------
-        query, key, value : Tensor, shape (heads, tokens, size)
-            Queries, keys and values of the pack.
-        scale : float
-            Factor on the scores.
-        span : int, optional
-            Most keys visible to a token, including its own.
-        softcap : float, optional
-            Soft cap of the scores.
-        sinks : Tensor, shape (heads,), optional
-            Scores that enter the softmax without a value.
-
-        Returns
-        -------
-        Tensor, shape (tokens, heads, value size)
-        """
+        """Attend in the next layer."""
         layer = len(self.spans)
         self.spans.append(span)
         if span is not None and span >= self._longest:
@@ -119,7 +84,8 @@ class PackAttention:
             if sinks is not None:
                 out = out * torch.sigmoid(lse - sinks.to(lse.dtype))[..., None].to(out.dtype)
         self.added.append((self._kept(keys), self._kept(values)))
-        return out
+        # As transformers' own attention functions give it: some layers take a view of it.
+        return out.contiguous()
 
     def _kept(self, new: torch.Tensor) -> torch.Tensor:
         """Copy what the next root path needs of a pack's keys or values; nothing after a unit's last pack."""
@@ -172,9 +138,7 @@ class PackAttention:
         options: dict[str, Any],
         _: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Contiguous by token, as the layer expects and the kernels write it.
-        out = query.new_empty((query.shape[1], query.shape[0], own[1].shape[-1])).transpose(0, 1)
-        lse = torch.empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32), device=query.device)
+        out, lse = self._empty(query, own[1])
         lone = np.array(
             [strand.start for strand in self.layout.strands if strand.stop - strand.start == 1], dtype=np.int64
         )
@@ -204,12 +168,19 @@ class PackAttention:
         span: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = (torch.cat(pair, dim=1) for pair in zip(path, own, strict=True))
-        parts = [
-            attend(query[:, strand.start : strand.stop], keys[:, index], values[:, index], mask=mask, **options)
-            for strand, (index, mask) in zip(self.layout.strands, self._masks(query.device, span), strict=True)
-        ]
-        out, lse = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+        out, lse = self._empty(query, values)
+        for strand, (index, mask) in zip(self.layout.strands, self._masks(query.device, span), strict=True):
+            stretch = slice(strand.start, strand.stop)
+            parts = (query[:, stretch], keys[:, index], values[:, index])
+            out[:, stretch], lse[:, stretch] = attend(*parts, mask=mask, **options)
         return out, lse
+
+    @staticmethod
+    def _empty(query: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make room for a pack's attention, token after token as the kernels write it, and for its log-sum-exp."""
+        out = query.new_empty((query.shape[1], query.shape[0], values.shape[-1])).transpose(0, 1)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        return out, torch.empty(query.shape[:2], dtype=wide, device=query.device)
 
     def _masks(self, device: torch.device, span: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return, for every strand, the indices of its keys and the mask of visible keys."""

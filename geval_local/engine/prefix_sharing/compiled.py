@@ -23,20 +23,7 @@ _VARIANTS = 64
 
 
 class CompiledLayers:
-    """Compiled forward passes of a trunk's layers, beside their usual ones.
-
-    Parameters
-    ----------
-    trunk : Module
-        The model without its head.
-    layers : int
-        Number of its layers.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If they are not found.
-    """
+    """Compiled forward passes of a trunk's layers, beside their usual ones."""
 
     def __init__(self, trunk: nn.Module, layers: int) -> None:
         lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)

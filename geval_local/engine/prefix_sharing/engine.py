@@ -27,7 +27,6 @@ from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
 from geval_local.engine.prefix_sharing.prompt_trie import Index
 from geval_local.models.head import Head, gpus_of
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import length_groups
 from geval_local.tokens.requests import Request
 
 __all__ = ["FLOOR", "PrefixSharingEngine"]
@@ -85,7 +84,6 @@ class PrefixSharingEngine:
         self.kernel = kernel
         self.compiled = compiled
         self._launcher = Launcher(model, head, kernel=kernel, compiled=compiled)
-        self._group = length_groups(model.config)
         self._padded = padded
         self._work: Work | None = None
         self._path: Index = np.zeros(0, dtype=np.int64)
@@ -99,7 +97,7 @@ class PrefixSharingEngine:
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Lay out the requests' prompt trie and cut it into units of packs of at most `batch_tokens`."""
-        groups = [self._group(len(request.ids) + request.trie.depth) for request in requests]
+        groups = [self._launcher.trunk.group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
         packs: list[Pack] = list(plan_packs(members, requests, self.batch_tokens))
         units = packs[-1].unit + 1 if packs else 0

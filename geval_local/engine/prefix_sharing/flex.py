@@ -37,25 +37,17 @@ _ALWAYS = 1 << 30
 
 @dataclass(frozen=True)
 class Intervals:
-    """Attention visibility within a pack, by key: keys of the path, of the pack, unused ones, the sink.
+    """Attention visibility within a pack, by key: keys of the path, of the pack, unused ones, the sink."""
 
-    Attributes
-    ----------
-    tokens : int
-        Number of tokens in the pack.
-    queries, keys : int
-        Numbers of queries and keys, rounded up.
-    starts, ends : ndarray of int32, shape (keys,)
-        Interval of the pack's tokens that see a key; 0 to 0 for none.
-    query_positions, key_positions : ndarray of int32
-        Positions in the prompt.
-    """
-
+    #: Number of tokens in the pack.
     tokens: int
+    #: Numbers of queries and keys, rounded up.
     queries: int
     keys: int
+    #: Interval of the pack's tokens that see a key; 0 to 0 for none.
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
+    #: Positions in the prompt.
     query_positions: NDArray[np.int32]
     key_positions: NDArray[np.int32]
 
@@ -79,13 +71,7 @@ class Intervals:
         return cls(tokens, queries, keys, starts, ends, own, positions)
 
     def tiles(self, span: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Find the tiles in which some token sees some key, and those in which all tokens see all keys.
-
-        Returns
-        -------
-        some, whole : ndarray of bool, shape (tiles of queries, tiles of keys)
-            `some` may include too many: its tiles are computed with the mask, those of `whole` without.
-        """
+        """Find the tiles in which some token sees some key, and those in which all tokens see all keys."""
         across, down = self.keys // TILE, self.queries // TILE
         used = np.flatnonzero(self.ends > self.starts)
         tile, starts, ends = used // TILE, self.starts[used], self.ends[used]
@@ -127,13 +113,7 @@ def ladder(length: int) -> int:
 
 
 class FlexKernel:
-    """FlexAttention over packs.
-
-    Parameters
-    ----------
-    compiled : bool
-        Whether the kernel is compiled, as needed for speed; otherwise all scores are held in memory.
-    """
+    """FlexAttention over packs."""
 
     def __init__(self, *, compiled: bool = True) -> None:
         self._module: Any = importlib.import_module("torch.nn.attention.flex_attention")
@@ -176,27 +156,7 @@ class FlexKernel:
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Compute attention for a pack.
-
-        Parameters
-        ----------
-        query : Tensor, shape (heads, queries, size)
-            Number of queries rounded up, see `Intervals`.
-        key, value : Tensor, shape (key heads, keys, size)
-            Number of keys rounded up; key heads divide heads, the value size may differ.
-        mask : BlockMask
-            From `mask`.
-        scale : float
-            Factor on the scores.
-        softcap : float, optional
-            Soft cap of the scores.
-        sinks : Tensor, shape (heads,), optional
-            Scores of the last key, whose value is zero.
-
-        Returns
-        -------
-        Tensor, shape (heads, queries, value size)
-        """
+        """Compute attention for a pack."""
         last = key.shape[1] - 1
 
         def capped(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:

@@ -27,13 +27,12 @@ from geval_local.engine.prefix_sharing.compiled import CompiledLayers
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
-from geval_local.engine.prefix_sharing.linear import by_convolution, convertible, convolution_is_faster
 from geval_local.engine.prefix_sharing.packs import Work
 from geval_local.engine.prefix_sharing.prompt_trie import Index
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head, input_device, to_device, trunk_of
+from geval_local.models.head import Head, to_device
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import rope_reset
+from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
 __all__ = ["NAME", "Launched", "Launcher", "attending_through"]
@@ -84,15 +83,7 @@ AttentionInterface.register(NAME, _attention)
 
 @contextmanager
 def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
-    """Let a model's layers attend through `pack`; restore its own attention afterwards.
-
-    Parameters
-    ----------
-    config : PreTrainedConfig
-        The model's configuration, where its layers look up their attention.
-    pack : PackAttention
-        The pack that will go through the model.
-    """
+    """Let a model's layers attend through `pack`; restore its own attention afterwards."""
     before = _implementations(config)
     token = _current.set(pack)
     config._attn_implementation = NAME
@@ -116,48 +107,24 @@ def _implementations(config: Any) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Launched:
-    """A stretch whose computation is done or queued.
+    """A stretch whose computation is done or queued."""
 
-    Attributes
-    ----------
-    tokens : int
-        Number of tokens.
-    path : int
-        Length of the root path to hold afterwards.
-    keep_from : int
-        First new position of that path; earlier ones are already held.
-    added : list of (Tensor, Tensor)
-        For every layer, keys and values of the new positions.
-    spans : tuple of (int or None)
-        Sliding windows that the layers requested.
-    read : PendingPositions, optional
-        Its read-outs; None if there are none.
-    """
-
+    #: Number of tokens.
     tokens: int
+    #: Length of the root path to hold afterwards.
     path: int
+    #: First new position of that path; earlier ones are already held.
     keep_from: int
+    #: For every layer, keys and values of the new positions.
     added: list[tuple[torch.Tensor, torch.Tensor]]
+    #: Sliding windows that the layers requested.
     spans: tuple[int | None, ...]
+    #: Its read-outs; None if there are none.
     read: PendingPositions | None
 
 
 class Launcher:
-    """Sends stretches through a model.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode.
-    head : Head
-        Its read-out head.
-    kernel : FlexKernel, optional
-        Computes a layer's attention at once, see `flex.find_kernel`; in pieces when absent.
-    attention : callable
-        Makes a pack's attention; for who wants to watch it.
-    compiled : bool
-        Whether the layers are compiled, see `compiled`.
-    """
+    """Sends stretches through a model."""
 
     def __init__(
         self,
@@ -168,38 +135,21 @@ class Launcher:
         attention: Callable[..., PackAttention] = PackAttention,
         compiled: bool = False,
     ) -> None:
-        self.trunk = trunk_of(model)
-        self.device = input_device(model)
+        self.trunk = Trunk(model)
         self._config = model.config
         self._head = head
         self._kernel = kernel
         self._attention = attention
-        self._linear = convertible(self.trunk) if convolution_is_faster() and not compiled else ()
         self._compiled = None
         if compiled:
-            self._compiled = CompiledLayers(self.trunk, int(model.config.get_text_config().num_hidden_layers))
+            self._compiled = CompiledLayers(self.trunk.module, int(model.config.get_text_config().num_hidden_layers))
             compiler: Any = torch.compiler
             AttentionInterface.register(NAME, compiler.disable(_attention))
-        self._reset_rope = rope_reset(self.trunk)
 
     def launch(
         self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
     ) -> Launched | None:
-        """Send the stretch from `start` to `stop` through the model; None if memory ran out.
-
-        Parameters
-        ----------
-        work : Work
-            The planned stream.
-        start, stop : int
-            Bounds of the stretch; `store` holds the root path of its first token.
-        path : ndarray of int64
-            Root path whose keys and values should be held afterwards, as far as they are computed by then.
-        requests : sequence of Request
-            The planned requests; empty if nothing is read.
-        store : PathStore
-            Keys and values of the path; not changed.
-        """
+        """Send the stretch from `start` to `stop` through the model; None if memory ran out."""
         try:
             return self._launch(work, start, stop, path, requests, store)
         except (RuntimeError, MemoryError) as error:
@@ -215,12 +165,11 @@ class Launcher:
         stream = work.stream
         layout = lay_out(stream, start, stop, path)
         attention = self._attention(layout, store, kernel=self._kernel)
-        tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.device)
-        positions = to_device(stream.positions[start:stop], self.device)
-        self._reset_rope()
+        tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.trunk.device)
+        positions = to_device(stream.positions[start:stop], self.trunk.device)
         compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
-        with attending_through(self._config, attention), by_convolution(self._linear), compiled:
-            hidden = self.trunk(input_ids=tokens[None], position_ids=positions[None], use_cache=False)[0][0]
+        with attending_through(self._config, attention), compiled:
+            hidden = self.trunk(tokens[None], position_ids=positions[None], use_cache=False)[0][0]
         read = None
         low, high = np.searchsorted(work.places, [start, stop]).tolist()
         if low < high and requests:

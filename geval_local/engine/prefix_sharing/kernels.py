@@ -32,26 +32,7 @@ def attend(
     causal: bool = False,
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend to one stretch of keys.
-
-    Parameters
-    ----------
-    query, key, value : Tensor
-        Shapes as above; `value` may have a different size.
-    scale : float
-        Factor on the scores.
-    softcap : float, optional
-        Scores become ``softcap * tanh(score / softcap)``.
-    causal : bool
-        Query i sees keys 0 to i only; requires as many keys as queries.
-    mask : Tensor of bool, shape (queries, keys), optional
-        Keys visible to each query, at least one. Excludes `causal`.
-
-    Returns
-    -------
-    out : Tensor, shape (heads, queries, value size)
-    lse : Tensor, shape (heads, queries), float32 or float64
-    """
+    """Attend to one stretch of keys."""
     if query.device.type == "cpu" and _FUSED_CPU is not None and softcap is None:
         size = value.shape[-1]
         if size < query.shape[-1]:

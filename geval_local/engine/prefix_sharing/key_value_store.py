@@ -20,11 +20,6 @@ class PathStore:
     """Keys and values kept between packs.
 
     A forward pass only collects its additions; nothing that a retry needs is changed before `commit`.
-
-    Attributes
-    ----------
-    length : int
-        Positions held.
     """
 
     def __init__(self) -> None:
@@ -46,17 +41,7 @@ class PathStore:
         return keys[:length], values[:length]
 
     def commit(self, start: int, length: int, added: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Replace the path from position `start` on by new keys and values.
-
-        Parameters
-        ----------
-        start : int
-            First new position; earlier ones stay.
-        length : int
-            Positions of the whole path.
-        added : sequence of (Tensor, Tensor)
-            For every layer keys and values, shapes as from `read`.
-        """
+        """Replace the path from position `start` on by new keys and values."""
         for layer, (keys, values) in enumerate(added):
             if layer == len(self._buffers):
                 self._buffers.append((_grown(None, keys, length), _grown(None, values, length)))
@@ -91,15 +76,7 @@ class PrefixStore:
         self._kept: dict[tuple[bytes, int], PathStore] = {}
 
     def find(self, prefix: NDArray[np.int32], limit: int) -> PathStore | None:
-        """Return a copy of a kept prefix, to be continued; None if it is not kept or memory is too short.
-
-        Parameters
-        ----------
-        prefix : ndarray of int32
-            Tokens of the prefix.
-        limit : int
-            Most tokens per forward pass. A prefix computed in several passes differs in its last bits.
-        """
+        """Return a copy of a kept prefix, to be continued; None if it is not kept or memory is too short."""
         key = self._key(prefix, limit)
         kept = self._kept.pop(key, None)
         if kept is None:

@@ -19,73 +19,48 @@ __all__ = ["Block", "Layout", "Strand", "lay_out"]
 
 @dataclass(frozen=True)
 class Strand:
-    """Consecutive tokens of a pack at successive positions: part of one chain.
+    """Consecutive tokens of a pack at successive positions: part of one chain."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Its bounds in the pack.
-    position : int
-        Position of its first token.
-    """
-
+    #: Its bounds in the pack.
     start: int
     stop: int
+    #: Position of its first token.
     position: int
 
 
 @dataclass(frozen=True)
 class Block:
-    """Keys that are completely visible to a stretch of the pack.
+    """Keys that are completely visible to a stretch of the pack."""
 
-    Attributes
-    ----------
-    on_path : bool
-        Whether the keys lie on the root path of the pack's first token (and are counted by position) or in the pack.
-    key_start, key_stop : int
-        Bounds of the keys.
-    start, stop : int
-        Bounds of the pack's tokens that see them.
-    """
-
+    #: Whether the keys lie on the root path of the pack's first token (and are counted by position) or in the pack.
     on_path: bool
+    #: Bounds of the keys.
     key_start: int
     key_stop: int
+    #: Bounds of the pack's tokens that see them.
     start: int
     stop: int
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Attention visibility within one pack. Every token sees the earlier ones of its strand, and the blocks over it.
+    """Attention visibility within one pack. Every token sees the earlier ones of its strand, and the blocks over it."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Bounds of the stretch in the stream.
-    path : int
-        Length of the root path of the first token.
-    strands : tuple of Strand
-        In order; together they cover the whole pack.
-    blocks : tuple of Block
-    keep_from : int
-        Root path positions before this one stay as they are for the next pack.
-    keep : ndarray of int64
-        Indices in the pack whose keys and values become the root path from `keep_from` on.
-    ends : ndarray of int64, shape (path + tokens,)
-        For every key, on the path and in the pack, the index of the first later token of the pack that does not see it.
-    positions : ndarray of int64, shape (tokens,)
-        Positions of the pack's tokens.
-    """
-
+    #: Bounds of the stretch in the stream.
     start: int
     stop: int
+    #: Length of the root path of the first token.
     path: int
+    #: In order; together they cover the whole pack.
     strands: tuple[Strand, ...]
     blocks: tuple[Block, ...]
+    #: Root path positions before this one stay as they are for the next pack.
     keep_from: int
+    #: Indices in the pack whose keys and values become the root path from `keep_from` on.
     keep: Index
+    #: For every key, on the path and in the pack, the index of the first later token of the pack that does not see it.
     ends: Index
+    #: Positions of the pack's tokens.
     positions: Index
 
     @cached_property
@@ -106,17 +81,7 @@ class Layout:
 
 
 def lay_out(stream: Stream, start: int, stop: int, following: Index | None = None) -> Layout:
-    """Compute the attention visibility within a stretch of a stream.
-
-    Parameters
-    ----------
-    stream : Stream
-        The prompt trie.
-    start, stop : int
-        Bounds of the stretch.
-    following : ndarray of int64, optional
-        Root path whose keys and values should be kept, as far as they are computed by then; that of `stop` when absent.
-    """
+    """Compute the attention visibility within a stretch of a stream."""
     path = stream.root_path(start)
     first, last = stream.chain_of(start), stream.chain_of(stop - 1) + 1
     borders = np.clip(np.append(stream.chain_starts[first:last], stop), start, stop)

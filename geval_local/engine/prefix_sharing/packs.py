@@ -40,26 +40,17 @@ _Stretch = tuple[int, int, bool]
 
 @dataclass(frozen=True)
 class Work:
-    """A planned stream and its read-outs, in stream order.
+    """A planned stream and its read-outs, in stream order."""
 
-    Attributes
-    ----------
-    stream : Stream
-        The prompt trie, laid out.
-    places : ndarray of int64
-        Stream indices of the read-outs, ascending.
-    positions : tuple of Position
-        The position read at each of them.
-    bounds : ndarray of int64
-        Start of every pack, and the end of the last.
-    prefix : ndarray of int32
-        The metric's prefix at the start of the stream, a separate stretch; empty if there is none to keep.
-    """
-
+    #: The prompt trie, laid out.
     stream: Stream
+    #: Stream indices of the read-outs, ascending.
     places: Index
+    #: The position read at each of them.
     positions: tuple[Position, ...]
+    #: Start of every pack, and the end of the last.
     bounds: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
+    #: The metric's prefix at the start of the stream, a separate stretch; empty if there is none to keep.
     prefix: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int32), repr=False)
 
     def pack_of(self, token: int) -> tuple[int, int]:
@@ -70,38 +61,17 @@ class Work:
 
 @dataclass(frozen=True)
 class StreamPack(Pack):
-    """A stretch of a stream.
+    """A stretch of a stream."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Bounds of the stretch.
-    work : Work
-        The planned stream.
-    """
-
+    #: Bounds of the stretch.
     start: int
     stop: int
+    #: The planned stream.
     work: Work = field(repr=False, compare=False)
 
 
 def plan_packs(members: Sequence[int], requests: Sequence[Request], budget: int) -> list[StreamPack]:
-    """Lay requests out as a stream and cut it into units and packs; a pure function of them.
-
-    Parameters
-    ----------
-    members : sequence of int
-        Indices of the requests to plan.
-    requests : sequence of Request
-        All requests.
-    budget : int
-        Most tokens per pack.
-
-    Returns
-    -------
-    list of StreamPack
-        In the order of the stream. A request belongs to the pack that contains its last read-out.
-    """
+    """Lay requests out as a stream and cut it into units and packs; a pure function of them."""
     if not members:
         return []
     work = lay_requests_out(members, requests)

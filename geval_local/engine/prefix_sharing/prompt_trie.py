@@ -31,26 +31,18 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stream:
-    """A trie in preorder.
+    """A trie in preorder."""
 
-    Attributes
-    ----------
-    tokens : ndarray of int32, shape (tokens,)
-        Every distinct token of the trie, once.
-    positions : ndarray of int64, shape (tokens,)
-        Depth of each token: its position in every sequence that it belongs to.
-    chain_starts, chain_depths, chain_parents : ndarray of int64, shape (chains,)
-        Start of each chain in the stream, the position of its first token, and its parent chain (-1: none).
-    segment_starts, segment_ends : ndarray of int64, shape (segments,)
-        The stream cut wherever the subtree's end changes: tokens from ``segment_starts[s]`` on are visible up to, but
-        not including, ``segment_ends[s]``.
-    """
-
+    #: Every distinct token of the trie, once.
     tokens: Ids
+    #: Depth of each token: its position in every sequence that it belongs to.
     positions: Index
+    #: Start of each chain in the stream, the position of its first token, and its parent chain (-1: none).
     chain_starts: Index
     chain_depths: Index
     chain_parents: Index
+    #: The stream cut wherever the subtree's end changes: tokens from ``segment_starts[s]`` on are visible up to, but
+    #: not including, ``segment_ends[s]``.
     segment_starts: Index
     segment_ends: Index
 
@@ -97,21 +89,7 @@ class _Open:
 
 
 def build_stream(sequences: Sequence[Ids], places: Sequence[Sequence[int]]) -> tuple[Stream, list[list[int]]]:
-    """Merge token sequences into a trie and lay it out.
-
-    Parameters
-    ----------
-    sequences : sequence of ndarray of int32
-        At least one token each; in any order, duplicates allowed.
-    places : sequence of sequence of int
-        For every sequence, positions in it to be mapped to the stream.
-
-    Returns
-    -------
-    stream : Stream
-    indices : list of list of int
-        For every sequence, the stream indices of its `places`.
-    """
+    """Merge token sequences into a trie and lay it out."""
     # Big-endian bytes compare like the tokens, and memcmp is faster than comparing tuples.
     keys = [sequence.astype(">u4").tobytes() for sequence in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)

@@ -31,45 +31,6 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
 
     Fields of the metric are found in the test case by their names and aliases (``output`` is ``actual_output``,
     ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or as `fields` says.
-
-    Parameters
-    ----------
-    metric : Metric, str or path, optional
-        A metric, a preset's name, or a YAML file. Absent: it is made from DeepEval's terms below.
-    judge : Judge, JudgeChoice, str, path or None
-        Who scores: a loaded judge, or a name, which is loaded once per process. Absent: the default judge.
-    threshold : float, optional
-        The score that passes, on DeepEval's 0 to 1. Absent: the metric's own threshold, or 0.5.
-    strict_mode : bool
-        Whether the score is 1 if the scale's best label is the likeliest one, and 0 otherwise; the threshold is 1 then.
-    include_reason : bool
-        Whether `reason` says the distribution in words.
-    async_mode, verbose_mode, flaky : bool
-        As for any metric of DeepEval.
-    fields : mapping of str to str, optional
-        Field of the metric -> field of the test case, or a dotted path such as ``metadata.persona``.
-    estimator : Estimator, optional
-        Exact expectation when absent.
-    name : str, optional
-        What reports call it. Absent: the metric's name.
-    criteria, evaluation_steps, evaluation_params, rubric
-        As of DeepEval's `GEval`; see `metric_from_terms`.
-
-    Attributes
-    ----------
-    score : float or None
-        0 to 1: the value on the metric's scale, mapped linearly.
-    reason : str or None
-        The distribution in words.
-    score_breakdown : dict of str to float
-        ``{label: p}``.
-    geval : Score or None
-        All figures of the latest test case.
-
-    Raises
-    ------
-    ConfigurationError
-        If metric, judge, fields or threshold cannot be used.
     """
 
     def __init__(
@@ -143,20 +104,7 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
         return self.name
 
     def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
-        """Score a test case.
-
-        Returns
-        -------
-        float
-            0 to 1.
-
-        Raises
-        ------
-        MissingTestCaseParamsError
-            If the test case lacks a field that the metric needs.
-        DeepEvalError
-            If it cannot be scored; the message says why. There is no score of 0 in its place.
-        """
+        """Score a test case."""
         return _take(self, self._bound.score(_row(self, test_case)))
 
     async def a_measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
@@ -190,16 +138,21 @@ def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
         metric.error = f"{metric.name} reads text only, and the test case holds pictures or sound"
         raise DeepEvalError(metric.error)
     values = {name: getattr(test_case, name, None) for name in COLUMNS}
-    # What is empty is missing: so does DeepEval hold it with an empty actual_output.
-    columns = {name: _plain(value) for name, value in values.items() if value not in (None, "", [], {})}
+    columns = {name: _plain(value) for name, value in values.items() if value not in (None, [], {})}
     try:
         Sample(columns, mapping=metric.fields).texts(metric.metric.fields)
     except FieldError as error:
-        metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
-        raise MissingTestCaseParamsError(metric.error) from None
-    except UnscorableError:
-        pass  # the judge gives the reason
+        raise _missing(metric, error) from None
+    except UnscorableError as error:
+        if not all(columns.values()):  # DeepEval holds an empty actual_output to be missing
+            raise _missing(metric, error) from None
+        # Otherwise the judge gives the reason.
     return columns
+
+
+def _missing(metric: GEvalLocal, error: UnscorableError) -> MissingTestCaseParamsError:
+    metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
+    return MissingTestCaseParamsError(metric.error)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,6 @@ JevEval asks it, and so does every metric with ``eval_mode="system_one"``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,8 +26,8 @@ from deepeval.models.utils import EvaluationCost
 from geval_local.errors import GevalError
 from geval_local.integrations.bound import JudgeLike, shared_batcher, shared_judge
 from geval_local.questions.answer import Decision
-from geval_local.serve.refusals import Refused
-from geval_local.serve.systemone import read_request, write_answer
+from geval_local.serve.refusals import Refused, read_model
+from geval_local.serve.systemone import SystemOneRequest, write_answer
 
 __all__ = ["LocalSystemOne"]
 
@@ -37,18 +36,6 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     """A local judge that answers DeepEval's typed questions with exact probabilities, without HTTP.
 
     Questions and answers are those of the server's route ``/v1/systemone``, and so are the figures.
-
-    Parameters
-    ----------
-    judge : Judge, JudgeChoice, str, path or None
-        Who answers: a loaded judge, or a name, which is loaded once per process. Absent: the default judge.
-    rotations : int
-        In how many orders the outcomes of a question are shown; its answer is the mean over them.
-
-    Raises
-    ------
-    JudgeError
-        If the judge cannot be found or loaded.
     """
 
     def __init__(self, judge: JudgeLike = None, *, rotations: int = 1) -> None:
@@ -67,51 +54,35 @@ class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
     def decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
-        """Answer questions about one state.
-
-        Parameters
-        ----------
-        state : str, dict or list
-            The evidence.
-        questions : dict of str to NoulQuestion, ChoiceQuestion or ScoreQuestion
-            By name.
-
-        Returns
-        -------
-        answers : SystemOneAnswers
-        cost : EvaluationCost
-            0, with the numbers of tokens.
-
-        Raises
-        ------
-        SystemOneContextLimitError
-            If the judge cannot read so much.
-        DeepEvalError
-            If the questions do not hold together, or one has no answer.
-        """
-        body = {"state": state, "questions": {name: _asked(question) for name, question in questions.items()}}
-        return self._answers(body, self._submit(body).result())
+        """Answer questions about one state."""
+        request = self._request(state, questions)
+        return self._answers(request, self._submit(request).result())
 
     async def a_decide(
         self, state: Any, questions: dict[str, SystemOneQuestion]
     ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         """Answer questions without holding up the event loop; as `decide`."""
-        body = {"state": state, "questions": {name: _asked(question) for name, question in questions.items()}}
-        return self._answers(body, await asyncio.wrap_future(self._submit(body)))
+        request = self._request(state, questions)
+        return self._answers(request, await asyncio.wrap_future(self._submit(request)))
 
-    def _submit(self, body: Mapping[str, Any]) -> Future[Decision]:
+    def _request(self, state: Any, questions: dict[str, SystemOneQuestion]) -> SystemOneRequest:
+        asked = {name: _asked(question) for name, question in questions.items()}
+        body = {"model": self.judge.name, "state": state, "questions": asked}
         try:
-            state, questions, _ = read_request(body)
-            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
+            return read_model(SystemOneRequest, body, "/v1/systemone")
         except Refused as refused:
-            where = ".".join(map(str, (refused.loc or ())[1:]))
-            raise DeepEvalError(f"{where}: {refused.message}" if where else refused.message) from None
+            raise DeepEvalError(refused.message) from None
+
+    def _submit(self, request: SystemOneRequest) -> Future[Decision]:
+        try:
+            state, questions = request.asked()
+            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
         except GevalError as error:
             raise DeepEvalError(str(error)) from error
 
-    def _answers(self, body: Mapping[str, Any], decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
+    def _answers(self, request: SystemOneRequest, decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
         try:
-            written = write_answer(decision, self.judge.name, body)
+            written = write_answer(decision, self.judge.name, request)
         except Refused as refused:
             if refused.code == "max_tokens_exceeded":
                 raise SystemOneContextLimitError(

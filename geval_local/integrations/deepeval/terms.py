@@ -33,26 +33,7 @@ def metric_from_terms(
     evaluation_params: Sequence[SingleTurnParams] | None = None,
     rubric: Sequence[Rubric] | None = None,
 ) -> Metric:
-    """Make a metric from the arguments of DeepEval's `GEval`.
-
-    Parameters
-    ----------
-    name : str
-        Title of the metric in the form.
-    criteria : str, optional
-        What is rated; needed where there are no steps.
-    evaluation_steps : sequence of str, optional
-        Absent: the judge writes them once, from the criteria.
-    evaluation_params : sequence of SingleTurnParams
-        Fields of the test case, in the order of the form.
-    rubric : sequence of Rubric, optional
-        Bands of the scale. The scale is 0-10, or what the bands reach over.
-
-    Raises
-    ------
-    MetricError
-        If these make no metric; the message says what DeepEval, or this package, has against them.
-    """
+    """Make a metric from the arguments of DeepEval's `GEval`."""
     if not evaluation_params:
         raise MetricError(
             f"{name}: evaluation_params are missing",

@@ -52,22 +52,7 @@ class WorkerShare(NamedTuple):
 
 
 def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice: Mapping[str, Any]) -> WorkerShare:
-    """Divide a cluster among workers.
-
-    Parameters
-    ----------
-    nodes : sequence of mapping
-        Per machine, its ``CPU`` and ``GPU``.
-    workers : int or None
-        Number of workers. Absent: one per GPU, or one per machine without GPUs.
-    choice : mapping
-        Loading options of the judge: ``device: cpu`` uses no GPU; with a ``device_map`` a worker may get several GPUs.
-
-    Raises
-    ------
-    ConfigurationError
-        If there are too few resources, or the judge is assigned to a certain GPU.
-    """
+    """Divide a cluster among workers."""
     device = str(choice.get("device", ""))
     if device.startswith("cuda:"):
         raise ConfigurationError(
@@ -112,15 +97,7 @@ def cluster_share(workers: int | None, record: JudgeRecord) -> WorkerShare:
 
 
 def survey_files(files: Sequence[SourceFile], cut: Cut) -> Generator[Survey, None, None]:
-    """Survey files on the connected cluster, in any order; see `geval_local.io.blocks.survey`.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be used.
-    JudgeError
-        If the cluster fails.
-    """
+    """Survey files on the connected cluster, in any order; see `geval_local.io.blocks.survey`."""
     with quietly(), plain_failures("the survey of the input"):
         records = [{"address": file.address, "bytes": file.bytes, "changed": file.changed} for file in files]
         found = handed_out(records).map_batches(partial(_survey, cut=cut), batch_size=1, batch_format="pyarrow")
@@ -147,29 +124,7 @@ def score_blocks(
     *,
     alone: bool = False,
 ) -> Generator[dict[str, Any], None, None]:
-    """Score blocks on the connected cluster, in any order.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        The blocks.
-    load, job
-        See `BlockScorer`; must be picklable.
-    workers : int or None
-        See `share_out`.
-    alone : bool
-        Whether a worker scores one block at a time, so that the block over which it dies is known.
-
-    Yields
-    ------
-    report : dict
-        The record that `BlockScorer` returns.
-
-    Raises
-    ------
-    JudgeError
-        If workers cannot be started, or the cluster fails.
-    """
+    """Score blocks on the connected cluster, in any order."""
     from ray.data import ActorPoolStrategy
 
     record = JudgeRecord.model_validate(job.judge)

@@ -48,21 +48,7 @@ _NAMED = 5
 
 
 class PartsRun:
-    """A distributed run.
-
-    Parameters
-    ----------
-    wanted : Manifest
-        The requested configuration, including the input.
-    output : str
-        Address of the directory of parts.
-    load : callable
-        Loads the judge on a worker; must be picklable.
-    calibrations : mapping of str to Calibrator
-        Metric -> map of its scores.
-    events : RunEvents
-        Receives the progress of the run, and may stop it.
-    """
+    """A distributed run."""
 
     def __init__(
         self,
@@ -86,15 +72,7 @@ class PartsRun:
         self._cluster = ExitStack()
 
     def run(self, *, retry_errors: bool = False, overwrite: bool = False) -> list[Summary]:
-        """Score every block that has no part.
-
-        Raises
-        ------
-        GevalError
-            If the input, the output or the judge cannot be used; or if a block could not be scored, after all others.
-        Interrupted
-            If the run was stopped.
-        """
+        """Score every block that has no part."""
         begin = time.perf_counter()
         with self.directory.held(), self._cluster:
             try:
@@ -104,7 +82,7 @@ class PartsRun:
                 self._score(surveys, retry_errors=retry_errors)
                 self._finish(surveys)
             except BaseException as error:
-                if self.manifest.run and self._is_own() and self.directory.is_empty():
+                if self.manifest.run and self._is_there() and self.directory.is_empty():
                     self.directory.remove(self.manifest)
                 elif isinstance(error, KeyboardInterrupt):
                     local = self.directory.place.local
@@ -113,7 +91,7 @@ class PartsRun:
         self.seconds = time.perf_counter() - begin
         return self.totals.summaries()
 
-    def _is_own(self) -> bool:
+    def _is_there(self) -> bool:
         """Whether the directory contains this run."""
         try:
             found = self.directory.read()

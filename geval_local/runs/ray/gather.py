@@ -35,29 +35,7 @@ __all__ = ["gather_blocks", "rows_of_block", "write_bucket"]
 
 
 def gather_blocks(tasks: Sequence[Task], job: Job, field: str, buckets: int) -> Generator[Survey, None, None]:
-    """Gather the rows of blocks on the connected cluster.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        The blocks of the input, in its order.
-    job : Job
-        The run; its `output` is the directory of the buckets.
-    field : str
-        Column, or dotted path into one, that names the document.
-    buckets : int
-        Number of buckets.
-
-    Yields
-    ------
-    survey : Survey
-        A bucket that holds rows, as a file of one block, in any order.
-
-    Raises
-    ------
-    GevalError
-        If a block cannot be read, or a bucket cannot be written.
-    """
+    """Gather the rows of blocks on the connected cluster."""
     with quietly(), plain_failures("gathering the rows"):
         blocks = [task.to_record() | {"number": number} for number, task in enumerate(tasks)]
         rows = handed_out(blocks).map_batches(

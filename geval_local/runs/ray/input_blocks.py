@@ -67,13 +67,7 @@ def wanted_parts(
     judges: Sequence[JudgeRecord],
     metrics: Sequence[Metric],
 ) -> Manifest:
-    """Return the manifest of a requested run, after checking the first rows; before a judge is loaded.
-
-    Raises
-    ------
-    GevalError
-        If there are several judges, or the input cannot be scored.
-    """
+    """Return the manifest of a requested run, after checking the first rows; before a judge is loaded."""
     if len(judges) > 1:
         raise ConfigurationError(
             "a distributed run has one judge",

@@ -10,17 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.files import check_replaceable
+from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
 from geval_local.io.places import Place
-from geval_local.io.result_manifest import (
-    PARTS_MANIFEST,
-    check_description,
-    file_sha256,
-    is_own_result,
-    parse_manifest,
-    write_manifest,
-)
+from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, write_manifest
 from geval_local.io.results import read_score
 from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
@@ -37,31 +30,7 @@ def merge_parts(
     csv_safe: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Write the rows of a finished distributed run into one file, with its manifest beside it.
-
-    Parameters
-    ----------
-    run : path or str
-        The directory of the run, by path or address.
-    output : path
-        A .jsonl, .csv or .parquet file.
-    columns, csv_safe
-        See `geval_local.io.writer.ResultWriter.open`.
-    overwrite : bool
-        Leave to replace a file that is no result of this tool.
-
-    Returns
-    -------
-    int
-        How many rows there are.
-
-    Raises
-    ------
-    ConfigurationError
-        If the run is not distributed, or not finished.
-    OutputError
-        If the file cannot be written.
-    """
+    """Write the rows of a finished distributed run into one file, with its manifest beside it."""
     address, target = os.fspath(run), Path(output)
     manifest = find_manifest(address)
     if manifest.settings.distributed is None:
@@ -74,8 +43,7 @@ def merge_parts(
             f"the run in {address} is not finished", hint=f"Finish it: geval-local resume {shlex.quote(address)}"
         )
     ResultWriter.check(target)
-    check_description(target)
-    check_replaceable(target, is_own=target.exists() and is_own_result(target), overwrite=overwrite)
+    check_results(target, overwrite=overwrite)
     directory = Place(address)
     place = directory.child(PARTS_MANIFEST)
     description = parse_manifest(json.loads(place.read()), place)

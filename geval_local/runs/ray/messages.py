@@ -12,6 +12,7 @@ from geval_local.errors import GevalError
 from geval_local.io.blocks import Block, SourceFile
 from geval_local.io.places import Place
 from geval_local.runs.events import Calibrator
+from geval_local.score import Estimator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,23 +22,15 @@ __all__ = ["Job", "Task", "error_of", "pack", "told", "unpack"]
 
 @dataclass(frozen=True)
 class Task:
-    """A block to be scored, and the name of its part.
+    """A block to be scored, and the name of its part."""
 
-    Attributes
-    ----------
-    part : str
-        Name of the part.
-    file : SourceFile
-        The file.
-    block : Block
-        The block.
-    again : bool
-        Whether an existing part with failed scores is replaced.
-    """
-
+    #: Name of the part.
     part: str
+    #: The file.
     file: SourceFile
+    #: The block.
     block: Block
+    #: Whether an existing part with failed scores is replaced.
     again: bool = False
 
     @property
@@ -64,56 +57,35 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Settings of a run for its workers, as plain values, since the versions of two machines may differ.
+    """Settings of a run for its workers, as plain values, since the versions of two machines may differ."""
 
-    Attributes
-    ----------
-    run : str
-        The run's identifier.
-    output : str
-        Address of the directory of parts.
-    judge : dict
-        The judge's record in the manifest, with its token budget and signatures if they are known.
-    metrics : list of dict
-        Definitions, with their final evaluation steps.
-    estimator : dict
-        Fields of `Estimator`.
-    threshold : float or None
-        Overrides the thresholds of the metrics.
-    fields : dict of str to str
-        See `Sample.mapping`.
-    columns : list of str or None
-        Input columns to keep in parts; None for all.
-    window : int
-        Rows that are planned together.
-    group_by : str or None
-        See `Documents`.
-    gathered : bool
-        Whether blocks are buckets of gathered rows, see `geval_local.runs.ray.gather`.
-    several : bool
-        Whether the input has several files, so that messages name the file of a row.
-    calibrations : dict of str to Calibrator
-        Metric -> map of its scores.
-    alone : bool
-        Whether a worker scores one block at a time, so that its block is the cause if it dies.
-    version : str
-        Version of the driver.
-    """
-
+    #: The run's identifier.
     run: str
+    #: Address of the directory of parts.
     output: str
+    #: The judge's record in the manifest, with its token budget and signatures if they are known.
     judge: dict[str, Any]
+    #: Definitions, with their final evaluation steps.
     metrics: list[dict[str, Any]]
-    estimator: dict[str, Any] = field(default_factory=dict)
+    #: Fields of `Estimator`.
+    estimator: Estimator = field(default_factory=Estimator)
+    #: Overrides the thresholds of the metrics.
     threshold: float | None = None
     fields: dict[str, str] = field(default_factory=dict)
+    #: Input columns to keep in parts; None for all.
     columns: list[str] | None = None
+    #: Rows that are planned together.
     window: int = 4096
     group_by: str | None = None
+    #: Whether blocks are buckets of gathered rows, see `geval_local.runs.ray.gather`.
     gathered: bool = False
+    #: Whether the input has several files, so that messages name the file of a row.
     several: bool = False
+    #: Metric -> map of its scores.
     calibrations: Mapping[str, Calibrator] = field(default_factory=dict)
+    #: Whether a worker scores one block at a time, so that its block is the cause if it dies.
     alone: bool = False
+    #: Version of the driver.
     version: str = __version__
 
     def part(self, name: str) -> Place:

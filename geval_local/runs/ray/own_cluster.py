@@ -41,20 +41,7 @@ _LOOKS = 3
 
 @contextmanager
 def connected(address: str | None, workers: int | None) -> Iterator[None]:
-    """Be connected to a cluster: the one at hand, the one at `address`, or one of this machine's own that goes again.
-
-    Parameters
-    ----------
-    address : str or None
-        ``auto`` or ``HOST:PORT`` of a running cluster; None for an own one.
-    workers : int or None
-        Least number of CPUs that an own cluster is said to have.
-
-    Raises
-    ------
-    ConfigurationError
-        If Ray is not installed, or there is no such cluster.
-    """
+    """Connect to the cluster at hand, to the one at `address`, or to a temporary one on this machine."""
     # Read when Ray is imported and when its processes start.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

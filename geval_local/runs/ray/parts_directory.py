@@ -19,7 +19,7 @@ from geval_local.io.parts import part_names, remove_parts
 from geval_local.io.places import Place
 from geval_local.runs.directory import clean_directory, look_at, make, remove_run
 from geval_local.runs.manifest import MANIFEST_NAME, JudgeRecord, Manifest, manifest_text, parse_manifest
-from geval_local.runs.own_files import hold
+from geval_local.runs.own_files import OwnFiles, changed_since, hold
 
 __all__ = ["BLOCKS_NAME", "BUCKETS_NAME", "PartsDirectory"]
 
@@ -32,13 +32,7 @@ _ROOM = "Free some space, or choose a place that you may write to; existing part
 
 
 class PartsDirectory:
-    """A directory of parts.
-
-    Parameters
-    ----------
-    address : str
-        Path or address.
-    """
+    """A directory of parts."""
 
     def __init__(self, address: str) -> None:
         self.place = Place(Place(address).path if Place(address).local is not None else address)
@@ -63,13 +57,7 @@ class PartsDirectory:
         return self.place.child(MANIFEST_NAME).entry() is not None
 
     def read(self) -> Manifest | None:
-        """Read the manifest of the run in it; None if a new run may start there.
-
-        Raises
-        ------
-        OutputError
-            If it contains something else, or a manifest that cannot be trusted.
-        """
+        """Read the manifest of the run in it; None if a new run may start there."""
         local = self.place.local
         if local is not None:
             return look_at(local)
@@ -90,32 +78,16 @@ class PartsDirectory:
         return manifest
 
     def save(self, manifest: Manifest) -> None:
-        """Write the manifest.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
+        """Write the manifest."""
         self._write(MANIFEST_NAME, manifest_text(manifest).encode(), manifest)
 
     def write(self, name: str, content: bytes, manifest: Manifest) -> None:
-        """Write a file of the run, after the manifest names it.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written, or a file of that name exists that this run did not write.
-        """
+        """Write a file of the run, after the manifest names it."""
         place, known = self.place.child(name), manifest.made.get(name, [])
-        local = place.local
-        if local is not None and local.is_symlink():
-            raise OutputError(f"{place} is a link, which no run creates", hint="Move it to another place.")
-        if place.entry() is not None and _sha256(place.read()) not in known:
-            raise OutputError(
-                f"{place} exists, and is not as this run wrote it",
-                hint="Move it to another place, then try again; nothing was changed.",
-            )
+        if self.place.local is not None:
+            OwnFiles(self.place.local, manifest).check([name])
+        elif place.entry() is not None and _sha256(place.read()) not in known:
+            raise changed_since(place)
         made = list(dict.fromkeys([*known, _sha256(content)]))
         manifest.made = {**manifest.made, name: made}
         self.save(manifest)
@@ -134,13 +106,7 @@ class PartsDirectory:
         self.write(BLOCKS_NAME, lines, manifest)
 
     def surveys(self, manifest: Manifest) -> list[Survey]:
-        """Read the list of files and blocks of the input.
-
-        Raises
-        ------
-        OutputError
-            If the list is missing, or was changed.
-        """
+        """Read the list of files and blocks of the input."""
         place = self.place.child(BLOCKS_NAME)
         content = b"" if place.entry() is None else place.read()
         if _sha256(content) not in manifest.made.get(BLOCKS_NAME, []):
@@ -156,13 +122,7 @@ class PartsDirectory:
         return self.place.child(BUCKETS_NAME)
 
     def make_buckets(self) -> None:
-        """Create the directory of gathered rows, if the file system has directories.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be created, or is a link.
-        """
+        """Create the directory of gathered rows, if the file system has directories."""
         local = self.buckets.local
         if local is not None and local.is_symlink():
             raise OutputError(f"{local} is a link, which no run creates", hint="Move it to another place.")

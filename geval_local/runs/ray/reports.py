@@ -15,32 +15,21 @@ __all__ = ["PartReport", "Totals"]
 
 @dataclass
 class PartReport:
-    """Sums over the rows of a part, which is all that the driver learns about them.
+    """Sums over the rows of a part, which is all that the driver learns about them."""
 
-    Attributes
-    ----------
-    rows : int
-        Number of rows.
-    sums : list of Sums
-        Figures per metric.
-    documents : DocumentCounts
-        Counts of documents.
-    tokens : list of [int, int]
-        Per metric, tokens of the prompts and tokens that went through the model.
-    failed : int
-        Missing scores whose cause is not the row.
-    columns : dict of str to str
-        Input columns -> Arrow types.
-    judge : Identity or None
-        Identity of the judge; None for an existing part.
-    """
-
+    #: Number of rows.
     rows: int
+    #: Figures per metric.
     sums: list[Sums]
+    #: Counts of documents.
     documents: DocumentCounts
+    #: Per metric, tokens of the prompts and tokens that went through the model.
     tokens: list[list[int]]
+    #: Missing scores whose cause is not the row.
     failed: int
+    #: Input columns -> Arrow types.
     columns: dict[str, str] = field(default_factory=dict)
+    #: Identity of the judge; None for an existing part.
     judge: Identity | None = None
 
     def to_record(self) -> dict[str, Any]:

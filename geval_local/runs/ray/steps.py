@@ -29,26 +29,7 @@ def steps_by_worker(
     workers: int | None,
     on_steps: OnSteps,
 ) -> list[Metric]:
-    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here.
-
-    Parameters
-    ----------
-    load : callable
-        Loads the judge; must be picklable.
-    record : JudgeRecord
-        The judge.
-    metrics : sequence of Metric
-        Those that need steps, and others.
-    workers : int or None
-        See `geval_local.runs.ray.cluster.share_out`.
-    on_steps : callable
-        See `geval_local.steps.write_steps`.
-
-    Raises
-    ------
-    JudgeError
-        If the judge cannot be loaded, or writes no steps.
-    """
+    """Give metrics their steps: their own, those pinned on this machine, or ones that a worker writes, pinned here."""
     import ray
 
     share = cluster_share(workers, record)
@@ -73,10 +54,10 @@ class _Writer:
         self._record = record
         self._tokens = 0
 
-    def about(self) -> tuple[str, bool] | GevalError:
+    def about(self) -> tuple[str, bool, str] | GevalError:
         try:
             self._judge = self._load(self._record)
-            return self._judge.fingerprint, self._judge.is_chat
+            return self._judge.fingerprint, self._judge.is_chat, self._judge.generation
         except GevalError as error:
             return error
 
@@ -99,7 +80,7 @@ class _RemoteJudge:
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
         self._actor = actor
-        self.fingerprint, self.is_chat = self._value(actor.about.remote())
+        self.fingerprint, self.is_chat, self.generation = self._value(actor.about.remote())
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         import ray

@@ -27,14 +27,14 @@ from geval_local.io.parts import PART_KEY, about_part
 from geval_local.io.samples import Sample, samples_of
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
-from geval_local.questions.looks import mean_outcomes
+from geval_local.questions.pair import mean_outcomes
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.runs.ray.messages import Job, Task, pack, told, unpack
 from geval_local.runs.ray.reports import PartReport
 from geval_local.runs.run import Identity, meet
 from geval_local.runs.store import MemoryStore, Origin
-from geval_local.score import LOW_LABEL_MASS, Estimator, Score
+from geval_local.score import LOW_LABEL_MASS, Score
 from geval_local.summary import Tally
 
 if TYPE_CHECKING:
@@ -51,13 +51,7 @@ ATTEMPTS = 4
 
 
 def is_whole(job: Job, task: Task) -> PartReport | None:
-    """Read the report in a block's part; None if the block has to be scored.
-
-    Raises
-    ------
-    OutputError
-        If a file of that name is not a part of this run.
-    """
+    """Read the report in a block's part; None if the block has to be scored."""
     place = job.part(task.part)
     about = about_part(place)
     if about is None:
@@ -88,11 +82,6 @@ def _attempt(job: Job, task: Task) -> Iterator[None]:
     """Keep a marker file beside the parts while a block is scored; it outlives only a killed process.
 
     Ray reassigns the block of a dead worker without limit, so the next worker counts the markers.
-
-    Raises
-    ------
-    _KilledError
-        If there are `ATTEMPTS`.
     """
     kind = "alone" if job.alone else "try"
     marks = [job.part(f".{task.part}.{kind}{number}.{job.run}.tmp") for number in range(ATTEMPTS)]
@@ -117,15 +106,7 @@ class _Scored(NamedTuple):
 
 
 class BlockScorer:
-    """Scorer of blocks.
-
-    Parameters
-    ----------
-    load : callable
-        Loads the judge, once there is a block to score.
-    job : Job
-        Settings of the run.
-    """
+    """Scorer of blocks."""
 
     def __init__(self, load: Callable[[JudgeRecord], Judge], job: Job) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub client
@@ -150,13 +131,7 @@ class BlockScorer:
             return pack([told(error) | {"part": record["part"]}])
 
     def score(self, task: Task) -> PartReport:
-        """Score a block and write its part, unless the part exists.
-
-        Raises
-        ------
-        GevalError
-            If the judge cannot be loaded, the block cannot be read, or the part cannot be written.
-        """
+        """Score a block and write its part, unless the part exists."""
         if self._job.version != __version__:
             raise ConfigurationError(
                 f"a worker runs geval-local {__version__}, the driver {self._job.version}",
@@ -201,8 +176,7 @@ class BlockScorer:
         judge = self._load(record)
         if record.batch_tokens is not None:
             judge.engine.batch_tokens = judge.engine.limit = record.batch_tokens
-        estimator = Estimator(**job.estimator)
-        signatures = {metric.name: str(judge.signature(metric, estimator)) for metric in self._metrics}
+        signatures = {metric.name: str(judge.signature(metric, job.estimator)) for metric in self._metrics}
         self._identity = Identity(judge.fingerprint, judge.engine.name, judge.engine.batch_tokens, signatures)
         meet(record, self._identity)
         for name, calibration in job.calibrations.items():
@@ -232,7 +206,7 @@ class BlockScorer:
     def _scored(
         self, window: list[Sample], prepared: Sequence[tuple[Sequence[int], list[list[Prepared]]]], judge: Judge
     ) -> _Scored:
-        job, estimator, store = self._job, Estimator(**self._job.estimator), MemoryStore()
+        job, estimator, store = self._job, self._job.estimator, MemoryStore()
         worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
         with self._scoring:
             for group, entries in prepared:
@@ -264,13 +238,7 @@ def samples_of_block(task: Task, job: Job) -> Iterator[Sample]:
 
 
 def gathered_samples(file: SourceFile, mapping: Mapping[str, str]) -> Iterator[Sample]:
-    """Read the rows of a bucket as `geval_local.runs.ray.gather.write_bucket` wrote them.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
+    """Read the rows of a bucket as `geval_local.runs.ray.gather.write_bucket` wrote them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,0 +1,582 @@
+"""Calibration: a temperature on the label distribution and a monotone map, judged on held-out groups only.
+
+The gain on the fitted items is never reported: `fit_calibration` fits the map on everything
+and reports figures from cross-validation over groups, with a map fitted without the item's document.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
+from geval_local.analysis.statistics.distributions import expectations, probability_matrix
+from geval_local.analysis.statistics.levels import Level, level_figures
+from geval_local.analysis.statistics.resampling import group_folds
+from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
+from geval_local.errors import ConfigurationError, DataError, ScaleError
+from geval_local.files import save_text
+from geval_local.grouping import documents_of
+from geval_local.interval import Interval, mean_interval
+from geval_local.io.ownership import checksummed
+from geval_local.metric import Metric
+from geval_local.scale import Scale
+from geval_local.score import Score
+from geval_local.signature import LIBRARIES, signature_differences, told_differences
+
+__all__ = [
+    "Calibration",
+    "CalibrationStudy",
+    "Figures",
+    "HeldOut",
+    "Knots",
+    "ScoreCalibrator",
+    "calibrate",
+    "calibration_table",
+    "fit_calibration",
+    "fit_isotonic",
+    "fit_line",
+    "fit_temperature",
+    "follow",
+    "heat",
+    "load_calibration",
+    "load_calibrations",
+    "read_calibration",
+    "save_calibration",
+]
+
+Floats = NDArray[np.float64]
+Knots = tuple[tuple[float, float], ...]
+# From nearly the mode (1/20) to nearly uniform (20); beyond these the expectation hardly moves.
+_LOG_TEMPERATURES = (-3.0, 3.0)
+logger = logging.getLogger("geval_local")
+
+FORMAT = "geval-local calibration"
+VERSION = 3
+Method = Literal["temperature", "isotonic", "both"]
+
+
+def fit_temperature(p: Floats, scale: Scale, human: Floats) -> float:
+    """Find the temperature, 0.05 to 20, whose expectation has the least loss against the ratings."""
+    from scipy import optimize
+
+    def error(log_temperature: float) -> float:
+        expected = expectations(heat(p, float(np.exp(log_temperature))), scale)
+        return float(((expected - human) ** 2).mean())
+
+    found = optimize.minimize_scalar(error, bounds=_LOG_TEMPERATURES, method="bounded")
+    # The error may have several minima; never return one worse than temperature 1.
+    return float(np.exp(found.x)) if error(float(found.x)) < error(0.0) else 1.0
+
+
+def fit_isotonic(scores: Floats, human: Floats) -> Knots:
+    """Fit the increasing map from score to rating with the least loss; equal scores map to equal values."""
+    from scipy import optimize
+
+    x, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    means = np.bincount(inverse.reshape(-1), weights=human) / counts
+    y = np.asarray(optimize.isotonic_regression(means, weights=counts.astype(np.float64)).x)
+    # Only the ends of each constant stretch matter for linear interpolation.
+    ends = np.ones(x.size, dtype=bool)
+    ends[1:-1] = (np.diff(y)[:-1] > 0) | (np.diff(y)[1:] > 0)
+    return tuple(zip(x[ends].tolist(), y[ends].tolist(), strict=True))
+
+
+def fit_line(scores: Floats, human: Floats) -> tuple[float, float]:
+    """Fit slope and intercept of the straight line with the least loss; the slope is never negative."""
+    if np.unique(scores).size < 2:
+        return 0.0, float(human.mean())
+    slope = max(0.0, float(np.cov(scores, human, ddof=0)[0, 1] / scores.var()))
+    return slope, float(human.mean() - slope * scores.mean())
+
+
+def follow(knots: Knots, scores: Floats) -> Floats:
+    """Map scores through knots: linear between them, flat beyond them; unchanged without knots."""
+    if not knots:
+        return scores
+    x, y = np.array(knots).T
+    return np.asarray(np.interp(scores, x, y))
+
+
+def heat(p: Floats, temperature: float) -> Floats:
+    """Raise label probabilities, shape (items, labels), to the power ``1 / temperature`` and renormalise."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(p) / temperature
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Quality of a set of scores against human ratings."""
+
+    error: float
+    pearson: float
+    spearman: float
+    kendall: float
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Gain of a calibration on held-out documents."""
+
+    #: Items, documents, and folds of documents.
+    n: int
+    groups: int
+    folds: int
+    #: Level of the correlations.
+    level: Level
+    #: Raw scores, and each item under the map fitted on the other folds.
+    before: Figures
+    after: Figures
+    #: Each item under a straight line fitted on the other folds: the effect of rescaling to the ratings' units and
+    #: spread alone.
+    rescaled: Figures
+    #: Error of always answering the other folds' mean.
+    constant_error: float
+    #: Mean loss of the raw scores minus that of the calibrated ones, in squared units of the ratings, with an interval
+    #: over documents.
+    gain: Interval
+    #: The same for the straight line, and for the constant, minus the calibrated scores.
+    over_rescaled: Interval
+    over_constant: Interval
+    #: Whether it helps, in a sentence.
+    verdict: str
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is better than raw scores and a constant on held-out documents, beyond chance."""
+        return self.gain.low > 0 and self.over_constant.low > 0
+
+    @property
+    def beats_rescaling(self) -> bool:
+        """Whether it helps, and more than a straight line does."""
+        return self.helps and self.over_rescaled.low > 0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted calibration."""
+
+    #: Training data: the metric, the field of the ratings and the signature of the run.
+    metric: str
+    human: str
+    signature: str
+    #: The metric's scale; None for an isotonic map of scores without label probabilities.
+    scale: Scale | None
+    #: Kind of map.
+    method: Method
+    #: ``p'(l)`` is proportional to ``p(l) ** (1 / temperature)``; above 1 flattens, 1 changes nothing.
+    temperature: float
+    #: Score -> rating, increasing in both; linear between the knots and flat beyond them. Empty for no map.
+    knots: Knots
+    #: Its quality.
+    held_out: HeldOut
+
+    def apply(
+        self, score: float, probabilities: Mapping[str, float] | None = None
+    ) -> tuple[float, dict[str, float] | None]:
+        """Calibrate one score."""
+        if not np.isfinite(score):
+            return score, None if probabilities is None else dict(probabilities)
+        item = ScoredItem("", "", np.nan, score, probabilities=probabilities, key="to be calibrated")
+        p = None if self.method == "isotonic" else probability_matrix([item], _need(self.scale))
+        value = float(_scores([item], p, self.scale, self.temperature, self.knots)[0])
+        if p is None:
+            return value, None if probabilities is None else dict(probabilities)
+        return value, dict(zip(_need(self.scale).labels, heat(p, self.temperature)[0].tolist(), strict=True))
+
+
+def fit_calibration(
+    items: Sequence[ScoredItem],
+    scale: Scale | None,
+    method: Method = "both",
+    *,
+    level: Level = "summary",
+    folds: int = 5,
+    seed: int = 0,
+    metric: str = "",
+    human: str = "",
+    signature: str = "",
+) -> Calibration:
+    """Fit a calibration on human ratings and measure it on held-out groups."""
+    if method not in ("temperature", "isotonic", "both"):
+        raise ConfigurationError(f"unknown method {method!r}", hint="Choose temperature, isotonic or both.")
+    kept = usable(items)[0]
+    if not kept:
+        raise DataError("no item has both a human rating and a score", hint="Check the field of the human ratings.")
+    ratings = np.array([item.human for item in kept])
+    p = None if method == "isotonic" else probability_matrix(kept, _need(scale))
+    if p is not None and scale is not None and not (scale.low <= ratings.min() and ratings.max() <= scale.high):
+        raise ConfigurationError(
+            f"the ratings run from {ratings.min():g} to {ratings.max():g}, outside the scale {scale.text}",
+            hint="No temperature reaches them: use the isotonic method, or bring the ratings onto the scale.",
+        )
+    groups = [item.group for item in kept]
+    before = np.array([item.predicted for item in kept])
+    fold = group_folds(groups, folds, seed)
+    after, constant, rescaled = np.empty(len(kept)), np.empty(len(kept)), np.empty(len(kept))
+    for held_out_fold in np.unique(fold):
+        inside, outside = fold == held_out_fold, fold != held_out_fold
+        temperature, knots = _fit(kept, p, scale, method, outside)
+        own = [item for item, held in zip(kept, inside, strict=True) if held]
+        after[inside] = _scores(own, None if p is None else p[inside], scale, temperature, knots)
+        constant[inside] = ratings[outside].mean()
+        slope, shift = fit_line(before[outside], ratings[outside])
+        rescaled[inside] = slope * before[inside] + shift
+    temperature, knots = _fit(kept, p, scale, method, np.ones(len(kept), dtype=bool))
+    lost = {
+        name: (values - ratings) ** 2
+        for name, values in (("before", before), ("after", after), ("constant", constant), ("rescaled", rescaled))
+    }
+    gains = [mean_interval(lost[name] - lost["after"], groups) for name in ("before", "rescaled", "constant")]
+    held_out = HeldOut(
+        n=len(kept),
+        groups=len(set(groups)),
+        folds=int(fold.max()) + 1,
+        level=level,
+        before=_figures(kept, before, level),
+        after=_figures(kept, after, level),
+        rescaled=_figures(kept, rescaled, level),
+        constant_error=_error(lost["constant"]),
+        gain=gains[0],
+        over_rescaled=gains[1],
+        over_constant=gains[2],
+        verdict=_verdict(*gains),
+    )
+    return Calibration(metric, human, signature, scale, method, temperature, knots, held_out)
+
+
+def _verdict(gain: Interval, over_rescaled: Interval, over_constant: Interval) -> str:
+    """Describe whether calibration helps: against the raw scores first, then against simpler maps."""
+    if any(math.isnan(one.low) for one in (gain, over_rescaled, over_constant)):
+        return "cannot be judged: too few documents"
+    if gain.high < 0:
+        return "does harm: held out, the calibrated scores are further from the ratings than the raw ones"
+    if gain.low <= 0:
+        return "does not help beyond chance: held out, the interval of the gain over the raw scores holds 0"
+    if over_constant.low <= 0:
+        return "does not help: held out, always answering one constant does as well"
+    if over_rescaled.high < 0:
+        return "helps, but a straight line, that is rescaling alone, does better on held-out documents"
+    if over_rescaled.low <= 0:
+        return "helps, as far as rescaling goes: held out, a straight line does as well"
+    return "helps, beyond what rescaling achieves"
+
+
+def _fit(
+    items: Sequence[ScoredItem],
+    p: Floats | None,
+    scale: Scale | None,
+    method: Method,
+    chosen: NDArray[np.bool_],
+) -> tuple[float, Knots]:
+    own = [item for item, wanted in zip(items, chosen, strict=True) if wanted]
+    human = np.array([item.human for item in own])
+    part = None if p is None else p[chosen]
+    temperature = 1.0 if part is None else fit_temperature(part, _need(scale), human)
+    if method == "temperature":
+        return temperature, ()
+    return temperature, fit_isotonic(_scores(own, part, scale, temperature, ()), human)
+
+
+def _scores(
+    items: Sequence[ScoredItem],
+    p: Floats | None,
+    scale: Scale | None,
+    temperature: float,
+    knots: Knots,
+) -> Floats:
+    raw = np.array([i.predicted for i in items]) if p is None else expectations(heat(p, temperature), _need(scale))
+    return follow(knots, raw)
+
+
+def _figures(items: Sequence[ScoredItem], scores: Floats, level: Level) -> Figures:
+    scored = [replace(item, predicted=float(value)) for item, value in zip(items, scores, strict=True)]
+    pearson, spearman, kendall = level_figures(scored, level, None).replicates.value[:3].tolist()
+    lost = (scores - np.array([item.human for item in items])) ** 2
+    return Figures(_error(lost), pearson, spearman, kendall)
+
+
+def _error(lost: Floats) -> float:
+    return math.sqrt(float(lost.mean()))
+
+
+def _need(scale: Scale | None) -> Scale:
+    if scale is None:
+        raise ConfigurationError(
+            "a temperature needs the metric's scale", hint="Give the metric, or use the isotonic method."
+        )
+    return scale
+
+
+def save_calibration(calibration: Calibration, path: str | Path) -> None:
+    """Write a calibration that `load_calibration` reads back to an equal one."""
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metric": calibration.metric,
+        "human": calibration.human,
+        "signature": calibration.signature,
+        "scale": None if calibration.scale is None else _scale_record(calibration.scale),
+        "method": calibration.method,
+        "temperature": calibration.temperature,
+        "knots": [list(knot) for knot in calibration.knots],
+        "held_out": _without_nan(asdict(calibration.held_out)),
+    }
+    save_text(Path(path), json.dumps(checksummed(record), indent=1, allow_nan=False) + "\n")
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the calibration {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError):
+        record = None  # no JSON, or cut off
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ConfigurationError(f"{path} is not a calibration", hint="Make one with `geval-local calibrate`.")
+    if record.get("version") != VERSION:
+        raise ConfigurationError(
+            f"{path} has version {record.get('version')!r}, this package reads version {VERSION}",
+            hint="Fit it again with `geval-local calibrate`.",
+        )
+    try:
+        held_out = _with_nan(record["held_out"])
+        calibration = Calibration(
+            metric=str(record["metric"]),
+            human=str(record["human"]),
+            signature=str(record["signature"]),
+            scale=None if record["scale"] is None else Scale(*(tuple(part) for part in record["scale"])),
+            method=record["method"],
+            temperature=float(record["temperature"]),
+            knots=tuple((float(x), float(y)) for x, y in record["knots"]),
+            held_out=HeldOut(
+                **held_out
+                | {
+                    **{name: Figures(**held_out[name]) for name in ("before", "after", "rescaled")},
+                    **{name: Interval(**held_out[name]) for name in ("gain", "over_rescaled", "over_constant")},
+                }
+            ),
+        )
+    except (KeyError, TypeError, ValueError, ScaleError) as error:
+        raise ConfigurationError(f"the calibration {path} is damaged: {error!r}") from error
+    x, y = ([knot[side] for knot in calibration.knots] for side in (0, 1))
+    rising = all(a < b for a, b in pairwise(x)) and y == sorted(y)
+    numbers = [calibration.temperature, *x, *y]
+    if not (rising and calibration.temperature > 0 and all(map(math.isfinite, numbers))):
+        raise ConfigurationError(f"the calibration {path} is damaged: its map does not rise, or a number is not finite")
+    return calibration
+
+
+def _scale_record(scale: Scale) -> list[list[Any]]:
+    return [list(scale.labels), list(scale.values)]
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace NaN by null, since JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _with_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_nan(part) for key, part in value.items()}
+    return math.nan if value is None else value
+
+
+def calibration_table(calibration: Calibration) -> Table:
+    """Build a table of before and after on held-out groups, beside a straight line and a constant answer."""
+    held = calibration.held_out
+
+    def row(name: str, figures: Figures) -> tuple[str, ...]:
+        return (name, *(number(value) for value in (figures.error, figures.pearson, figures.spearman, figures.kendall)))
+
+    rows = (
+        row("before", held.before),
+        row("after", held.after),
+        row("rescaled only", held.rescaled),
+        ("constant (mean)", number(held.constant_error), "-", "-", "-"),
+    )
+    notes = (
+        f"held out: {held.folds} folds over {held.groups} groups, {held.n} items, {held.level}-level correlations",
+        f"gain in mean squared error over raw scores {interval(held.gain)}, "
+        f"over rescaling {interval(held.over_rescaled)}, over the constant {interval(held.over_constant)}",
+        f"verdict: {held.verdict}",
+        *interval_warnings({"": held.gain}),
+    )
+    return Table(("", "RMSE", *COEFFICIENTS), rows, notes)
+
+
+def load_calibrations(paths: Sequence[Path], metrics: Sequence[Metric]) -> dict[Path, tuple[str, ScoreCalibrator]]:
+    """Read calibration files, at most one per metric."""
+    found: dict[Path, tuple[str, ScoreCalibrator]] = {}
+    names = [metric.name for metric in metrics]
+    for path in paths:
+        calibration = load_calibration(path)
+        if calibration.metric not in names:
+            raise ConfigurationError(
+                f"{path} is a calibration of {calibration.metric}, and this run scores {', '.join(names)}",
+                hint="Name that metric with --metric, or leave the calibration out.",
+            )
+        if calibration.metric in {metric for metric, _ in found.values()}:
+            raise ConfigurationError(f"{path} is the second calibration of {calibration.metric}")
+        found[path] = calibration.metric, ScoreCalibrator(_helpful(calibration, path))
+    return found
+
+
+def read_calibration(path: Path) -> tuple[str, ScoreCalibrator]:
+    """Read the calibration of a run that is resumed: its metric, and what applies it."""
+    calibration = _helpful(load_calibration(path), path)
+    return calibration.metric, ScoreCalibrator(calibration)
+
+
+def _helpful(calibration: Calibration, path: Path) -> Calibration:
+    """Let pass what brings scores nearer to the ratings of documents that it was not fitted on."""
+    held = calibration.held_out
+    if not held.helps:
+        gained = f"{held.gain.value:.3f} [{held.gain.low:.3f}, {held.gain.high:.3f}]"
+        raise ConfigurationError(
+            f"{path} is not applied: the calibration {held.verdict} (gain in mean squared error {gained}, "
+            f"{held.groups} documents)",
+            hint="Fit it on more rated documents or by another --method, or leave it out: the scores as they are do "
+            "better, or as well.",
+        )
+    return calibration
+
+
+@dataclass(frozen=True)
+class ScoreCalibrator:
+    """Applies a calibration to scores with the signature that it was fitted on; a `runs.events.Calibrator`."""
+
+    calibration: Calibration
+
+    def check(self, signature: str) -> None:
+        """Reject a calibration fitted on scores with another signature; another library version is only reported."""
+        calibration = self.calibration
+        differ = signature_differences(calibration.signature, signature)
+        serious = {key: pair for key, pair in differ.items() if key not in LIBRARIES}
+        if serious:
+            told = told_differences(serious)
+            raise ConfigurationError(
+                f"the calibration of {calibration.metric} was fitted on other scores: {told}",
+                hint="Score the rated rows as this run does, and fit it again with `geval-local calibrate`.",
+            )
+        for key, (fitted, own) in differ.items():
+            logger.warning(f"the calibration of {calibration.metric} was fitted with {key} {fitted}, now it is {own}")
+
+    def calibrate(self, score: Score) -> Score:
+        """Add the calibrated value to a score; all other figures stay raw."""
+        if not score.is_scored:
+            return score
+        value = self.calibration.apply(score.value, score.probabilities)[0]
+        return replace(score, calibrated=value) if math.isfinite(value) else score
+
+    def record(self) -> dict[str, Any]:
+        """Describe the calibration for the manifest of the results."""
+        calibration = self.calibration
+        return {
+            "human": calibration.human,
+            "method": calibration.method,
+            "temperature": calibration.temperature,
+            "knots": [list(knot) for knot in calibration.knots],
+        }
+
+
+@dataclass(frozen=True)
+class CalibrationStudy(Study):
+    """A calibration with its held-out figures, and how rows were grouped."""
+
+    #: What was fitted; `save_calibration` writes it.
+    calibration: Calibration
+    #: How rows are grouped into documents, in words.
+    grouping: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        fitted = self.calibration
+        return {
+            "metric": fitted.metric,
+            "human": fitted.human,
+            "method": fitted.method,
+            "grouping": self.grouping,
+            "temperature": fitted.temperature,
+            "knots": [list(knot) for knot in fitted.knots],
+            "held_out": as_record(fitted.held_out),
+        }
+
+    def tables(self) -> list[Table]:
+        """Give figures before and after, on held-out documents."""
+        fitted = self.calibration
+        return [calibration_table(fitted).titled(f"{fitted.metric} against {fitted.human}, on held-out documents")]
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and whether the calibration helps."""
+        held = self.calibration.held_out
+        return [(self.grouping, False), (f"the calibration {held.verdict}", not held.beats_rescaling)]
+
+
+def calibrate(
+    results: ResultsGiven,
+    human: str,
+    *,
+    metric: str | None = None,
+    group_by: str | None = None,
+    method: Method = "both",
+    folds: int = 5,
+    seed: int = 0,
+    fields: Mapping[str, str] | None = None,
+) -> CalibrationStudy:
+    """Fit a map from scores to human ratings, and measure what it gains on held-out documents.
+
+    Parameters
+    ----------
+    results : path or RunResult
+        Results of `score` with the manifest beside them, and with human ratings.
+    human : str
+        Field of the human rating.
+    metric : str, optional
+        Which metric, where there are several.
+    group_by : str, optional
+        Field of the document, or ``row`` for none; by default guessed.
+    method : {"both", "temperature", "isotonic"}
+        A temperature on the label distribution, a rising map of scores, or one after the other.
+    folds, seed : int
+        Folds of documents, which are never split, and their seed.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the results cannot be used, or nothing can be held out.
+    """
+    run = ScoredRun.of(results, fields)
+    name = run.one_metric(metric)
+    origin = run.origin(name)
+    documents, grouping = documents_of(run.rows, group_by)
+    fitted = fit_calibration(
+        run.items(name, human=human, group_by=documents),
+        origin.definition.scale,
+        method=method,
+        metric=name,
+        human=human,
+        signature=origin.signature,
+        level=level_for(documents),
+        folds=folds,
+        seed=seed,
+    )
+    return CalibrationStudy(fitted, grouping)

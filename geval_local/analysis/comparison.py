@@ -1,0 +1,509 @@
+"""Which system is better, or how two runs over the same rows differ, after what differs in them has been said."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
+from geval_local.analysis.pairs import holds_pairs
+from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.statistics.agreement import Agreement, agree
+from geval_local.analysis.statistics.coefficients import COEFFICIENTS
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.levels import Level
+from geval_local.analysis.statistics.significance import Comparison, corrected
+from geval_local.analysis.statistics.significance import compare as compare_agreement
+from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
+from geval_local.errors import ConfigurationError
+from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.grouping import documents_of
+from geval_local.interval import Interval, mean_interval
+from geval_local.score import Estimator
+from geval_local.signature import Signature, signature_differences, told_differences
+
+__all__ = [
+    "Difference",
+    "RunComparison",
+    "SystemComparison",
+    "SystemRows",
+    "changed_outputs",
+    "check_single_outputs",
+    "compare",
+    "difference_table",
+    "differences",
+    "gather",
+    "largest_table",
+    "unmatched",
+    "why_systems",
+]
+
+ANY = "any"
+#: Keys that always differ together with a key.
+IMPLIED = {"judge": ("judge", "tokenizer"), "versions": ("transformers", "torch", "version")}
+#: Most characters shown of an output.
+BEGINNING = 60
+#: Rows of one file alone that are named, and the characters of the longest name; a document may be a whole text.
+NAMED, LONGEST_NAME = 10, 40
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of two runs on the items that both scored."""
+
+    #: Mean scores on the shared items.
+    mean_first: float
+    mean_second: float
+    #: Mean of ``first - second`` in units of the scale, with an interval over documents.
+    mean: Interval
+    #: Correlations and absolute differences.
+    agreement: Agreement
+    #: Key and both scores of the items that differ most, largest difference first; equal items are not listed.
+    largest: tuple[tuple[str, float, float], ...]
+
+
+def differences(
+    first: Sequence[ScoredItem],
+    second: Sequence[ScoredItem],
+    *,
+    count: int = 10,
+) -> Difference:
+    """Compare two runs item by item."""
+    left, right = pair(first, second, same_human=False)
+    a, b = (np.array([item.predicted for item in items]) for items in (left, right))
+    order = np.argsort(-np.abs(a - b), kind="stable")[:count]
+    return Difference(
+        float(a.mean()),
+        float(b.mean()),
+        mean_interval(a - b, [item.group for item in left]),
+        agree(first, second),
+        tuple((left[index].key, float(a[index]), float(b[index])) for index in order if a[index] != b[index]),
+    )
+
+
+def difference_table(differences: Mapping[str, Difference]) -> Table:
+    """Build a table with one row per metric shared by two runs."""
+    rows = tuple(
+        (
+            name,
+            str(d.agreement.n),
+            number(d.mean_first),
+            number(d.mean_second),
+            interval(d.mean),
+            number(d.agreement.mean_absolute_difference),
+            number(d.agreement.largest_difference),
+            *(number(getattr(d.agreement, coefficient)) for coefficient in COEFFICIENTS),
+            number(d.agreement.alpha),
+            f"{d.agreement.only_first} / {d.agreement.only_second}",
+        )
+        for name, d in differences.items()
+    )
+    headers = ("", "n", "A", "B", "A - B", "mean |diff|", "max |diff|", *COEFFICIENTS, "alpha", "A / B alone")
+    return Table(headers, rows)
+
+
+def largest_table(rows: Sequence[tuple[str, float, float, str]]) -> Table:
+    """Build a table of the items with the largest difference: key, both scores, start of the output."""
+    cells = tuple((key, number(a), number(b), f"{a - b:+.3f}", text) for key, a, b, text in rows)
+    return Table(("item", "A", "B", "A - B", "output"), cells)
+
+
+@dataclass(frozen=True)
+class SystemRows:
+    """The rows of all systems together."""
+
+    runs: tuple[ScoredRun, ...]
+    names: tuple[str | None, ...]
+    field: str | None
+    document: str | None
+    grouping: str
+
+    def items(self, metric: str, *, human: str | None = None) -> list[ScoredItem]:
+        """Scores of one metric, with systems and documents."""
+        found: list[ScoredItem] = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            own = run.items(run.one_metric(metric), human=human, group_by=self.document, system=self.field)
+            found += own if name is None else [replace(item, system=name) for item in own]
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as one run's, each with its system, for a page."""
+        together: list[dict[str, Any]] = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            for row in run.rows:
+                system = name if name is not None else _writer(row, self.field)
+                together.append({**{key: value for key, value in row.items() if key != "system_id"}, "system": system})
+        return together
+
+
+def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -> SystemRows:
+    """Tell which system and which document every row belongs to."""
+    names: list[str | None] = [None] * len(runs)
+    if field is None and len(runs) > 1:
+        writers = [_writers(run) for run in runs]
+        own = [next(iter(found)) if len(found) == 1 else "" for found in writers]
+        distinct = all(own) and len(set(own)) == len(own)
+        names = [name if distinct else run.name for name, run in zip(own, runs, strict=True)]
+        if len(set(names)) < len(names):
+            names = [str(run.path) for run in runs]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"{runs[0].path} is given twice", hint="Name one file for each system, or --system FIELD."
+            )
+    # Guessed from the columns that all have: CSV results may hold fewer.
+    common = set.intersection(*(set(run.rows[0]) for run in runs))
+    rows = [
+        row if group_by else {name: row[name] for name in row if name in common} for run in runs for row in run.rows
+    ]
+    document, grouping = documents_of(rows, group_by)
+    if document is None and group_by is None and len(runs) > 1:
+        by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
+        same = "id" if by_id else "place in their files"
+        grouping = f"rows with the same {same} are taken for one document (a guess; --group-by FIELD changes it)"
+    return SystemRows(tuple(runs), tuple(names), field, document, grouping)
+
+
+def check_single_outputs(runs: Sequence[ScoredRun], metrics: Sequence[str]) -> None:
+    """Reject runs of pairs, whose rows are comparisons and belong to no system."""
+    for run in runs:
+        if any(holds_pairs(run.rows[0], metric) for metric in metrics):
+            raise ConfigurationError(
+                f"{run.path} holds pairs, and no scores of single outputs",
+                hint=f"What they say of the systems: geval-local preferences {run.path}.",
+            )
+
+
+def unmatched(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[str]:
+    """Name what stands in one of two files alone, in words, a line for each."""
+    lines = []
+    for name, own, others in ((names[0], first, set(second)), (names[1], second, set(first))):
+        alone = [key for key in dict.fromkeys(own) if key not in others]
+        if alone:
+            more = ", ..." if len(alone) > NAMED else ""
+            told = [key if len(key) <= LONGEST_NAME else f"{key[: LONGEST_NAME - 1]}…" for key in alone[:NAMED]]
+            lines.append(f"only in {name}: {len(alone)} of {len(set(own))}: {', '.join(told)}{more}")
+    return lines
+
+
+def why_systems(first: ScoredRun, second: ScoredRun) -> str | None:
+    """Say why two files are taken for the outputs of two systems; None where they are two runs over the same texts."""
+    one, other = _writers(first), _writers(second)
+    if len(one) == len(other) == 1 and one != other:
+        return f"their rows name one system each, {next(iter(one))} and {next(iter(other))}"
+    pairs = _paired_outputs(first, second)
+    if not pairs:
+        return "no id is in both files"
+    # A text that a CSV file does not hold says nothing of its system.
+    known = [pair for pair in pairs if None not in pair]
+    changed = sum(one != other for one, other in known)
+    if changed > len(known) / 2:
+        return f"{changed} of {len(known)} outputs differ under the same id or row number"
+    return None
+
+
+def changed_outputs(first: ScoredRun, second: ScoredRun) -> int:
+    """Count the rows that bear the same key and hold another text.
+
+    A CSV file of results need not hold the texts; then the content of the input that was scored says the same.
+    """
+    hashes = {None if run.manifest is None else run.manifest.input_sha256 for run in (first, second)}
+    is_same_input = len(hashes) == 1 and None not in hashes
+    pairs = _paired_outputs(first, second)
+    return sum(one != other and not (is_same_input and None in (one, other)) for one, other in pairs)
+
+
+def _paired_outputs(first: ScoredRun, second: ScoredRun) -> list[tuple[str | None, str | None]]:
+    """Pair the outputs of the rows that bear the same key in both files."""
+    texts = [dict(zip(row_keys(run.rows), run.outputs(), strict=True)) for run in (first, second)]
+    return [(text, texts[1][key]) for key, text in texts[0].items() if key in texts[1]]
+
+
+def _writers(run: ScoredRun) -> set[str]:
+    """Systems that the usual columns name; empty where a row names none."""
+    found = {_writer(row, None) for row in run.rows}
+    return set() if None in found else {str(name) for name in found}
+
+
+def _writer(row: Mapping[str, Any], field: str | None) -> str | None:
+    named = (lookup(row, name) for name in ((field,) if field is not None else SYSTEM_FIELDS))
+    return next((str(name) for name in named if name is not None), None)
+
+
+@dataclass(frozen=True)
+class RunComparison(Study):
+    """Two runs over the same rows."""
+
+    #: The runs.
+    runs: tuple[ScoredRun, ScoredRun]
+    #: Metric -> key of the signature -> its values.
+    differ: dict[str, dict[str, tuple[str, str]]]
+    #: How rows are grouped into documents, in words.
+    grouping: str
+    #: Rows of one run alone, in words.
+    unmatched: list[str]
+    #: Metric -> differences, row by row.
+    metrics: dict[str, Difference]
+    #: Metric -> which run agrees better with people; empty without ratings.
+    against_human: dict[str, Comparison]
+    #: The arguments that a page of the comparison needs too.
+    asked: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        first, second = self.runs
+        record = {"a": first.path, "b": second.path, "differ": self.differ, "grouping": self.grouping}
+        record |= {"unmatched": self.unmatched, "metrics": self.metrics, "against_human": self.against_human}
+        found: dict[str, Any] = as_record(record)
+        return found
+
+    def lines(self) -> list[str]:
+        """Give what the runs are and in what they differ."""
+        found = [f"{letter}  {_told_run(run)}" for letter, run in zip("AB", self.runs, strict=True)]
+        differ = dict.fromkeys(
+            f"differs in {key}: {one} | {other}" for own in self.differ.values() for key, (one, other) in own.items()
+        )
+        return [*found, *(differ or ["no differences in the signatures"]), self.grouping, *self.unmatched]
+
+    def tables(self) -> list[Table]:
+        """Give differences, the test against people, and the rows that differ most."""
+        title = "A and B on the rows that both scored"
+        found = [difference_table(self.metrics).titled(title, fold=("A / B alone",))]
+        if self.against_human:
+            title = "which agrees better with people?"
+            found.append(comparison_table(self.against_human).titled(title, fold=FOLDED_TESTS))
+        first = self.runs[0]
+        outputs = dict(zip(row_keys(first.rows), first.outputs(), strict=True))
+        for name, own in self.metrics.items():
+            rows = [(key, a, b, _beginning(outputs.get(key))) for key, a, b in own.largest]
+            if rows:
+                found.append(largest_table(rows).titled(f"largest disagreements: {name}"))
+        return found
+
+
+@dataclass(frozen=True)
+class SystemComparison(Study):
+    """Systems by the scores of one judge."""
+
+    #: The rows of all systems.
+    together: SystemRows
+    #: File -> metric -> key of the signature -> its values in the first file and in this one.
+    differ: dict[str, dict[str, dict[str, tuple[str, str]]]]
+    #: Documents of one file alone, in words.
+    unmatched: list[str]
+    #: Metric -> which system is better.
+    systems: dict[str, Ranking]
+    #: Why two files are taken for two systems.
+    reason: str | None
+    #: The arguments that a page of the comparison needs too.
+    asked: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        files = [run.path for run in self.together.runs]
+        record = {"files": files, "differ": self.differ, "grouping": self.together.grouping}
+        found: dict[str, Any] = as_record(record | {"unmatched": self.unmatched, "systems": self.systems})
+        return found
+
+    def lines(self) -> list[str]:
+        """Give what was compared, and in what the files differ."""
+        found = [_told_run(run) for run in self.together.runs]
+        if self.reason is not None:
+            found.append(f"two systems: {self.reason}")
+        differ = dict.fromkeys(
+            f"{path} differs in {key}: {one} | {other}"
+            for path, metrics in self.differ.items()
+            for own in metrics.values()
+            for key, (one, other) in own.items()
+        )
+        return [*found, *differ, self.together.grouping, *self.unmatched]
+
+    def tables(self) -> list[Table]:
+        """Give the ranking and the differences of every metric."""
+        found = []
+        fold = ("test", "documents", "left out", "means")
+        for name, ranking in self.systems.items():
+            found.append(ranking_table(ranking).titled(f"{name}: which system is better?"))
+            pairs = pair_table(ranking, telling_pairs(ranking))
+            found.append(pairs.titled(f"{name}: differences", fold=fold))
+        return found
+
+
+def compare(
+    results: Sequence[ResultsGiven],
+    *,
+    metrics: Sequence[str] = (),
+    system: str | None = None,
+    baseline: str | None = None,
+    tie: float = 0.0,
+    across: Sequence[str] = (),
+    estimator: Estimator | str | None = None,
+    human: str | None = None,
+    group_by: str | None = None,
+    level: Level | None = None,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+    largest: int = 10,
+    seed: int = 0,
+    fields: Mapping[str, str] | None = None,
+) -> RunComparison | SystemComparison:
+    """Say which system is better, or how two runs over the same rows differ.
+
+    Parameters
+    ----------
+    results : sequence of path, RunResult, rows or data frames
+        One with the systems in a column, one for each system, or two runs over the same rows.
+    metrics : sequence of str
+        Only these; by default all that the results share.
+    system : str, optional
+        Field that names the system.
+    baseline : str, optional
+        Compare every system with this one only.
+    tie : float
+        Documents whose scores differ by no more are counted as ties.
+    across : sequence of str
+        Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
+    estimator : Estimator or str, optional
+        Estimate the scores anew from the stored distributions.
+    human : str, optional
+        Field of the human rating.
+    group_by : str, optional
+        Field of the document, or ``row`` for none; by default guessed.
+    level, coefficient, target
+        Of the agreement with people, for two runs over the same rows.
+    largest : int
+        Disagreements to list.
+    seed : int
+        Seed of the permutations.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError
+        If the signatures differ in keys that `across` does not name, or a metric is missing.
+    DataError
+        If the results cannot be used.
+    """
+    scored = [ScoredRun.of(one, fields, estimator) for one in results]
+    names = _shared_metrics(scored, metrics)
+    named = (("--system", system), ("--baseline", baseline))
+    reason = next((f"{option} is given" for option, value in named if value is not None), None)
+    if len(scored) == 2 and reason is None and "input" not in across:
+        guess = why_systems(*scored)
+        reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
+    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed}
+    if len(scored) == 2 and reason is None:
+        asked |= {"level": level, "coefficient": coefficient, "target": target}
+        return _compare_runs(scored[0], scored[1], names, across, largest, asked)
+    if level is not None or target not in (None, "documents"):
+        raise ConfigurationError(
+            "--level and --new are about two runs over the same rows: systems are compared by their scores, for new "
+            "documents",
+            hint="`geval-local meta-eval` correlates scores with ratings over systems.",
+        )
+    check_single_outputs(scored, names)
+    differ = _differing(scored, names, across)
+    together = gather(scored, system, group_by)
+    rankings = {
+        name: rank_systems(together.items(name, human=human), baseline=baseline, tie=tie, seed=seed) for name in names
+    }
+    alone: list[str] = []
+    if len(scored) == 2:
+        one, other = (run.items(names[0], group_by=together.document) for run in scored)
+        ends = (str(scored[0].path), str(scored[1].path))
+        alone = unmatched([item.group for item in one], [item.group for item in other], ends)
+    asked |= {"baseline": baseline, "tie": tie}
+    return SystemComparison(together, differ, alone, rankings, reason if len(scored) == 2 else None, asked)
+
+
+def _compare_runs(
+    first: ScoredRun,
+    second: ScoredRun,
+    names: Sequence[str],
+    across: Sequence[str],
+    largest: int,
+    asked: dict[str, Any],
+) -> RunComparison:
+    """Put two runs over the same rows side by side."""
+    differ = _differences(first, second, names, across)
+    human, group_by = asked["human"], asked["group_by"]
+    # Guessed from the columns that both have: CSV results may hold fewer.
+    common = set(second.rows[0]) if second.rows else set()
+    rows = first.rows if group_by else [{name: row[name] for name in row if name in common} for row in first.rows]
+    documents, grouping = documents_of(rows, group_by)
+    level = asked["level"] or level_for(documents)
+    found: dict[str, Difference] = {}
+    tests: dict[str, Comparison] = {}
+    for name in names:
+        one, other = (run.items(name, human=human, group_by=documents) for run in (first, second))
+        found[name] = differences(one, other, count=largest)
+        if human is not None:
+            tests[name] = compare_agreement(
+                one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
+            )
+    alone = unmatched(row_keys(first.rows), row_keys(second.rows), (str(first.path), str(second.path)))
+    return RunComparison((first, second), differ, grouping, alone, found, corrected(tests), asked)
+
+
+def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[str]:
+    """Choose the metrics that were asked for, or those that all runs hold."""
+    for run in runs:
+        for name in wanted:
+            run.one_metric(name)
+    if wanted:
+        return list(wanted)
+    names = [name for name in runs[0].metrics if all(name in run.metrics for run in runs)]
+    if not names:
+        held = "; ".join(f"{run.path} holds {', '.join(run.metrics)}" for run in runs)
+        named = " and ".join(str(run.path) for run in runs)
+        raise ConfigurationError(f"{named} share no metric", hint=f"{held}.")
+    return names
+
+
+def _differing(runs: Sequence[ScoredRun], names: Sequence[str], across: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """List what differs between the first file and each other, texts apart, and refuse what nobody asked for."""
+    return {str(other.path): _differences(runs[0], other, names, across, texts=False) for other in runs[1:]}
+
+
+def _differences(
+    first: ScoredRun, second: ScoredRun, names: Sequence[str], across: Sequence[str], *, texts: bool = True
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """List what differs, per metric, and refuse what nobody asked for; `texts` counts the outputs among it."""
+    known = [*(field.name for field in dataclasses.fields(Signature)), "versions", "input", ANY]
+    unknown = [key for key in across if key not in known]
+    if unknown:
+        raise ConfigurationError(f"--across {unknown[0]}: no such key", hint=f"Keys: {', '.join(known)}.")
+    differ = {}
+    for name in names:
+        if ANY in across and not all(run.is_described(name) for run in (first, second)):
+            continue
+        differ[name] = signature_differences(first.signature(name), second.signature(name))
+    changed = changed_outputs(first, second) if texts else 0
+    if changed:
+        for own in [differ.setdefault(name, {}) for name in names]:
+            own["input"] = (f"{changed} outputs", "other texts under the same id or row number")
+    allowed = {part for key in across for part in IMPLIED.get(key, (key,))}
+    refused = {key: pair for own in differ.values() for key, pair in own.items() if key not in allowed}
+    if refused and ANY not in across:
+        told = told_differences(refused, "{} | {}")
+        needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
+        raise ConfigurationError(
+            f"{first.path} and {second.path} are not comparable: {told}",
+            hint=f"If that is the comparison you want, say so: {' '.join(f'--across {key}' for key in needed)}",
+        )
+    return differ
+
+
+def _told_run(run: ScoredRun) -> str:
+    judge = "of unknown origin" if run.manifest is None else f"by {run.manifest.judge}"
+    return f"{run.path}, {len(run.rows)} rows, {judge}"
+
+
+def _beginning(text: str | None) -> str:
+    flat = " ".join((text or "").split())
+    return flat if len(flat) <= BEGINNING else f"{flat[: BEGINNING - 3]}..."

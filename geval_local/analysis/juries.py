@@ -1,0 +1,399 @@
+"""Several judges as a jury: the mean of their label distributions, optionally weighted, and their disagreements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.records import ScoredItem, pair
+from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.statistics.coefficients import coefficients
+from geval_local.analysis.statistics.correlation import Correlation, correlate
+from geval_local.analysis.statistics.distributions import expectations, probability_matrix
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.levels import Level
+from geval_local.analysis.statistics.resampling import group_folds
+from geval_local.analysis.statistics.significance import Comparison, compare, corrected
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Study,
+    Table,
+    as_record,
+    comparison_table,
+    correlation_table,
+    number,
+)
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.grouping import documents_of
+from geval_local.io.columns import EVERYTHING
+from geval_local.io.ownership import file_sha256
+from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, write_manifest
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, Score
+from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
+
+__all__ = [
+    "Jury",
+    "JuryStudy",
+    "against_judges",
+    "convene",
+    "disagreement_table",
+    "distances",
+    "jury",
+    "save_jury",
+    "weight_table",
+]
+
+Weighting = Literal["equal", "human"]
+#: Keys in which the judges of a jury may differ; the metric and its scale are not among them.
+OWN_TO_A_JUDGE = ("judge", "tokenizer", "steps", "style", "dtype", "attention", "transformers", "torch", "version")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Jury:
+    """The judges' joint scores."""
+
+    #: The items that all judges scored, with the mean distribution and its expectation.
+    items: tuple[ScoredItem, ...]
+    #: Weight of each judge, summing to 1; the mean over folds for ``human`` weighting.
+    weights: dict[str, float]
+    #: Mean distance between the distributions of two judges per item, in units of the scale; see `distances`.
+    disagreement: tuple[float, ...]
+    #: Items of the first judge that some judge did not score.
+    left_out: int
+
+
+def distances(p: Floats, weights: Floats, scale: Scale) -> Floats:
+    """Mean distance between the distributions of two different judges, drawn by their weights.
+
+    The distance is the earth mover's (Wasserstein-1): how far probability has to be moved along the scale, so that a
+    judge who says 1 is further from one who says 5 than from one who says 2.
+    """
+    weights = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, p.shape[:2])
+    order = np.argsort(scale.array, kind="stable")
+    cumulated = np.cumsum(p[:, :, order], axis=2)[:, :, :-1]
+    steps = np.diff(scale.array[order])
+    total, drawn = np.zeros(p.shape[1]), np.zeros(p.shape[1])
+    for one, other in combinations(range(len(p)), 2):
+        both = weights[one] * weights[other]
+        total += both * (np.abs(cumulated[one] - cumulated[other]) @ steps)
+        drawn += both
+    return np.asarray(np.divide(total, drawn, out=np.zeros_like(total), where=drawn > 0))
+
+
+def convene(
+    judges: Mapping[str, Sequence[ScoredItem]],
+    scale: Scale,
+    *,
+    weighting: Weighting = "equal",
+    folds: int = 5,
+    seed: int = 0,
+) -> Jury:
+    """Average the judges' label distributions, item by item."""
+    if len(judges) < 2:
+        raise ConfigurationError("a jury needs at least two judges", hint="Give two or more runs over the same file.")
+    if weighting not in ("equal", "human"):
+        raise ConfigurationError(f"unknown weighting {weighting!r}", hint="Choose equal or human.")
+    names = list(judges)
+    shared = list(judges[names[0]])
+    for name in names[1:]:
+        shared = pair(shared, judges[name])[0]
+    aligned = [pair(shared, judges[name])[1] for name in names]
+    p = np.stack([probability_matrix(items, scale) for items in aligned])
+    weights = _weights(p, aligned[0], scale, weighting, folds, seed)
+    mixture = (weights[:, :, None] * p).sum(axis=0)
+    items = tuple(
+        replace(item, predicted=float(value), probabilities=dict(zip(scale.labels, row.tolist(), strict=True)))
+        for item, row, value in zip(aligned[0], mixture, expectations(mixture, scale), strict=True)
+    )
+    return Jury(
+        items,
+        dict(zip(names, weights.mean(axis=1).tolist(), strict=True)),
+        tuple(distances(p, weights, scale).tolist()),
+        len(judges[names[0]]) - len(items),
+    )
+
+
+def against_judges(
+    jury: Jury,
+    judges: Mapping[str, Sequence[ScoredItem]],
+    level: Level = "summary",
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+) -> tuple[str, dict[str, Comparison]]:
+    """Test the jury against each of its judges, on the human ratings."""
+    tests = {name: compare(jury.items, items, level, coefficient, target=target) for name, items in judges.items()}
+    best = max(tests, key=lambda name: tests[name].second if math.isfinite(tests[name].second) else -math.inf)
+    return best, corrected(tests)
+
+
+def _weights(
+    p: Floats, items: Sequence[ScoredItem], scale: Scale, weighting: Weighting, folds: int, seed: int
+) -> Floats:
+    """Compute weights of shape (judges, items)."""
+    count = len(p)
+    scores = np.stack([expectations(rows, scale) for rows in p])
+    result = np.full(scores.shape, 1 / count)
+    if weighting == "human":
+        human = np.array([item.human for item in items])
+        fold = group_folds([item.group for item in items], folds, seed)
+        for held_out in np.unique(fold):
+            rest = (fold != held_out) & np.isfinite(human)
+            agreement = np.array([_spearman(human[rest], own[rest]) for own in scores])
+            result[:, fold == held_out] = _normalised(agreement)[:, None]
+    return result
+
+
+def _spearman(a: Floats, b: Floats) -> float:
+    value = float(coefficients(a, b)[1])
+    return value if math.isfinite(value) else 0.0
+
+
+def _normalised(agreement: Floats) -> Floats:
+    positive = np.maximum(agreement, 0.0)
+    if positive.sum() == 0:
+        raise DataError(
+            "no judge agrees with people, so agreement cannot weigh them",
+            hint="Use equal weights, or look at the agreement table first.",
+        )
+    return np.asarray(positive / positive.sum())
+
+
+def weight_table(jury: Jury) -> Table:
+    """Build a table with the weight of each judge."""
+    return Table(("judge", "weight"), tuple((name, number(weight)) for name, weight in jury.weights.items()))
+
+
+def disagreement_table(jury: Jury, judges: Mapping[str, Mapping[str, float]], count: int = 10) -> Table:
+    """Build a table of the items with the largest disagreement."""
+    order = sorted(range(len(jury.items)), key=lambda index: -jury.disagreement[index])[:count]
+    rows = tuple(
+        (
+            jury.items[index].key,
+            number(jury.disagreement[index]),
+            number(jury.items[index].predicted),
+            *(number(scores[jury.items[index].key]) for scores in judges.values()),
+        )
+        for index in order
+    )
+    return Table(
+        ("item", "disagreement", "jury", *judges),
+        rows,
+        ("disagreement: mean distance between two judges' distributions (earth mover's), in units of the scale",),
+    )
+
+
+@dataclass(frozen=True)
+class JuryStudy(Study):
+    """The joint verdicts of several judges, and how they stand to people's."""
+
+    #: The metric, and how judges were weighed.
+    metric: str
+    weighting: str
+    #: The verdicts.
+    jury: Jury
+    #: Judge -> its run.
+    named: dict[str, ScoredRun]
+    #: Judge -> key of an item -> its score.
+    scores: dict[str, dict[str, float]]
+    #: How rows are grouped into documents, in words.
+    grouping: str
+    #: Field of the document.
+    documents: str | None
+    #: ``jury`` and every judge -> agreement with people; empty without ratings.
+    agreement: dict[str, Correlation]
+    #: The judge that agrees best with people.
+    best: str | None
+    #: Judge -> jury less judge.
+    tests: dict[str, Comparison]
+    #: Disagreements that the table lists.
+    largest: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        jury = self.jury
+        found: dict[str, Any] = as_record(
+            {
+                "metric": self.metric,
+                "weights": jury.weights,
+                "left_out": jury.left_out,
+                "items": [
+                    {"key": item.key, "score": item.predicted, "disagreement": own}
+                    for item, own in zip(jury.items, jury.disagreement, strict=True)
+                ],
+                "grouping": self.grouping,
+                "against_human": self.agreement,
+                "best_judge": self.best,
+                "jury_less_judge": self.tests,
+            }
+        )
+        return found
+
+    def tables(self) -> list[Table]:
+        """Give weights, disagreements, and agreement with people."""
+        title = f"{self.metric}: a jury of {len(self.named)}, weights {self.weighting}"
+        found = [
+            weight_table(self.jury).titled(title),
+            disagreement_table(self.jury, self.scores, self.largest).titled("where the judges disagree most"),
+        ]
+        if self.agreement:
+            fold = ("level", "n", "points", "items left out")
+            found.append(correlation_table(self.agreement).titled("against people", fold=fold))
+            tests = {
+                f"jury less {who}{' (best judge)' if who == self.best else ''}": test
+                for who, test in self.tests.items()
+            }
+            title = "does the jury agree better than its judges?"
+            found.append(comparison_table(tests).titled(title, fold=FOLDED_TESTS))
+        return found
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and what is missing."""
+        found = [(self.grouping, False)] if self.agreement else []
+        if self.weighting == "human" and self.documents is None:
+            told = "note: without documents a judge's weight for a row may come from rows of the same document"
+            found.append((told, True))
+        if self.jury.left_out:
+            told = f"note: {self.jury.left_out} items are without a verdict: some judge did not score them"
+            found.append((told, True))
+        return found
+
+
+def jury(
+    results: Sequence[ResultsGiven],
+    *,
+    metric: str | None = None,
+    weights: Weighting = "equal",
+    human: str | None = None,
+    group_by: str | None = None,
+    level: Level | None = None,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+    largest: int = 10,
+    seed: int = 0,
+    fields: Mapping[str, str] | None = None,
+) -> JuryStudy:
+    """Average several judges' label distributions, item by item, and hold the jury against people.
+
+    Parameters
+    ----------
+    results : sequence of path or RunResult
+        Results of two or more judges over the same rows, with their manifests.
+    metric : str, optional
+        Which metric, where there are several.
+    weights : {"equal", "human"}
+        Alike, or by agreement with people on other documents.
+    human : str, optional
+        Field of the human rating.
+    group_by : str, optional
+        Field of the document, or ``row`` for none; by default guessed.
+    level, coefficient, target
+        Of the agreement with people; the level is by default ``summary`` where rows share documents.
+    largest : int
+        Disagreements that the table lists.
+    seed : int
+        Seed of the folds.
+    fields : mapping of str to str, optional
+        Field of a metric -> its column.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the runs do not belong to one jury, or share no scored row.
+    """
+    if weights == "human" and human is None:
+        raise ConfigurationError("--weights human needs --human FIELD")
+    scored = [ScoredRun.of(one, fields) for one in results]
+    name = scored[0].one_metric(metric)
+    named = _named(scored, name)
+    documents, grouping = documents_of(scored[0].rows, group_by)
+    judges = {judge: run.items(run.one_metric(name), human=human, group_by=documents) for judge, run in named.items()}
+    convened = convene(judges, scored[0].origin(name).definition.scale, weighting=weights, seed=seed)
+    agreement: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    best: str | None = None
+    if human is not None:
+        wanted = level or level_for(documents)
+        everyone = {"jury": convened.items, **judges}
+        agreement = {who: correlate(items, wanted, target=target) for who, items in everyone.items()}
+        best, tests = against_judges(convened, judges, wanted, coefficient, target=target)
+    scores = {who: {item.key: item.predicted for item in items} for who, items in judges.items()}
+    return JuryStudy(name, weights, convened, named, scores, grouping, documents, agreement, best, tests, largest)
+
+
+def save_jury(study: JuryStudy, output: Path) -> None:
+    """Write the first run's rows with the jury's verdicts in place of its own, with a manifest beside them."""
+    named, metric, jury, weights = study.named, study.metric, study.jury, study.weighting
+
+    runs = list(named.values())
+    origins = {judge: run.origin(metric) for judge, run in named.items()}
+    definition = origins[next(iter(named))].definition
+    verdicts = {item.key: (item, own) for item, own in zip(jury.items, jury.disagreement, strict=True)}
+    unscored = 0
+    with ExitStack() as stack:
+        writer = stack.enter_context(ResultWriter.open(output, [metric], columns=[EVERYTHING]))
+        for row, key in zip(runs[0].rows, row_keys(runs[0].rows), strict=True):
+            columns = {column: value for column, value in row.items() if column != "geval"}
+            if key in verdicts:
+                item, disagreement = verdicts[key]
+                logs = [math.log(p) if p > 0 else -math.inf for p in (item.probabilities or {}).values()]
+                score = Score.from_distribution(metric, Distribution(definition.scale, logs), estimator=Estimator())
+                # The judges' label masses belong to different vocabularies, so a jury has none.
+                score = replace(score, label_mass=math.nan)
+                columns["jury_disagreement"] = disagreement
+            else:
+                score = Score.unscored(metric, "some judge of the jury did not score this row")
+                unscored += 1
+            writer.write(Sample(columns), {metric: score})
+        manifest_path(output).unlink(missing_ok=True)
+    parts = [signature_parts(origin.signature) for origin in origins.values()]
+    joined = {key: "+".join(dict.fromkeys(own.get(key, "-") for own in parts)) for key in parts[0]}
+    joined["judge"] = f"jury({joined['judge']},{weights})"
+    signature = "|".join(f"{key}:{value}" for key, value in joined.items())
+    scored = {metric: ScoredMetric(signature, definition, unscored)}
+    first = runs[0].path
+    manifest = Manifest(
+        f"jury of {', '.join(named)}",
+        first.name,
+        file_sha256(first),
+        len(runs[0].rows),
+        scored,
+        file_sha256(output),
+        runs[0].mapping,
+    )
+    write_manifest(output, manifest)
+
+
+def _named(scored: Sequence[ScoredRun], metric: str) -> dict[str, ScoredRun]:
+    """Name the runs by their judges, and check that they use the same metric and scale."""
+    named: dict[str, ScoredRun] = {}
+    first = scored[0].origin(metric).signature
+    for run in scored:
+        origin = run.origin(run.one_metric(metric))
+        differ = {
+            key: pair
+            for key, pair in signature_differences(first, origin.signature).items()
+            if key not in OWN_TO_A_JUDGE
+        }
+        if differ:
+            told = told_differences(differ, "{} | {}")
+            raise ConfigurationError(f"{scored[0].path} and {run.path} do not belong to one jury: {told}")
+        judge = signature_parts(origin.signature)["judge"].rpartition("@")[0]
+        judge = judge_name(judge)
+        named[judge if judge not in named else run.name] = run
+    if len(named) < len(scored):
+        raise ConfigurationError("two of the runs have the same name", hint="Give every run another file name.")
+    return named

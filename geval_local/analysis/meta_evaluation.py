@@ -1,0 +1,453 @@
+"""A whole meta-evaluation: all contenders that scored the rows, against people and against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+
+from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
+from geval_local.analysis.ratings.rated import PublishedRatings, Rated
+from geval_local.analysis.ratings.responses import ParsedResponses
+from geval_local.analysis.records import ScoredItem, usable
+from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
+from geval_local.analysis.statistics.agreement import Agreement, agree, krippendorff_alpha
+from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.analysis.statistics.correlation import (
+    Correlation,
+    average_interval,
+    correlate,
+    interval_at,
+    known_target,
+)
+from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of, minus
+from geval_local.analysis.statistics.levels import Level, level_figures
+from geval_local.analysis.statistics.significance import Comparison, compare, compare_average, corrected
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Study,
+    Table,
+    agreement_table,
+    as_record,
+    average_table,
+    comparison_table,
+    correlation_table,
+    interval,
+    interval_warnings,
+    number,
+    p_value,
+)
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.interval import Interval
+from geval_local.metric import Metric
+from geval_local.scale import Scale
+from geval_local.score import Estimator
+
+__all__ = [
+    "FOLDED",
+    "Agreements",
+    "Ceiling",
+    "Contender",
+    "JudgeBeside",
+    "MetaEvaluation",
+    "against_exact",
+    "benchmark_table",
+    "ceiling_table",
+    "evaluate",
+    "human_ceiling",
+    "response_table",
+]
+
+Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
+
+
+def against_exact(
+    items: Sequence[ScoredItem],
+    scale: Scale,
+    judge: str,
+    estimators: Sequence[Estimator] = ABLATIONS,
+    *,
+    level: Level,
+    coefficient: str = "spearman",
+    target: Target | None = None,
+) -> dict[str, Comparison]:
+    """Test the expectation against each other estimate, on the documents that both keep."""
+    found: dict[str, Comparison] = {}
+    for name, other in _estimates(items, scale, judge, estimators).items():
+        try:
+            found[f"{judge} / {name}"] = compare(items, other, level, coefficient, target=target)
+        except DataError:
+            continue  # Constant everywhere, or nothing rated: there is nothing to compare.
+    return found
+
+
+def _estimates(
+    items: Sequence[ScoredItem], scale: Scale, judge: str, estimators: Sequence[Estimator]
+) -> Mapping[str, list[ScoredItem]]:
+    return {estimate_name(judge, one): estimated_items(items, scale, one) for one in estimators}
+
+
+@dataclass(frozen=True)
+class JudgeBeside:
+    """Agreement of a judge in place of each rater."""
+
+    #: Its coefficient with the mean of the others, averaged over the raters left out.
+    agreement: Interval
+    #: That minus people's: below 0 if another person would agree better than the judge.
+    difference: Interval
+    #: Two-sided p-value of "no difference".
+    p: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Agreement of several raters."""
+
+    #: Level and coefficient of the correlations.
+    level: Level
+    coefficient: str
+    #: Number of raters, and of items with at least two ratings.
+    raters: int
+    n: int
+    #: Krippendorff's alpha for interval data.
+    alpha: float
+    #: Leave-one-out agreement: each rater with the mean of the others, averaged over the raters.
+    people: Interval
+    #: Judges measured against the same means of the others.
+    judges: dict[str, JudgeBeside]
+
+
+def human_ceiling(
+    ratings: Mapping[str, Sequence[float]],
+    judges: Mapping[str, Sequence[ScoredItem]],
+    level: Level = "summary",
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+) -> Ceiling:
+    """Measure the agreement of raters, and of judges in their place."""
+    if len(ratings) < 2:
+        raise ConfigurationError("a human ceiling needs at least two raters", hint="Name a field for each of them.")
+    table = np.array([list(own) for own in ratings.values()], dtype=np.float64)
+    if any(len(items) != table.shape[1] for items in judges.values()):
+        raise DataError("ratings and scores are not of the same items")
+    index = ALL_COEFFICIENTS.index(coefficient)
+    several = np.isfinite(table).sum(axis=0) >= 2
+    people: list[Replicates] = []
+    beside: dict[str, list[Replicates]] = {name: [] for name in judges}
+    # All are measured on the items that all judges scored, so that none has easier ones.
+    scored = np.all([[math.isfinite(item.predicted) for item in items] for items in judges.values()], axis=0)
+    chosen = known_target((), level, target)
+    for place in range(len(table)):
+        own, others = table[place], np.delete(table, place, axis=0)
+        use = np.flatnonzero(several & scored & np.isfinite(own) & np.isfinite(others).any(axis=0)).tolist()
+        if not use:
+            continue
+        means = np.nanmean(others[:, use], axis=0)
+        for name, items in judges.items():
+            rated = [replace(items[i], human=float(mean)) for i, mean in zip(use, means, strict=True)]
+            beside[name].append(_figures(rated, level, chosen, coefficient))
+        anyone = next(iter(judges.values()))
+        by_person = [
+            replace(anyone[i], human=float(mean), predicted=float(own[i])) for i, mean in zip(use, means, strict=True)
+        ]
+        people.append(_figures(by_person, level, chosen, coefficient))
+    if not people:
+        raise DataError("no item has ratings of two people and a score", hint="Check the fields of the raters.")
+    ceiling = mean_of(people)
+    found = {}
+    for name, parts in beside.items():
+        average = mean_of(parts)
+        less = minus(average, ceiling)
+        found[name] = JudgeBeside(
+            interval_at(average, coefficient, level, chosen), less.interval(index, chosen), less.p(index, chosen)
+        )
+    return Ceiling(
+        level,
+        coefficient,
+        len(table),
+        int(several.sum()),
+        krippendorff_alpha(table),
+        interval_at(ceiling, coefficient, level, chosen),
+        found,
+    )
+
+
+def _figures(items: Sequence[ScoredItem], level: Level, target: Target, coefficient: str) -> Replicates:
+    return level_figures(items, level, target, accuracy=coefficient == "accuracy").replicates
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A judge or metric that scored the rows."""
+
+    #: Name of its rows.
+    name: str
+    #: A judge or its kept run; another estimate by one; others' raw responses; others' predictions on their own scale;
+    #: a reference metric.
+    kind: Kind
+    #: Dimension -> its scores.
+    items: Mapping[str, Sequence[ScoredItem]]
+    #: The judge that an ablation belongs to.
+    parent: str = ""
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """Results of a meta-evaluation."""
+
+    #: In the order given.
+    contenders: tuple[Contender, ...]
+    #: Level -> contender -> dimension. Baselines appear at the first level only.
+    correlations: Mapping[Level, Mapping[str, Mapping[str, Correlation]]]
+    #: Contender -> mean of the coefficient over the dimensions, at the first level, if it has all of several.
+    averages: Mapping[str, Interval]
+    #: ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that both
+    #: keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
+    comparisons: Mapping[str, Comparison]
+    #: ``dimension: first / second`` -> their agreement with each other.
+    agreements: Mapping[str, Agreement]
+    #: Correlations that could not be computed, with reasons.
+    notes: tuple[str, ...] = field(default=())
+
+
+def evaluate(
+    contenders: Sequence[Contender],
+    levels: Sequence[Level],
+    coefficient: str = "spearman",
+    *,
+    target: Target | None = None,
+    seed: int = 0,
+) -> Agreements:
+    """Correlate every contender with the human ratings, and compare the judges with each other."""
+    notes: list[str] = []
+    correlations: dict[Level, dict[str, dict[str, Correlation]]] = {level: {} for level in levels}
+    for contender in contenders:
+        for dimension, items in contender.items.items():
+            if not usable(items)[0]:
+                notes.append(f"{contender.name}, {dimension}: {_why_none(items)}")
+                continue
+            for level in levels[:1] if contender.kind == "baseline" else levels:
+                wanted = coefficient == "accuracy" and level == levels[0]
+                result = correlate(items, level, target=target, accuracy=wanted)
+                correlations[level].setdefault(contender.name, {})[dimension] = result
+    comparisons: dict[str, Comparison] = {}
+    agreements: dict[str, Agreement] = {}
+    for first, second, dimension in _pairs(contenders):
+        one, other = first.items[dimension], second.items[dimension]
+        name = f"{dimension}: {first.name} / {second.name}"
+        try:
+            comparisons[name] = compare(one, other, levels[0], coefficient, target=target, seed=seed)
+            if {first.kind, second.kind} <= {"judge", "responses"}:
+                agreements[name] = agree(one, other)
+        except DataError as error:
+            notes.append(f"{dimension}: {first.name} and {second.name} cannot be compared: {error.message}")
+    averages, tests = _averages(contenders, levels[0], coefficient, target)
+    return Agreements(
+        tuple(contenders), correlations, averages, corrected(comparisons | tests), agreements, tuple(notes)
+    )
+
+
+def _averages(
+    contenders: Sequence[Contender], level: Level, coefficient: str, target: Target | None
+) -> tuple[dict[str, Interval], dict[str, Comparison]]:
+    """Compute means over all dimensions, for contenders with several and all, and test their differences."""
+    dimensions = list(dict.fromkeys(dimension for contender in contenders for dimension in contender.items))
+    whole = [one for one in contenders if len(dimensions) > 1 and set(one.items) == set(dimensions)]
+    found: dict[str, Interval] = {}
+    for contender in whole:
+        items = [contender.items[dimension] for dimension in dimensions]
+        if all(usable(own)[0] for own in items):
+            found[contender.name] = average_interval(items, level, coefficient, target=target)
+    tests: dict[str, Comparison] = {}
+    for first, second in _couples(whole):
+        try:
+            tests[f"average: {first.name} / {second.name}"] = compare_average(
+                [first.items[dimension] for dimension in dimensions],
+                [second.items[dimension] for dimension in dimensions],
+                level,
+                coefficient,
+                target=target,
+            )
+        except DataError:
+            continue  # The dimension that cannot be compared has its own note.
+    return found, tests
+
+
+def _couples(contenders: Sequence[Contender]) -> list[tuple[Contender, Contender]]:
+    """Pair judges, responses and predictions with each other; an ablation only with its judge."""
+    couples = []
+    for first, second in combinations([one for one in contenders if one.kind != "baseline"], 2):
+        ablations = [one for one in (first, second) if one.kind == "ablation"]
+        if not ablations or (len(ablations) == 1 and ablations[0].parent in (first.name, second.name)):
+            couples.append((first, second))
+    return couples
+
+
+def _pairs(contenders: Sequence[Contender]) -> Iterator[tuple[Contender, Contender, str]]:
+    for dimension in dict.fromkeys(dimension for contender in contenders for dimension in contender.items):
+        for first, second in _couples(contenders):
+            if dimension in first.items and dimension in second.items:
+                yield first, second, dimension
+
+
+def _why_none(items: Sequence[ScoredItem]) -> str:
+    reasons = usable(items)[1]
+    return "nothing to correlate: " + (", ".join(f"{count} x {reason}" for reason, count in reasons.items()) or "empty")
+
+
+def ceiling_table(ceiling: Ceiling) -> Table:
+    """Build a table of people with each other, and each judge in place of one of them."""
+    rows = [("people, leave one out", interval(ceiling.people), "-", "-")]
+    rows += [
+        (name, interval(one.agreement), interval(one.difference), p_value(one.p))
+        for name, one in ceiling.judges.items()
+    ]
+    notes = (
+        f"{ceiling.raters} raters, {ceiling.n} items with two ratings or more, Krippendorff's alpha "
+        f"{number(ceiling.alpha)} (interval data)",
+        "each rater, or the judge in that rater's place, against the mean of the others; mean over raters",
+    )
+    headers = ("", f"{ceiling.level} {ceiling.coefficient}", "less people", "p")
+    return Table(headers, tuple(rows), (*notes, *interval_warnings({"people": ceiling.people})))
+
+
+def benchmark_table(
+    own: Mapping[str, Mapping[str, Correlation]],
+    published: PublishedTable,
+    columns_of: Mapping[str, str] | None = None,
+) -> Table:
+    """Build a table of own rows above published ones, with the published table's coefficient and columns."""
+    columns = published.columns
+    rows = []
+    for name, results in own.items():
+        values = {
+            (columns_of or {}).get(key, key): getattr(result, published.coefficient).value
+            for key, result in results.items()
+        }
+        dimensions = [values.get(column, math.nan) for column in columns if column != "average"]
+        values["average"] = sum(dimensions) / len(dimensions)
+        rows.append((name, *(number(values.get(column, math.nan)) for column in columns), "measured"))
+    for row in published.rows:
+        rows.append((row.system, *(number(row.values.get(column, math.nan)) for column in columns), "published"))
+    notes = (f"{published.level}-level {published.coefficient}", f"published: {published.citation}. {published.note}")
+    return Table(("", *columns, "origin"), tuple(rows), notes)
+
+
+def response_table(parsed: Mapping[str, ParsedResponses]) -> Table:
+    """Build a table of parsed raw responses, one row per dimension."""
+    rows = tuple(
+        (name, str(len(p.values)), str(p.responses), str(p.unparseable), str(p.out_of_scale), str(p.counted))
+        for name, p in parsed.items()
+    )
+    return Table(("", "rows", "responses", "unparseable", "out of scale", "counted"), rows)
+
+
+#: Columns that are often the same in all rows.
+FOLDED = ("level", "n", "points", "groups skipped", "items left out", "on", "one alone")
+
+
+@dataclass(frozen=True)
+class MetaEvaluation(Study):
+    """Scores against people, at every level that the ratings allow."""
+
+    #: The rows and the ratings.
+    rated: Rated
+    #: Dimension -> metric.
+    metrics: Mapping[str, Metric]
+    #: The figures.
+    found: Agreements
+    #: Levels that are reported, the main one first.
+    levels: Sequence[Level]
+    #: What is compared.
+    coefficient: str
+    #: Statistics of parsed raw responses.
+    parsed: Mapping[str, ParsedResponses]
+    #: Missing results, with reasons.
+    notes: Sequence[str]
+    #: Agreement between people, if several rated.
+    ceiling: Ceiling | None = None
+
+    @property
+    def benchmark(self) -> Benchmark | None:
+        """The published benchmark that the rows are of."""
+        return self.rated.data.benchmark if isinstance(self.rated, PublishedRatings) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        found, benchmark = self.found, self.benchmark
+        counts = ("responses", "unparseable", "out_of_scale", "counted")
+        record = {
+            "file": self.rated.path,
+            "benchmark": self.rated.name if isinstance(self.rated, PublishedRatings) else None,
+            "rows": len(self.rated.rows),
+            "metrics": {dimension: metric.name for dimension, metric in self.metrics.items()},
+            "coefficient": self.coefficient,
+            "levels": list(self.levels),
+            "grouping": self.rated.grouping,
+            "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in found.contenders},
+            "correlations": found.correlations,
+            "averages": found.averages,
+            "comparisons": found.comparisons,
+            "ceiling": self.ceiling,
+            "agreements": found.agreements,
+            "responses": {
+                name: {"rows": len(p.values), **{count: getattr(p, count) for count in counts}}
+                for name, p in self.parsed.items()
+            },
+            "published_columns": None if benchmark is None else benchmark.published,
+            "published": None if benchmark is None else published_table(benchmark.name),
+            "notes": [*self.notes, *found.notes],
+        }
+        written: dict[str, Any] = as_record(record)
+        return written
+
+    def tables(self) -> list[Table]:
+        """Give the paper's table, then the figures that it rests on."""
+        figures, levels, shown = self.found, self.levels, []
+        coefficients: Sequence[str] = COEFFICIENTS
+        if self.benchmark is not None:
+            coefficients = self.benchmark.columns
+            paper = published_table(self.benchmark.name)
+            table = benchmark_table(figures.correlations[self.benchmark.level], paper, self.benchmark.published)
+            title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
+            shown.append(table.titled(title))
+        for level in levels:
+            rows = _by_dimension(figures.correlations[level])
+            if rows:
+                table = correlation_table(rows, coefficients if level == levels[0] else COEFFICIENTS)
+                shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
+        if figures.averages:
+            table = average_table(figures.averages, f"average {levels[0]} {self.coefficient}")
+            shown.append(table.titled("average over the dimensions"))
+        if self.ceiling is not None:
+            shown.append(ceiling_table(self.ceiling).titled("the human ceiling"))
+        if self.parsed:
+            shown.append(response_table(self.parsed).titled("raw responses"))
+        if figures.comparisons:
+            title = f"is the difference real? ({self.coefficient})"
+            fold = (*FOLDED, *FOLDED_TESTS)
+            shown.append(comparison_table(figures.comparisons).titled(title, fold=fold, sections=True))
+        if figures.agreements:
+            table = agreement_table(figures.agreements)
+            shown.append(table.titled("agreement with each other", fold=FOLDED, sections=True))
+        return shown
+
+    def remarks(self) -> list[tuple[str, bool]]:
+        """Say how rows were grouped, and what is missing."""
+        return [(self.rated.grouping, False), *((f"note: {text}", True) for text in (*self.notes, *self.found.notes))]
+
+
+def _by_dimension(results: Mapping[str, Mapping[str, Correlation]]) -> dict[str, Correlation]:
+    """Order rows by dimension, so that all contenders of a dimension are adjacent."""
+    names = dict.fromkeys(dimension for own in results.values() for dimension in own)
+    return {
+        f"{dimension}: {contender}": own[dimension]
+        for dimension in names
+        for contender, own in results.items()
+        if dimension in own
+    }

@@ -1,0 +1,93 @@
+"""The trivial baseline (length) and reference metrics that need no network: ROUGE, BLEU and chrF.
+
+ROUGE is Google's ``rouge-score``, BLEU and chrF are ``sacrebleu``; both come with the extra ``meta``. METEOR is missing
+because nltk's needs the WordNet data, which is downloaded and not on any package index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
+
+from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items
+from geval_local.analysis.records import ScoredItem, word_count
+from geval_local.errors import ConfigurationError, DataError
+
+__all__ = ["BASELINES", "baseline_items", "baseline_scores", "references"]
+
+BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
+# The references of Topical-Chat are the true next turns, which the file contains as one of its systems.
+TRUE_TURN = "Original Ground Truth"
+
+_Compare = Callable[[str, str], float]
+
+
+def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str | None] | None = None) -> list[float]:
+    """Score outputs with a baseline."""
+    if name not in BASELINES:
+        raise ConfigurationError(f"there is no baseline {name!r}", hint=f"Choose one of: {', '.join(BASELINES)}.")
+    if name == "length":
+        return [float(word_count(output)) for output in outputs]
+    if references is None or len(references) != len(outputs):
+        raise DataError(f"{name} compares each text with a reference, and there is not one for each")
+    compare = _bleu_or_chrf(name) if name in ("bleu", "chrf") else _rouge(name)
+    return [
+        math.nan if reference is None else compare(reference, output)
+        for output, reference in zip(outputs, references, strict=True)
+    ]
+
+
+def references(data: BenchmarkData) -> list[str | None]:
+    """Find the reference of each row of a benchmark.
+
+    SummEval: its reference summary. Topical-Chat: the true next turn, which is a separate row and has no reference
+    itself. QAGS: its file has no reference summaries (`reference` repeats the source), so it is the source.
+    """
+    if data.benchmark.name == "topical-chat":
+        field = data.benchmark.fields["output"]
+        turns = {
+            data.group(index): str(row[field])
+            for index, row in enumerate(data.rows)
+            if row.get("system_id") == TRUE_TURN
+        }
+        return [
+            None if row.get("system_id") == TRUE_TURN else turns.get(data.group(index))
+            for index, row in enumerate(data.rows)
+        ]
+    field = data.benchmark.fields.get("reference", "source")
+    return [str(row[field]) for row in data.rows]
+
+
+def baseline_items(
+    data: BenchmarkData, dimension: str, name: str, scores: Sequence[float] | None = None
+) -> list[ScoredItem]:
+    """Score a benchmark with a baseline, in the same records as a judge."""
+    if scores is None:
+        field = data.benchmark.fields["output"]
+        scores = baseline_scores(name, [str(row[field]) for row in data.rows], references(data))
+    reasons = [None if math.isfinite(score) else "no reference" for score in scores]
+    return benchmark_items(data, dimension, scores, errors=reasons)
+
+
+def _library(name: str, package: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{package} is not installed, and this baseline needs it",
+            hint='Install it with `pip install "geval-local[meta]"`.',
+        ) from error
+
+
+def _rouge(name: str) -> _Compare:
+    kind = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}[name]
+    scorer = _library("rouge_score.rouge_scorer", "rouge-score").RougeScorer([kind], use_stemmer=True)
+    return lambda reference, output: float(scorer.score(reference, output)[kind].fmeasure)
+
+
+def _bleu_or_chrf(name: str) -> _Compare:
+    metrics = _library("sacrebleu.metrics", "sacrebleu")
+    scorer = metrics.BLEU(effective_order=True) if name == "bleu" else metrics.CHRF()
+    return lambda reference, output: float(scorer.sentence_score(output, [reference]).score)

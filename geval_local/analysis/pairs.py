@@ -1,0 +1,901 @@
+"""Preference: two outputs for one document, and which is better, by a judge or by people; read from results.
+
+Pairs are read from what ``geval-local pairs`` wrote, or made, without a model, from the label distributions of single
+outputs: the first is better as often as a label drawn for it is higher than one drawn for the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
+from geval_local.analysis.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
+from geval_local.analysis.statistics.coefficients import Coefficient, tie_threshold
+from geval_local.analysis.statistics.correlation import Correlation, correlate, within
+from geval_local.analysis.statistics.distributions import probability_matrix
+from geval_local.analysis.statistics.jackknife import Target
+from geval_local.analysis.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.analysis.statistics.significance import Comparison, corrected
+from geval_local.analysis.statistics.significance import compare as compare_agreement
+from geval_local.analysis.tables import (
+    FOLDED_TESTS,
+    Study,
+    Table,
+    as_record,
+    comparison_table,
+    correlation_table,
+    interval,
+    mean_warnings,
+    number,
+    p_value,
+)
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import SYSTEM_FIELDS, lookup
+from geval_local.grouping import document_field
+from geval_local.interval import Interval, mean_interval, t_test
+from geval_local.io.results import decoded, numbered
+from geval_local.scale import Scale
+
+__all__ = [
+    "Asked",
+    "Consistency",
+    "PairAgreement",
+    "PairStudy",
+    "Preference",
+    "Preferences",
+    "Source",
+    "SystemPreference",
+    "SystemRank",
+    "agreement",
+    "consistency",
+    "consistency_table",
+    "holds_pairs",
+    "outputs_of",
+    "pair_agreement_table",
+    "preference_of",
+    "preferences_from_scores",
+    "rank",
+    "rank_run",
+    "rank_table",
+    "ranked",
+    "read_preferences",
+    "sources_of",
+    "study_pairs",
+    "system_pair_table",
+    "system_pairs",
+    "systems_of",
+    "with_people",
+]
+
+Floats = NDArray[np.float64]
+Ratings = dict[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """One comparison of two outputs."""
+
+    #: What both outputs are for.
+    document: str
+    #: Their systems; empty where they are not known.
+    first: str
+    second: str
+    #: Probability that the first is better, that the second is, and of a tie; sums to 1. NaN if it was not judged.
+    p: tuple[float, float, float]
+    #: Preference for the first by each form: shown first, shown second; empty where there are
+    #: no orders.
+    orders: tuple[float, ...] = ()
+    #: Label mass of each form, likewise.
+    masses: tuple[float, ...] = ()
+    #: Preference of people for the first, 0 to 1, a tie as 0.5; NaN if not known.
+    human: float = math.nan
+    #: Of each person, where they are known.
+    people: tuple[float, ...] = ()
+    #: Why it was not judged.
+    error: str | None = None
+
+    @property
+    def value(self) -> float:
+        """Preference for the first: its probability and half of the tie, 0 to 1; NaN if it was not judged."""
+        return self.p[0] + self.p[2] / 2
+
+    def turned(self) -> Preference:
+        """Exchange the outputs: the same comparison from the other side."""
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            p=(self.p[1], self.p[0], self.p[2]),
+            orders=tuple(
+                1 - value
+                for one, other in zip(self.orders[::2], self.orders[1::2], strict=True)
+                for value in (other, one)
+            ),
+            masses=tuple(
+                value for one, other in zip(self.masses[::2], self.masses[1::2], strict=True) for value in (other, one)
+            ),
+            human=1 - self.human,
+            people=tuple(1 - value for value in self.people),
+        )
+
+
+def holds_pairs(row: Mapping[str, Any], metric: str) -> bool:
+    """Whether a row of results is of a pair: its labels are A, B and tie."""
+    figures = (row.get("geval") or {}).get(metric) or {}
+    probabilities = decoded(figures.get("probabilities"))
+    named = "system_a" in row or "output_a" in row
+    return set(probabilities) == {"A", "B", "tie"} if isinstance(probabilities, Mapping) else named
+
+
+def read_preferences(path: str | Path, metric: str) -> list[Preference]:
+    """Read what ``geval-local pairs`` wrote."""
+    rows = read_rows(path)
+    figures = figures_of(rows, metric, path)
+    return [
+        preference_of(row, own, f"{path}, row {number}")
+        for (number, row), own in zip(numbered(rows), figures, strict=True)
+    ]
+
+
+def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str) -> Preference:
+    """Read one comparison from a row of results and its figures; `where` begins what an error says."""
+    people = decoded(row.get("human"))
+    found = Preference(
+        str(row.get("document", where)),
+        str(row.get("system_a") or ""),
+        str(row.get("system_b") or ""),
+        (math.nan, math.nan, math.nan),
+        error=str(figures["error"]) if figures.get("error") else None,
+    )
+    if found.error is not None:
+        return found  # what else is in the row may be what is wrong with it
+    p = decoded(figures.get("probabilities"))
+    if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
+        raise DataError(
+            f"{where}: holds no probabilities of A, B and tie",
+            hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with --columns all.",
+        )
+    orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
+    return replace(
+        found,
+        p=(float(p["A"]), float(p["B"]), float(p["tie"])),
+        orders=tuple(map(float, orders)),
+        masses=tuple(map(float, masses)),
+        human=number_at(row, "human", where),
+        people=tuple(map(float, people)) if isinstance(people, list) else (),
+    )
+
+
+def preferences_from_scores(items: Sequence[ScoredItem], scale: Scale, *, by_score: bool = False) -> list[Preference]:
+    """Compare all outputs of a document by the scores that each got alone."""
+    values = scale.array
+    above = (values[:, None] > values[None]).astype(np.float64)
+    equal = (values[:, None] == values[None]).astype(np.float64)
+    scored = [item for item in items if math.isfinite(item.predicted)]
+    rows = (
+        {id(item): row for item, row in zip(scored, probability_matrix(scored, scale), strict=True)} if scored else {}
+    )
+    documents: dict[str, list[ScoredItem]] = {}
+    for item in items:
+        documents.setdefault(item.group, []).append(item)
+    found = []
+    for document, own in documents.items():
+        for one, other in combinations(own, 2):
+            if one.system == other.system:
+                continue
+            human = _compared(one.human, other.human)
+            error = one.error or other.error
+            p = (math.nan, math.nan, math.nan)
+            if id(one) in rows and id(other) in rows:
+                if by_score:
+                    better = _compared(one.predicted, other.predicted)
+                    p = (float(better == 1), float(better == 0), float(better == 0.5))
+                else:
+                    first, second = rows[id(one)], rows[id(other)]
+                    p = (float(first @ above @ second), float(second @ above @ first), float(first @ equal @ second))
+            found.append(Preference(document, one.system, other.system, p, human=human, error=error))
+    return found
+
+
+def _compared(one: float, other: float) -> float:
+    """1 for the higher first, 0 for the lower, 0.5 for a tie, NaN where one is not known."""
+    if math.isnan(one) or math.isnan(other):
+        return math.nan
+    return 1.0 if one > other else 0.0 if one < other else 0.5
+
+
+def with_people(found: Iterable[Preference], ratings: Mapping[tuple[str, str], float]) -> list[Preference]:
+    """Add what people prefer: the output that they rated higher, by document and system."""
+    return [
+        replace(
+            one,
+            human=_compared(
+                ratings.get((one.document, one.first), math.nan), ratings.get((one.document, one.second), math.nan)
+            ),
+        )
+        for one in found
+    ]
+
+
+def outputs_of(found: Sequence[Preference], ratings: Mapping[tuple[str, str], float]) -> list[ScoredItem]:
+    """Score every output by its mean preference over those that it was compared with in its document.
+
+    So pairs can be held against people's ratings as scores are.
+    """
+    wins: dict[tuple[str, str], list[float]] = {}
+    for one in found:
+        for own, value in ((one.first, one.value), (one.second, 1 - one.value)):
+            wins.setdefault((one.document, own), [])
+            if math.isfinite(value):
+                wins[one.document, own].append(value)
+    return [
+        ScoredItem(
+            group=document,
+            system=system,
+            human=ratings.get((document, system), math.nan),
+            predicted=float(np.mean(values)) if values else math.nan,
+            key=f"{document}/{system}",
+            error=None if values else "no comparison of it was judged",
+        )
+        for (document, system), values in wins.items()
+    ]
+
+
+@dataclass(frozen=True)
+class SystemPreference:
+    """How two systems compare."""
+
+    #: The systems, in the order in which they first appear.
+    first: str
+    second: str
+    #: Comparisons judged, and not judged.
+    n: int
+    unscored: int
+    #: Mean preference for the first: 1 always better, 0 never, half of every tie included.
+    preference: Interval
+    #: Mean probability of a tie.
+    tie: float
+    #: Two-sided p-value of "neither is preferred": signs of the documents' preferences beyond one half are flipped at
+    #: random, or Student's t where they are fewer than six. NaN with fewer than two documents.
+    p: float
+    #: The same, corrected for all pairs of systems.
+    p_holm: float = math.nan
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether one of the two is preferred beyond chance, after the correction."""
+        return self.p_holm < SIGNIFICANT
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How far a judge agrees with itself."""
+
+    #: Comparisons judged, and not judged.
+    n: int
+    unscored: int
+    #: How much preference an output gains by being shown first, -0.5 to 0.5: half the difference of its preference when
+    #: it is shown first and second.
+    position_shift: Interval
+    #: Share of comparisons of which each order names another winner.
+    flip_rate: Interval
+    #: Mean probability of a tie.
+    tie: float
+    #: Mean label mass in the given order and in the other one; NaN without orders.
+    masses: tuple[float, float]
+    #: Sets of three systems that were all compared, and those in which each beats the next in a circle.
+    triads: int
+    cyclic: int
+    #: The same within single documents.
+    document_triads: int
+    document_cyclic: int
+
+
+@dataclass(frozen=True)
+class SystemRank:
+    """A system among all."""
+
+    #: Which one.
+    system: str
+    #: Comparisons of it that were judged.
+    n: int
+    #: Mean preference for it over all of them.
+    preference: Interval
+    #: Bradley-Terry strength, in log-odds, mean 0 over the systems.
+    strength: Interval
+
+
+@dataclass(frozen=True)
+class PairStudy:
+    """All that a set of comparisons says; command and page show these figures."""
+
+    #: The systems, the strongest first; see `ranked`.
+    ranks: list[SystemRank]
+    #: Why there are no Bradley-Terry strengths; empty otherwise.
+    warning: str
+    #: Systems that cannot be told apart, in the order of the ranking; a system may be in several. Empty where not every
+    #: two systems were compared.
+    groups: tuple[tuple[str, ...], ...]
+    #: Every two systems that were compared.
+    pairs: list[SystemPreference]
+    #: How far the judge agrees with itself.
+    consistency: Consistency
+    #: How far it agrees with people, where their preferences are known.
+    agreement: PairAgreement | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        return {
+            "systems": as_record(self.ranks),
+            "warning": self.warning or None,
+            "groups": as_record(self.groups),
+            "told": self.told,
+            "pairs": as_record(self.pairs),
+            "consistency": as_record(self.consistency),
+            "agreement": None if self.agreement is None else as_record(self.agreement),
+        }
+
+    def letters(self, system: str) -> str:
+        """Name the groups that a system belongs to: ``a``, ``ab``."""
+        return letters_of(self.groups, system)
+
+    @property
+    def told(self) -> str:
+        """What came out for the systems, in a sentence; empty where no two systems were judged."""
+        judged = [pair for pair in self.pairs if pair.n]
+        if not judged:
+            return ""
+        apart = sum(pair.is_told_apart for pair in judged)
+        if len(judged) == 1:
+            (pair,) = judged
+            value = pair.preference.value
+            ahead, behind = (pair.first, pair.second) if value >= 0.5 else (pair.second, pair.first)
+            by = f"by {max(value, 1 - value):.3f}, where one half is no preference"
+            if apart:
+                return f"This judge prefers {ahead} to {behind} {by}."
+            if abs(value - 0.5) < 5e-4:
+                return f"This judge cannot tell {ahead} and {behind} apart: it prefers neither."
+            few = "" if math.isfinite(pair.p) else ", and one document allows no test"
+            return f"This judge cannot tell {ahead} and {behind} apart: it prefers the first {by}{few}."
+        first, systems = self.ranks[0].system, len(self.ranks)
+        told = f"{apart} of {len(judged)} pairs of systems are told apart (Holm, p < {SIGNIFICANT:g})"
+        return f"This judge ranks {first} first of {systems} systems; {told}."
+
+
+@dataclass(frozen=True)
+class PairAgreement:
+    """How far comparisons agree with people's."""
+
+    #: Comparisons that were judged and of which people's preference is known.
+    n: int
+    #: Of these, those that people tie; comparisons that were not judged or not rated.
+    human_ties: int
+    left_out: int
+    #: Share of the comparisons that people decided in which the judge prefers the same output; a preference of exactly
+    #: one half counts half.
+    decided: Interval
+    #: Share of all comparisons in which it prefers the same output or ties as people do; a preference within
+    #: `threshold` of one half is a tie (Deutsch, Foster and Freitag, 2023).
+    with_ties: Interval
+    #: The one that makes `with_ties` highest on these data, 0 to 0.5.
+    threshold: float
+    #: Mean probability that the judge's verdict, drawn from its distribution, is that of people; of several people, of
+    #: one of them.
+    expected: Interval
+
+
+def _judged(found: Sequence[Preference]) -> list[Preference]:
+    return [one for one in found if math.isfinite(one.value)]
+
+
+def _mean(values: Sequence[float] | Floats, documents: Sequence[str], low: float = 0.0) -> Interval:
+    """Mean with its interval, cut off at `low` and one above it, where the figure cannot be."""
+    return within(mean_interval(values, documents), low, low + 1) if len(values) else Interval(math.nan)
+
+
+def systems_of(found: Sequence[Preference]) -> list[str]:
+    """List the systems in the order in which they first appear."""
+    return list(dict.fromkeys(system for one in found for system in (one.first, one.second) if system))
+
+
+def _by_pair(found: Sequence[Preference]) -> dict[tuple[str, str], list[Preference]]:
+    """Gather the comparisons of every two systems, all turned to the side of the one that appears first."""
+    place = {system: number for number, system in enumerate(systems_of(found))}
+    groups: dict[tuple[str, str], list[Preference]] = {}
+    for one in found:
+        if one.first and one.second:
+            own = one if place[one.first] < place[one.second] else one.turned()
+            groups.setdefault((own.first, own.second), []).append(own)
+    return dict(sorted(groups.items(), key=lambda pair: (place[pair[0][0]], place[pair[0][1]])))
+
+
+def system_pairs(found: Sequence[Preference]) -> list[SystemPreference]:
+    """Compare every two systems that were held against each other, with tests that are corrected for their number."""
+    groups = _by_pair(found)
+    permutations = max(PERMUTATIONS, PERMUTATIONS_PER_TEST * len(groups))
+    pairs = {}
+    for (first, second), members in groups.items():
+        judged = _judged(members)
+        preference = _mean([one.value for one in judged], [one.document for one in judged])
+        pairs[f"{first}\x1f{second}"] = SystemPreference(
+            first,
+            second,
+            len(judged),
+            len(members) - len(judged),
+            preference,
+            float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
+            _p_of(judged, preference, permutations),
+        )
+    return list(corrected(pairs).values())
+
+
+def _means(judged: Sequence[Preference]) -> dict[tuple[str, str], float]:
+    """Mean preference of every two systems; a system may have several outputs for a document."""
+    return {pair: float(np.mean([one.value for one in own])) for pair, own in _by_pair(judged).items()}
+
+
+def _p_of(judged: Sequence[Preference], preference: Interval, permutations: int) -> float:
+    """Test whether comparisons of two systems prefer neither; documents are independent, their comparisons are not."""
+    beyond: dict[str, float] = {}
+    for one in judged:
+        beyond[one.document] = beyond.get(one.document, 0.0) + one.value - 0.5
+    if len(beyond) >= SIGN_FLIP_GROUPS:
+        return sign_flip(np.array(list(beyond.values())), permutations=permutations)
+    return t_test(preference.value - 0.5, preference.error, preference.units)
+
+
+def study_pairs(found: Sequence[Preference]) -> PairStudy:
+    """Find all that a set of comparisons says."""
+    ranks, warning = ranked(found)
+    pairs = system_pairs(found)
+    order = [one.system for one in ranks]
+    apart = [(pair.first, pair.second) for pair in pairs if pair.is_told_apart]
+    is_complete = sum(bool(pair.n) for pair in pairs) == len(order) * (len(order) - 1) // 2
+    rated = any(math.isfinite(one.human) for one in _judged(found))
+    return PairStudy(
+        ranks,
+        warning,
+        letter_groups(order, apart) if order and is_complete else (),
+        pairs,
+        consistency(found),
+        agreement(found) if rated else None,
+    )
+
+
+def ranked(found: Sequence[Preference]) -> tuple[list[SystemRank], str]:
+    """Rank the systems, the strongest first."""
+    judged = [one for one in _judged(found) if one.first and one.second]
+    systems = systems_of(judged)
+    place = {system: number for number, system in enumerate(systems)}
+    fitted = BradleyTerry(())
+    if judged:
+        fitted = fit_bradley_terry(
+            len(systems),
+            np.array([place[one.first] for one in judged], dtype=np.int64),
+            np.array([place[one.second] for one in judged], dtype=np.int64),
+            np.clip([one.value for one in judged], 0.0, 1.0),
+            [one.document for one in judged],
+        )
+    ranks = []
+    for system, strength in zip(systems, fitted.strengths, strict=True):
+        own = [one if one.first == system else one.turned() for one in judged if system in (one.first, one.second)]
+        preference = _mean([one.value for one in own], [one.document for one in own])
+        ranks.append(SystemRank(system, len(own), preference, strength))
+    ranks.sort(key=lambda one: (-one.strength.value if math.isfinite(one.strength.value) else 0, -one.preference.value))
+    return ranks, fitted.warning
+
+
+def consistency(found: Sequence[Preference]) -> Consistency:
+    """Measure what the order of the two outputs does, and whether preferences go round in circles."""
+    judged = _judged(found)
+    ordered = [one for one in judged if len(one.orders) >= 2]
+    documents = [one.document for one in ordered]
+    shown = [(float(np.mean(one.orders[::2])), float(np.mean(one.orders[1::2]))) for one in ordered]
+    masses = (math.nan, math.nan)
+    if ordered:
+        masses = (
+            float(np.mean([np.mean(one.masses[::2]) for one in ordered])),
+            float(np.mean([np.mean(one.masses[1::2]) for one in ordered])),
+        )
+    by_document: dict[str, list[Preference]] = {}
+    for one in judged:
+        by_document.setdefault(one.document, []).append(one)
+    triads, cyclic = _circles(_means(judged))
+    inner = [_circles(_means(own)) for own in by_document.values()]
+    return Consistency(
+        n=len(judged),
+        unscored=len(found) - len(judged),
+        position_shift=_mean([(one - other) / 2 for one, other in shown], documents, low=-0.5),
+        flip_rate=_mean([float((one - 0.5) * (other - 0.5) < 0) for one, other in shown], documents),
+        tie=float(np.mean([one.p[2] for one in judged])) if judged else math.nan,
+        masses=masses,
+        triads=triads,
+        cyclic=cyclic,
+        document_triads=sum(count for count, _ in inner),
+        document_cyclic=sum(count for _, count in inner),
+    )
+
+
+def _circles(preferences: dict[tuple[str, str], float]) -> tuple[int, int]:
+    """Count the sets of three that were all compared, and those that are circles; an exact half makes none."""
+    systems = sorted({system for pair in preferences for system in pair if system})
+    place = {system: number for number, system in enumerate(systems)}
+    sign = np.zeros((len(systems), len(systems)), dtype=np.int8)
+    there = np.zeros_like(sign, dtype=bool)
+    for (first, second), value in preferences.items():
+        if first and second:
+            one, other = place[first], place[second]
+            there[one, other] = there[other, one] = True
+            sign[one, other] = np.sign(value - 0.5)
+            sign[other, one] = -sign[one, other]
+    triads = cyclic = 0
+    for one, other, third in combinations(range(len(systems)), 3):
+        if there[one, other] and there[other, third] and there[one, third]:
+            triads += 1
+            cyclic += abs(int(sign[one, other]) + int(sign[other, third]) + int(sign[third, one])) == 3
+    return triads, cyclic
+
+
+def agreement(found: Sequence[Preference]) -> PairAgreement:
+    """Hold comparisons against people's."""
+    kept = [one for one in _judged(found) if math.isfinite(one.human)]
+    if not kept:
+        raise DataError(
+            "people's preference is known of no comparison that was judged",
+            hint="Name the rating by --human, and the file that holds it by --ratings.",
+        )
+    documents = [one.document for one in kept]
+    gap = np.array([one.value - 0.5 for one in kept])
+    human = np.array([one.human - 0.5 for one in kept])
+    # A difference that float arithmetic leaves of nothing is none.
+    gap[np.abs(gap) < 1e-12] = 0.0
+    right = np.where(gap == 0, 0.5, np.sign(gap) == np.sign(human)).astype(np.float64)
+    decided = np.flatnonzero(human != 0)
+    # Every comparison is a group of two items, one at its gap and one at nothing.
+    zeros = np.zeros_like(gap)
+    groups = np.repeat(np.arange(len(kept)), 2)
+    threshold = tie_threshold(np.stack([human, zeros], 1).ravel(), np.stack([gap, zeros], 1).ravel(), groups)
+    assert threshold is not None  # groups of two are never too large
+    verdict = np.where(np.abs(gap) <= threshold, 0.0, np.sign(gap))
+    expected = [float(np.mean([_probability(one.p, value) for value in one.people or (one.human,)])) for one in kept]
+    return PairAgreement(
+        n=len(kept),
+        human_ties=len(kept) - len(decided),
+        left_out=len(found) - len(kept),
+        decided=_mean(right[decided], [documents[place] for place in decided]),
+        with_ties=_mean((verdict == np.sign(human)).astype(np.float64), documents),
+        threshold=threshold,
+        expected=_mean(expected, documents),
+    )
+
+
+def _probability(p: tuple[float, float, float], human: float) -> float:
+    """Probability of people's verdict under the judge's distribution."""
+    return p[0] if human > 0.5 else p[1] if human < 0.5 else p[2]
+
+
+def rank_table(study: PairStudy, human: Mapping[str, float]) -> Table:
+    """Systems by strength, with the groups that cannot be told apart; with people's mean ratings where known."""
+    rated = any(one.system in human for one in study.ranks)
+    rows = tuple(
+        (
+            one.system,
+            interval(one.preference),
+            interval(one.strength),
+            *([study.letters(one.system)] if study.groups else []),
+            *([number(human.get(one.system, math.nan))] if rated else []),
+            str(one.n),
+        )
+        for one in study.ranks
+    )
+    headers = ("system", "preferred", "Bradley-Terry", *(["group"] if study.groups else []))
+    notes = [study.told] if study.told else []
+    notes.append("preferred: mean probability of being better, half of ties included; strengths in log-odds, mean 0")
+    if study.groups:
+        notes.append("systems that share a letter cannot be told apart")
+    if study.warning:
+        notes.append(f"no Bradley-Terry strengths: {study.warning}")
+    notes += mean_warnings({one.system: one.preference for one in study.ranks})
+    return Table((*headers, *(["people's mean"] if rated else []), "comparisons"), rows, tuple(notes))
+
+
+def system_pair_table(pairs: Sequence[SystemPreference]) -> Table:
+    """Every two systems that were compared."""
+    rows = tuple(
+        (
+            f"{one.first} / {one.second}",
+            interval(one.preference),
+            number(one.tie),
+            p_value(one.p),
+            p_value(one.p_holm),
+            str(one.n),
+            str(one.unscored),
+        )
+        for one in pairs
+    )
+    headers = ("first / second", "first preferred", "p(tie)", "p", "p (Holm)", "n", "unscored")
+    notes = [f"p: of no preference, by flipping signs of documents; p (Holm): for all {len(pairs)} pairs"]
+    notes += mean_warnings({row[0]: one.preference for row, one in zip(rows, pairs, strict=True)})
+    return Table(headers, rows, tuple(notes))
+
+
+def consistency_table(figures: Mapping[str, Consistency]) -> Table:
+    """Show what the order of the outputs does, and how often preferences go round in circles."""
+    rows = tuple(
+        (
+            name,
+            interval(one.position_shift),
+            interval(one.flip_rate),
+            number(one.tie),
+            f"{number(one.masses[0])} / {number(one.masses[1])}",
+            f"{one.cyclic}/{one.triads}",
+            f"{one.document_cyclic}/{one.document_triads}",
+            f"{one.n}",
+            f"{one.unscored}",
+        )
+        for name, one in figures.items()
+    )
+    headers = ("", "first shown gains", "flips", "p(tie)", "mass AB / BA", "circles", "in documents", "n", "unscored")
+    notes = (
+        "first shown gains: preference for the output shown first beyond one half, 0 for no position bias",
+        "flips: comparisons of which each order names another winner; circles: A over B over C over A",
+    )
+    shifts = {name: one.position_shift for name, one in figures.items()}
+    return Table(headers, rows, (*notes, *mean_warnings(shifts)))
+
+
+def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
+    """Comparisons against people's, one row per way to compare."""
+    rows = tuple(
+        (
+            name,
+            interval(one.decided),
+            f"{one.n - one.human_ties}",
+            interval(one.with_ties),
+            number(one.threshold),
+            interval(one.expected),
+            f"{one.n}",
+            f"{one.left_out}",
+        )
+        for name, one in figures.items()
+    )
+    headers = ("", "decided pairs", "n decided", "with ties", "tie within", "expected", "n", "left out")
+    notes = (
+        "decided pairs: of those that people decided, the same output preferred; with ties: ties within a calibrated "
+        "distance of one half (Deutsch et al., 2023)",
+        "expected: mean probability of people's verdict; intervals hold for new documents from the same systems",
+    )
+    return Table(headers, rows, notes)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for; see the options of ``preferences``."""
+
+    metric: str | None = None
+    human: str | None = None
+    ratings: Path | None = None
+    group_by: str | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way to compare."""
+
+    name: str
+    found: list[Preference]
+    items: list[ScoredItem] = field(default_factory=list)
+    human: dict[str, float] = field(default_factory=dict)
+
+
+def sources_of(results: Sequence[ResultsGiven], asked: Asked) -> list[Source]:
+    """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
+    runs = [ScoredRun.of(one) for one in results]
+    pairwise = {id(run): _pair_metric(run, asked.metric) for run in runs}
+    ratings: Ratings = {}
+    if asked.ratings is not None:
+        ratings = _ratings(read_rows(asked.ratings), asked, asked.ratings)
+    elif asked.human is not None:
+        for run in runs:
+            if pairwise[id(run)] is None:
+                ratings |= _ratings(run.rows, asked, run.path)
+    sources: list[Source] = []
+    for run in runs:
+        name = run.name if [other.name for other in runs].count(run.name) == 1 else str(run.path)
+        key = pairwise[id(run)]
+        if key is not None:
+            found = read_preferences(run.path, key)
+            found = with_people(found, ratings) if ratings else found
+            sources.append(Source(name, found, outputs_of(found, ratings) if ratings else []))
+            continue
+        metric = run.one_metric(asked.metric)
+        documents = document_field(run.rows, asked.group_by)
+        items = run.items(metric, group_by=documents, system=asked.system)
+        if documents is None:
+            raise DataError(
+                f"{run.path}: nothing says which outputs are for the same document", hint="Name it by --group-by FIELD."
+            )
+        if not all(item.system for item in items):
+            raise missing_field(run.rows[0], SYSTEM_FIELDS[0], str(run.path), "of the system ")
+        scale = run.origin(metric).definition.scale
+        rated = [_rated(item, ratings) for item in items]
+        for told, by_score in (("distributions", False), ("scores", True)):
+            found = preferences_from_scores(rated, scale, by_score=by_score)
+            own = rated if by_score else outputs_of(found, ratings)
+            sources.append(Source(f"{name}, {told}", found, own if ratings else []))
+    return [_with_means(source, ratings) for source in sources]
+
+
+def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
+    """Name the metric of a run that compares pairs; None for a run of single scores."""
+    wanted = [name for name in (metric, f"{metric}/pairs") if name in run.metrics] if metric else run.metrics
+    pairs = [name for name in wanted if holds_pairs(run.rows[0], name)]
+    if len(pairs) > 1:
+        raise ConfigurationError(
+            f"{run.path} holds several metrics", hint=f"Name one with --metric: {', '.join(pairs)}."
+        )
+    return pairs[0] if pairs else None
+
+
+def _ratings(rows: Sequence[Mapping[str, Any]], asked: Asked, path: Path) -> Ratings:
+    """Read people's ratings by document and system."""
+    assert asked.human is not None
+    documents = document_field(rows, asked.group_by)
+    if documents is None:
+        raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
+    found: Ratings = {}
+    for place, row in numbered(rows):
+        where = f"{path}, row {place}"
+        names = (asked.system,) if asked.system is not None else SYSTEM_FIELDS
+        writer = next((value for name in names if (value := lookup(row, name)) is not None), None)
+        if writer is None:
+            raise missing_field(row, names[0], where, "of the system ")
+        key = (str(lookup(row, documents)), str(writer))
+        if key in found:
+            raise DataError(f"{where}: the system {key[1]!r} has two outputs for the document {key[0]!r}")
+        found[key] = number_at(row, asked.human, where)
+    if all(map(math.isnan, found.values())):
+        raise DataError(f"{path}: no row has a human rating in {asked.human!r}")
+    return found
+
+
+def _rated(item: ScoredItem, ratings: Ratings) -> ScoredItem:
+    key = f"{item.group}/{item.system}"  # as `outputs_of` has it
+    return replace(item, human=ratings.get((item.group, item.system), math.nan), key=key)
+
+
+def _with_means(source: Source, ratings: Ratings) -> Source:
+    by_system: dict[str, list[float]] = {}
+    for (_, system), rating in ratings.items():
+        if math.isfinite(rating):
+            by_system.setdefault(system, []).append(rating)
+    means = {system: sum(values) / len(values) for system, values in by_system.items()}
+    return Source(source.name, source.found, source.items, means)
+
+
+@dataclass(frozen=True)
+class Preferences(Study):
+    """Several ways to compare outputs, side by side, and against people."""
+
+    #: The ways.
+    sources: tuple[Source, ...]
+    #: Name of a source -> what its comparisons say.
+    studies: dict[str, PairStudy]
+    #: ``level: source`` -> its agreement with people's ratings.
+    correlations: dict[str, Correlation]
+    #: ``level: source less source`` -> which agrees better.
+    tests: dict[str, Comparison]
+    #: Whether a table lists every two systems.
+    every_pair: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all figures as plain JSON values."""
+        records = {
+            source.name: {**self.studies[source.name].to_dict(), "human_means": source.human or None}
+            for source in self.sources
+        }
+        return {"sources": records, "against_people": as_record(self.correlations), "tests": as_record(self.tests)}
+
+    def tables(self) -> list[Table]:
+        """Give ranks of every source, its consistency, and its agreement with people."""
+        found = []
+        for source in self.sources:
+            study = self.studies[source.name]
+            if study.ranks:
+                found.append(rank_table(study, source.human).titled(f"{source.name}: the systems"))
+            if self.every_pair:
+                title = f"{source.name}: every pair of systems"
+                found.append(system_pair_table(study.pairs).titled(title))
+        figures = {name: study.consistency for name, study in self.studies.items()}
+        found.append(consistency_table(figures).titled("how far the judge agrees with itself"))
+        agreements = {name: one.agreement for name, one in self.studies.items() if one.agreement is not None}
+        if agreements:
+            found.append(pair_agreement_table(agreements).titled("comparisons against people's"))
+        if self.correlations:
+            title = "outputs against people's ratings: each by its mean preference in its document, or by its score"
+            fold = ("n", "groups skipped", "items left out")
+            found.append(correlation_table(self.correlations).titled(title, fold=fold))
+        if self.tests:
+            title = "which way agrees better with people?"
+            found.append(comparison_table(self.tests).titled(title, fold=FOLDED_TESTS))
+        return found
+
+
+def rank(
+    results: Sequence[ResultsGiven],
+    *,
+    metric: str | None = None,
+    human: str | None = None,
+    ratings: str | Path | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+    coefficient: Coefficient = "spearman",
+    target: Target | None = None,
+    every_pair: bool = False,
+) -> Preferences:
+    """Rank systems by comparisons of their outputs, side by side where several results are given.
+
+    Parameters
+    ----------
+    results : sequence of path, RunResult, rows or data frames
+        Results of `pairs`, or of `score`, whose outputs are then compared by their distributions and by their scores.
+    metric : str, optional
+        Which metric, where there are several.
+    human : str, optional
+        Field of the human rating.
+    ratings : path, optional
+        Rows that hold the ratings; results of `score` hold them themselves.
+    group_by, system : str, optional
+        Fields of the document and of the system.
+    coefficient, target
+        Of the agreement with people.
+    every_pair : bool
+        Whether a table lists every two systems.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        If the results cannot be used, or name no systems or documents.
+    """
+    if ratings is not None and human is None:
+        raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
+    place = None if ratings is None else Path(ratings)
+    sources = sources_of(results, Asked(metric=metric, human=human, ratings=place, group_by=group_by, system=system))
+    studies = {source.name: study_pairs(source.found) for source in sources}
+    correlations, tests = _sources_against_people(sources, coefficient, target)
+    return Preferences(tuple(sources), studies, correlations, tests, every_pair)
+
+
+def rank_run(path: Path, metric: str) -> Preferences:
+    """Study the results of one run of pairs on one of its metrics."""
+    found = read_preferences(path, metric)
+    return Preferences((Source(metric, found),), {metric: study_pairs(found)}, {}, {})
+
+
+def _sources_against_people(
+    sources: Sequence[Source], coefficient: Coefficient, target: Target | None
+) -> tuple[dict[str, Correlation], dict[str, Comparison]]:
+    correlations: dict[str, Correlation] = {}
+    tests: dict[str, Comparison] = {}
+    rated = [source for source in sources if any(math.isfinite(item.human) for item in source.items)]
+    for level in ("summary", "system"):
+        for source in rated:
+            correlations[f"{level}: {source.name}"] = correlate(source.items, level, target=target)
+        for one, other in combinations(rated, 2):
+            name = f"{level}: {one.name} less {other.name}"
+            try:
+                tests[name] = compare_agreement(one.items, other.items, level, coefficient, target=target)
+            except DataError:
+                continue  # no common ground, which the counts beside show
+    return correlations, corrected(tests)

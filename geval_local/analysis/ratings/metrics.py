@@ -1,0 +1,79 @@
+"""The metric of each dimension: the benchmark's presets, or the ones given by ``--metric``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from geval_local.analysis.ratings.benchmarks import Benchmark
+from geval_local.errors import ConfigurationError
+from geval_local.metric import Metric
+from geval_local.prompt import metric_from_prompt_file
+
+__all__ = ["benchmark_metrics", "own_metrics"]
+
+
+def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metric]:
+    """Choose the metrics of a benchmark's dimensions."""
+    presets = {dimension: preset for dimension, preset in layout.dimensions.items() if preset is not None}
+    if not names:
+        return {dimension: Metric.load(preset) for dimension, preset in presets.items()}
+    chosen: dict[str, Metric] = {}
+    for name in names:
+        dimension, given = _split(name, presets)
+        dimension, metric = (dimension, _load(given, presets[dimension])) if dimension else _match(given, layout)
+        if dimension in chosen:
+            raise ConfigurationError(f"two metrics rate {dimension}; name one of them")
+        chosen[dimension] = metric
+    return {dimension: chosen[dimension] for dimension in layout.dimensions if dimension in chosen}
+
+
+def own_metrics(names: Sequence[str], human: Sequence[str]) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Pair metrics with the fields of their human ratings."""
+    if not names or not human:
+        raise ConfigurationError(
+            "your own ratings need at least one --metric and the --human field that it is to agree with",
+            hint="For a published file say --benchmark summeval, topical-chat or qags instead.",
+        )
+    if len(human) not in (1, len(names)):
+        raise ConfigurationError(
+            f"{len(names)} metrics and {len(human)} fields of human ratings: give one field for all, or one for each"
+        )
+    metrics = [Metric.load(name) for name in names]
+    fields = list(human) * len(metrics) if len(human) == 1 else list(human)
+    if len({metric.name for metric in metrics}) < len(metrics):
+        raise ConfigurationError("two metrics have the same name", hint="Change the `name` in one of the YAML files.")
+    return {metric.name: metric for metric in metrics}, {
+        metric.name: field for metric, field in zip(metrics, fields, strict=True)
+    }
+
+
+def _split(name: str, presets: dict[str, str]) -> tuple[str, str]:
+    """Split ``dimension=metric``; a bare dimension means its preset."""
+    dimension, equals, given = name.partition("=")
+    if equals:
+        if dimension not in presets:
+            raise ConfigurationError(f"there is no dimension {dimension!r}", hint=f"There are: {', '.join(presets)}.")
+        return dimension, given
+    return (name, presets[name]) if name in presets else ("", name)
+
+
+def _load(given: str, preset: str) -> Metric:
+    if Path(given).suffix == ".txt":
+        stands_for = Metric.load(preset)
+        return metric_from_prompt_file(given, stands_for.scale, name=f"{stands_for.name}.{Path(given).stem}")
+    return Metric.load(given)
+
+
+def _match(given: str, layout: Benchmark) -> tuple[str, Metric]:
+    """Find the dimension of a metric, by preset or by name."""
+    metric = Metric.load(given)
+    last = metric.name.rsplit("/", 1)[-1]
+    for dimension, preset in layout.dimensions.items():
+        if preset is not None and (metric.name == preset or last == dimension):
+            return dimension, metric
+    rated = ", ".join(dimension for dimension, preset in layout.dimensions.items() if preset)
+    raise ConfigurationError(
+        f"{layout.name} has no ratings for {metric.name}",
+        hint=f"Say which it rates: --metric DIMENSION={given}, one of {rated}.",
+    )

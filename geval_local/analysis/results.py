@@ -1,0 +1,411 @@
+"""Results as analyses take them: result files, runs, rows or data frames, read into scored items."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from geval_local.analysis.records import ScoredItem, word_count
+from geval_local.analysis.statistics.distributions import probability_matrix
+from geval_local.analysis.statistics.levels import Level
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
+from geval_local.io.checks import check_columns
+from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
+from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.samples import Sample
+from geval_local.runs.completion import RunResult
+from geval_local.runs.directory import result_file
+from geval_local.scale import Scale
+from geval_local.score import Distribution, Estimator, estimate
+from geval_local.signature import signature_parts
+
+__all__ = [
+    "ABLATIONS",
+    "ResultsGiven",
+    "ScoredRun",
+    "check_ratings",
+    "each_place",
+    "estimate_name",
+    "estimated_items",
+    "figures_of",
+    "level_for",
+    "missing_field",
+    "number_at",
+    "rated_items",
+    "read_results",
+    "read_rows",
+    "row_keys",
+    "scored_item",
+]
+
+
+#: What stands beside the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
+ABLATIONS = (
+    Estimator("mode"),
+    Estimator("sample", n=20),
+    Estimator("median"),
+)
+
+#: Results as the public functions take them: a path, a run, rows, or a data frame of pandas or polars.
+ResultsGiven = Any
+
+logger = logging.getLogger("geval_local")
+
+
+def read_rows(path: str | Path) -> Sequence[Row]:
+    """Read all rows of a JSONL, JSON, CSV or Parquet file; figures of a scored file are always under ``geval``.
+
+    A run directory stands for the results of its run.
+    """
+    return read_result_rows(result_file(path))
+
+
+def number_at(row: Mapping[str, Any], field: str, where: str) -> float:
+    """Read a number from a row: NaN if the field is absent, null or empty; the mean of a list of ratings."""
+    value = decoded(lookup(row, field))
+    if isinstance(value, list | tuple):
+        given = [_number(item) for item in value if item is not None and item != ""]
+        number = math.nan if any(map(math.isnan, given)) else sum(given) / len(given) if given else None
+        if number is not None and not math.isnan(number):
+            _say_averaged(field)
+    else:
+        number = None if value is None or value == "" else _number(value)
+    if number is None:
+        return math.nan
+    if not math.isfinite(number):
+        inner = f"; its keys are: {', '.join(map(str, value))}" if isinstance(value, Mapping) and value else ""
+        raise DataError(
+            f"{where}: {field} is not a number: {_shown(value)}{inner}",
+            hint="A rating is a number, or a list of numbers; a dotted path leads into a column: scores.coherence.",
+        )
+    return number
+
+
+def each_place(rows: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+    """Spell out the last ``*`` of a path: ``ratings.*`` is ``ratings.0``, ``ratings.1``, ... as far as any row goes."""
+    before, star, after = path.rpartition(f".{EVERY}")
+    if not star:
+        return [path]
+    keys: dict[str, None] = {}
+    for row in rows:
+        held = decoded(lookup(row, before))
+        if isinstance(held, Mapping):
+            keys |= dict.fromkeys(map(str, held))
+        elif isinstance(held, list | tuple):
+            keys |= dict.fromkeys(map(str, range(len(held))))
+    return [f"{before}.{key}{after}" for key in keys] or [path]
+
+
+def _number(value: Any) -> float:
+    """Read one number; NaN for an empty value."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@cache
+def _say_averaged(field: str) -> None:
+    logger.info("%s holds lists of ratings: the mean of each is taken", field)
+
+
+def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
+    """Check that a field contains ratings, before any scoring."""
+    ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
+    if all(map(math.isnan, ratings)):
+        raise _no_ratings(rows, field, path)
+
+
+def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> DataError:
+    columns = _columns(rows)
+    return DataError(
+        f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
+        hint=f"Columns: {', '.join(columns)}."
+        + (" CSV results hold the input's columns with `score --columns all` only." if "geval" in columns else ""),
+    )
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(str(name) for row in rows for name in row))
+
+
+def row_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a key for each row: its ``id`` if all rows have distinct ones, else its number from 1."""
+    ids = [str(row["id"]) for row in rows if row.get("id") is not None]
+    if len(ids) == len(rows) == len(set(ids)):
+        return ids
+    return [str(number) for number in range(1, len(rows) + 1)]
+
+
+def read_results(
+    path: str | Path,
+    metric: str,
+    *,
+    human: str | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+) -> list[ScoredItem]:
+    """Read the scores of one metric from a result file of ``geval-local score``."""
+    rows = read_rows(path)
+    return rated_items(rows, figures_of(rows, metric, path), path, human=human, group_by=group_by, system=system)
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]], metric: str, path: str | Path) -> list[Mapping[str, Any]]:
+    """Return the figures of one metric from scored rows."""
+    found: list[Mapping[str, Any]] = []
+    for number, row in numbered(rows):
+        scores = row.get("geval")
+        if not isinstance(scores, Mapping):
+            raise DataError(f"{path}, row {number}: no scores", hint="Expected a result file of `geval-local score`.")
+        if not isinstance(scores.get(metric), Mapping):
+            raise DataError(
+                f"{path}, row {number}: no score of the metric {metric!r}", hint=f"The row has: {', '.join(scores)}."
+            )
+        found.append(scores[metric])
+    return found
+
+
+def rated_items(
+    rows: Sequence[Mapping[str, Any]],
+    figures: Sequence[Mapping[str, Any]],
+    path: str | Path,
+    *,
+    human: str | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> list[ScoredItem]:
+    """Join figures, one per row, to the rows' human ratings; other arguments as for `read_results`.
+
+    `fields` maps ``output`` to its column if the name differs.
+    """
+    items = []
+    for place, (row, own, key) in enumerate(zip(rows, figures, row_keys(rows), strict=True), start=1):
+        where = f"{path}, row {row_number(row, place)}"
+        value = number_at(own, "score", where)
+        items.append(
+            scored_item(
+                row,
+                key,
+                where,
+                predicted=value,
+                probabilities=own.get("probabilities") or None,
+                error=(own.get("error") or "unscored") if math.isnan(value) else None,
+                human=human,
+                group_by=group_by,
+                system=system,
+                fields=fields,
+            )
+        )
+    if human is not None and all(math.isnan(item.human) for item in items):
+        raise _no_ratings(rows, human, path)
+    return items
+
+
+def missing_field(row: Mapping[str, Any], field: str, where: str, purpose: str = "") -> DataError:
+    """Return the error for a missing field, with the row's columns."""
+    columns = [str(name) for name in row if name != "geval"]
+    return DataError(
+        f"{where}: the field {field!r} {purpose}is missing{nearest(field, columns)}",
+        hint=f"Columns: {', '.join(columns)}.",
+    )
+
+
+def scored_item(
+    row: Mapping[str, Any],
+    key: str,
+    where: str,
+    *,
+    predicted: float,
+    probabilities: Mapping[str, float] | None,
+    error: str | None,
+    human: str | None,
+    group_by: str | None,
+    system: str | None,
+    fields: Mapping[str, str] | None,
+) -> ScoredItem:
+    """Join one score to its row: document, system, rating and length; `where` begins what an error says."""
+    group = key if group_by is None else lookup(row, group_by)
+    if group is None:
+        raise missing_field(row, group_by or "", where, "to group by ")
+    writers = (system,) if system is not None else SYSTEM_FIELDS
+    writer = next((str(found) for name in writers if (found := lookup(row, name)) is not None), "")
+    if system is not None and not writer:
+        raise missing_field(row, system, where)
+    output = output_text(row, fields)
+    return ScoredItem(
+        group=str(group),
+        system=writer,
+        human=math.nan if human is None else number_at(row, human, where),
+        predicted=predicted,
+        probabilities=probabilities,
+        length=None if output is None else word_count(output),
+        key=key,
+        error=error,
+    )
+
+
+def level_for(group_by: str | None) -> Level:
+    """Return the default level: within groups if rows are grouped, else pooled."""
+    return "pooled" if group_by is None else "summary"
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A result file of ``geval-local score``."""
+
+    #: The file; may be given as its run directory.
+    path: Path
+    #: Field of a metric -> its column, or the dotted path into one; comes before the manifest's mapping.
+    fields: Mapping[str, str] = field(default_factory=dict)
+    #: Estimates the scores anew from the stored label distributions; None takes them as they are.
+    estimator: Estimator | None = None
+    held: Sequence[Mapping[str, Any]] | None = field(default=None, repr=False)
+    #: The file's name without its extension, or that of the directory.
+    name: str = field(init=False)
+
+    @classmethod
+    def of(
+        cls, given: ResultsGiven, fields: Mapping[str, str] | None = None, estimator: Estimator | str | None = None
+    ) -> ScoredRun:
+        """Take results as they are given: a path, what `score_file` returned, rows, or a data frame."""
+        if isinstance(given, ScoredRun):
+            return given
+        if isinstance(estimator, str):
+            estimator = Estimator.parse(estimator)
+        if isinstance(given, RunResult):
+            return cls(given.files[0], fields or {}, estimator)
+        if isinstance(given, str | os.PathLike):
+            return cls(Path(given), fields or {}, estimator)
+        if hasattr(given, "to_dicts"):  # polars
+            rows = given.to_dicts()
+        elif hasattr(given, "to_dict"):  # pandas
+            rows = given.to_dict("records")
+        else:
+            rows = list(given)
+        if not rows:
+            raise DataError("the results hold no rows")
+        return cls(Path("results"), fields or {}, estimator, [with_figures(row) for row in rows])
+
+    def __post_init__(self) -> None:
+        given = self.path
+        if self.held is not None:
+            object.__setattr__(self, "name", "results")
+            return
+        object.__setattr__(self, "path", result_file(given))
+        object.__setattr__(self, "name", given.stem if self.path == given else given.resolve().name)
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows."""
+        rows = read_rows(self.path) if self.held is None else self.held
+        described = {} if self.manifest is None else self.manifest.metrics
+        check_mapping(self.fields, ["output", *(name for one in described.values() for name in one.definition.fields)])
+        check_columns([Sample(row) for row in rows], self.fields)
+        return rows
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest beside the file, if there is one."""
+        return None if self.held is not None else read_manifest(self.path)
+
+    @cached_property
+    def mapping(self) -> dict[str, str]:
+        """Field of a metric -> its column: as given, else as scored."""
+        return {**({} if self.manifest is None else self.manifest.fields), **self.fields}
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of the metrics in the first row."""
+        held = self.rows[0].get("geval")
+        if not isinstance(held, Mapping) or not held:
+            raise DataError(
+                f"{self.path} holds no scores",
+                hint=f"Score it first: geval-local score {self.path} --metric NAME -o OUT",
+            )
+        return list(held)
+
+    def one_metric(self, name: str | None) -> str:
+        """Choose one metric: the one named, or the only one."""
+        if name is None and len(self.metrics) > 1:
+            raise ConfigurationError(
+                f"{self.path} holds several metrics", hint=f"Name one with --metric: {', '.join(self.metrics)}."
+            )
+        if name is not None and name not in self.metrics:
+            raise ConfigurationError(
+                f"{self.path} holds no scores of {name!r}", hint=f"It holds: {', '.join(self.metrics)}."
+            )
+        return name or self.metrics[0]
+
+    def items(
+        self, metric: str, *, human: str | None = None, group_by: str | None = None, system: str | None = None
+    ) -> list[ScoredItem]:
+        """Read the scores of a metric, with ratings and groups if they are named."""
+        figures = figures_of(self.rows, metric, self.path)
+        items = rated_items(
+            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
+        )
+        if self.estimator is None:
+            return items
+        return estimated_items(items, self.origin(metric).definition.scale, self.estimator)
+
+    def is_described(self, metric: str) -> bool:
+        """Whether a manifest describes the scores of a metric."""
+        return self.manifest is not None and metric in self.manifest.metrics
+
+    def origin(self, metric: str) -> ScoredMetric:
+        """Return the origin of a metric's scores."""
+        if self.manifest is None or metric not in self.manifest.metrics:
+            raise ConfigurationError(
+                f"nothing says under which signature {self.path} was scored on {metric}",
+                hint=f"`geval-local score` writes {manifest_path(self.path).name} beside its output; carry it along.",
+            )
+        return self.manifest.metrics[metric]
+
+    def signature(self, metric: str) -> str:
+        """Signature of a metric's scores, with the estimator that is in use here."""
+        written = self.origin(metric).signature
+        if self.estimator is None:
+            return written
+        parts = {**signature_parts(written), "estimator": self.estimator.text}
+        return "|".join(f"{key}:{value}" for key, value in parts.items())
+
+    def outputs(self) -> list[str | None]:
+        """Text of every row's output; None if there is none."""
+        return [output_text(row, self.mapping) for row in self.rows]
+
+
+def estimated_items(items: Sequence[ScoredItem], scale: Scale, estimator: Estimator) -> list[ScoredItem]:
+    """Score by another estimate from the stored label distributions; unscored items stay as they are."""
+    result = list(items)
+    scored = [index for index, item in enumerate(items) if np.isfinite(item.predicted)]
+    rows = probability_matrix([items[index] for index in scored], scale)
+    with np.errstate(divide="ignore"):
+        logs = np.log(rows)
+    for index, row in zip(scored, logs, strict=True):
+        key = int.from_bytes(blake2b(items[index].key.encode(), digest_size=8).digest(), "big")
+        value = estimate(Distribution(scale, row), estimator, sample_key=key)
+        # What the estimate has in hand is one number; its distribution is not known to whoever sampled it.
+        result[index] = replace(items[index], predicted=value, probabilities=None)
+    return result
+
+
+def estimate_name(judge: str, estimator: Estimator) -> str:
+    """Name the row of another estimate by one judge: ``nano - probs``, ``nano n = 20``, ``nano median``."""
+    return f"{judge} " + {"mode": "- probs", "sample": f"n = {estimator.n}"}.get(estimator.kind, estimator.text)

@@ -1,0 +1,389 @@
+"""Options of judges and of runs: the only place where an option has its name, type, default, choices and help.
+
+The command line, the file of an evaluation, manifests, workers of a cluster, other tools and Python all take these
+classes. A field without its own `Flag` is called on the command line as here, with hyphens: ``--batch-tokens``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from typing_extensions import Self
+
+from geval_local.errors import ConfigurationError, GevalError
+from geval_local.fields import read_mapping
+from geval_local.score import Estimator
+from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
+
+__all__ = [
+    "Dtype",
+    "EngineName",
+    "Flag",
+    "Format",
+    "JudgeOptions",
+    "Options",
+    "Positive",
+    "RunOptions",
+    "Style",
+    "jsonl",
+]
+
+Style = Literal["completion", "chat", "chat-no-prefill"]
+EngineName = Literal["auto", "trie", "cache", "padded"]
+Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+Format = Literal["jsonl", "csv", "parquet"]
+
+LOADING = "Loading"
+SPREADING = "Several workers"
+Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How an option is written on the command line, where that does not follow from its field."""
+
+    #: Its names; the field's own with hyphens when empty.
+    names: tuple[str, ...] = ()
+    #: Placeholder of its value in the help.
+    metavar: str | None = None
+    #: Heading that it stands under in the help.
+    panel: str | None = None
+    #: Whether the flag sets the field to False: ``--no-cache`` for `use_cache`.
+    is_negative: bool = False
+
+
+class Options(BaseModel):
+    """A group of options; unknown names and values that do not fit are refused in words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_in_words(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        try:
+            return handler(data)._checked()
+        except ValidationError as error:
+            # A file with several parts collects the problems of all of them, with their lines.
+            if info.context == KEEP_PROBLEMS:
+                raise
+            problems, hint = problems_in_words(error, cls)
+            raise ConfigurationError("; ".join(problems), hint=hint) from None
+
+    def _checked(self) -> Self:
+        """Check what concerns several options together."""
+        return self
+
+
+class JudgeOptions(Options):
+    """Which judge, and how it is loaded; None means the default of the judge's entry or of the machine.
+
+    Parameters
+    ----------
+    name : str, optional
+        A name in models.yaml, a directory, a GGUF file, or a hub id in the local cache; None is the default judge.
+    models_file : Path, optional
+        The user's own models file, merged over the packaged one.
+    adapter : Path, optional
+        Directory of a LoRA adapter, which is merged into the weights; needs peft. An adapter in the judge's own
+        directory is used automatically.
+    style : {"completion", "chat", "chat-no-prefill"}, optional
+        Prompt style.
+    device : str, optional
+        Torch device such as ``cpu`` or ``cuda:1``; an accelerator where there is one, else the CPU.
+    device_map : str, optional
+        Accelerate's placement over several devices; excludes `device`.
+    dtype : {"auto", "float64", "float32", "bfloat16", "float16"}, optional
+        Dtype of the computation, see `geval_local.models.precision`.
+    attention : str, optional
+        Attention implementation of transformers.
+    quantization : {"8bit", "4bit"}, optional
+        Quantization while loading, by bitsandbytes.
+    batch_tokens : int, optional
+        Most tokens per forward pass.
+    engine : {"auto", "trie", "cache", "padded"}
+        See `geval_local.engine.choose`.
+    trust_remote_code : bool
+        Whether Python files from the model's directory may run.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is unknown, or a value does not fit; the message suggests the nearest one.
+    """
+
+    name: Annotated[
+        str | None,
+        BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value),
+        Flag(("--judge", "-j"), metavar="NAME"),
+        Field(
+            min_length=1,
+            description="A name of `judges list`, a model directory, a GGUF file, or a hub id in the local cache; "
+            "options of its own may follow: NAME,style=chat,dtype=float16. Absent: the default judge.",
+        ),
+    ] = None
+    models_file: Annotated[
+        Path | None,
+        Flag(("--models",), metavar="FILE"),
+        Field(description="Your own models file, merged over the packaged one."),
+    ] = None
+    adapter: Annotated[
+        Path | None,
+        Flag(metavar="DIR", panel=LOADING),
+        Field(description="A LoRA adapter for the judge, merged into its weights (needs peft)."),
+    ] = None
+    style: Annotated[Style | None, Flag(panel=LOADING), Field(description="Prompt style. Absent: the judge's own.")] = (
+        None
+    )
+    device: Annotated[
+        str | None, Flag(panel=LOADING), Field(description="cpu, cuda, cuda:1, ... Absent: a GPU if there is one.")
+    ] = None
+    device_map: Annotated[
+        str | None,
+        Flag(metavar="MAP", panel=LOADING),
+        Field(description="Split over devices by accelerate: auto, balanced, ..."),
+    ] = None
+    dtype: Annotated[Dtype | None, Flag(panel=LOADING), Field(description="Dtype of the computation.")] = None
+    attention: Annotated[
+        str | None,
+        Flag(metavar="NAME", panel=LOADING),
+        Field(min_length=1, description="eager, sdpa, flash_attention_2, ..."),
+    ] = None
+    quantization: Annotated[
+        Literal["8bit", "4bit"] | None,
+        Flag(panel=LOADING),
+        Field(description="Quantize while loading, by bitsandbytes."),
+    ] = None
+    batch_tokens: Annotated[
+        Positive | None,
+        Flag(metavar="N", panel=LOADING),
+        Field(description="Most tokens per forward pass. Absent: by device."),
+    ] = None
+    engine: Annotated[
+        EngineName,
+        Flag(panel=LOADING),
+        Field(
+            description="trie: every distinct prompt token is computed once; cache: shared prefixes by the model's own "
+            "cache; padded: plain batches; auto: the first of these that a probe shows exact."
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Flag(panel=LOADING), Field(description="Let Python files of the model's directory run.")
+    ] = False
+
+    def _checked(self) -> Self:
+        if self.device is not None and self.device_map is not None:
+            raise ConfigurationError("device and device_map exclude each other: the map places the weights by itself")
+        return self
+
+    def record(self) -> dict[str, Any]:
+        """Return the options that are not defaults as plain values, paths made absolute; for manifests."""
+        return {
+            key: str(value.resolve()) if isinstance(value, Path) else value
+            for key, value in self.model_dump().items()
+            if value is not None and value is not False
+        }
+
+
+def _estimator(value: object) -> object:
+    """Read an estimator from its short form, ``mode`` or ``sample:20``."""
+    try:
+        if isinstance(value, Mapping):
+            return Estimator(**value)
+        return Estimator.parse(value) if isinstance(value, str) else value
+    except (TypeError, GevalError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _mapping(value: object) -> object:
+    """Read a mapping from pairs, ``output=answer``; None is an empty one."""
+    try:
+        return read_mapping(value or ()) if value is None or isinstance(value, list | tuple) else value
+    except GevalError as error:
+        raise ValueError(str(error)) from error
+
+
+def jsonl() -> list[Format]:
+    """List the format that is written where none is named."""
+    return ["jsonl"]
+
+
+def _names(value: object) -> object:
+    """Read names from texts with commas."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        return value
+    names = [name.strip() for one in value for name in str(one).split(",")]
+    if not names or not all(names):
+        raise ValueError("has an empty name")
+    return list(dict.fromkeys(names))
+
+
+class RunOptions(Options):
+    """How a file is scored, and what is written.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Rows to read; all when absent.
+    fields : mapping of str to str
+        Field of a metric -> the column, or the dotted path into one, that it is read from; or a list of
+        ``FIELD=COLUMN``.
+    group_by : str, optional
+        Field of the document, for the interval of the mean; ``row``: every row is independent. Guessed when absent.
+    estimator : Estimator or str
+        Exact expectation when absent; ``mode``, ``median`` or ``sample:N``.
+    threshold : float, optional
+        The score that passes, on the metrics' scale; overrides the metrics' own.
+    calibrations : list of Path
+        Files of calibrations that are applied to the scores.
+    formats : list of {"jsonl", "csv", "parquet"}
+        What a run directory exports; jsonl when empty.
+    columns : list of str, optional
+        Columns of CSV results, see `geval_local.io.writer.ResultWriter.open`; in a distributed run, the input columns
+        that its parts keep.
+    csv_safe : bool
+        Whether CSV cells that a spreadsheet would execute are neutralised.
+    window : int, optional
+        Rows that are planned together to share their texts; as many as make 4096 prompts when absent.
+    use_cache : bool
+        Whether figures of earlier runs are reused.
+    retry_errors : bool
+        Whether rows without a score are scored again.
+    overwrite : bool
+        Whether to replace a file that this tool did not write, or a run with another configuration.
+    distributed : {"ray"}, optional
+        Spread the work over a Ray cluster.
+    workers : int, optional
+        Workers, each with the judge; one per GPU, or per machine where there are none, when absent.
+    address : str, optional
+        Address of the cluster; None for a local one.
+    gather_by : str, optional
+        Field whose rows a distributed run brings into one block first, so that they share their text.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is unknown, or a value does not fit; the message suggests the nearest one.
+    """
+
+    limit: Annotated[Positive | None, Flag(metavar="N"), Field(description="Read the first N rows only.")] = None
+    fields: Annotated[
+        dict[str, str],
+        BeforeValidator(_mapping, json_schema_input_type=dict[str, str] | list[str]),
+        Flag(("--field",), metavar="FIELD=COLUMN"),
+        Field(
+            description="Read a metric's field from this column, or from a dotted path into one, such as "
+            "output=turns.0.content; may be repeated. Absent: columns are found by their names."
+        ),
+    ] = Field(default_factory=dict)
+    group_by: Annotated[
+        str | None,
+        Flag(metavar="FIELD"),
+        Field(
+            description="Field of the document, or `row`: every row is independent of the others. Absent: guessed and "
+            "reported."
+        ),
+    ] = None
+    estimator: Annotated[
+        Estimator,
+        BeforeValidator(_estimator, json_schema_input_type=str | Estimator),
+        Flag(metavar="NAME"),
+        Field(
+            description="exact: the expectation; mode: the likeliest label's value; median; sample:N: the mean of N "
+            "draws, sample:N:SEED of other ones."
+        ),
+    ] = Estimator()
+    threshold: Annotated[
+        float | None,
+        Flag(metavar="X"),
+        Field(allow_inf_nan=False, description="The score that passes, on the metric's scale."),
+    ] = None
+    calibrations: Annotated[
+        list[Path],
+        Flag(("--calibration",), metavar="FILE"),
+        Field(description="Add calibrated scores, by a file of `calibrate`; may be repeated."),
+    ] = Field(default_factory=list)
+    formats: Annotated[
+        list[Format],
+        Flag(("--format",), metavar="NAME"),
+        Field(description="What a run directory exports: jsonl, csv, parquet; may be repeated. Absent: jsonl."),
+    ] = Field(default_factory=list)
+    columns: Annotated[
+        list[str] | None,
+        BeforeValidator(_names, json_schema_input_type=list[str] | str | None),
+        Flag(metavar="NAMES"),
+        Field(
+            description="Columns of CSV results, by commas: input columns, row, figures such as score or "
+            "probabilities, METRIC.FIGURE, input for all input columns, all for everything. Absent: "
+            "id,row,score,error. With --distributed: the input columns that are kept beside the figures. Absent: all."
+        ),
+    ] = None
+    csv_safe: Annotated[
+        bool,
+        Field(description="Put an apostrophe before CSV cells that a spreadsheet would execute (=, +, -, @, tab)."),
+    ] = False
+    window: Annotated[
+        Annotated[int, Field(ge=1, le=2**31)] | None,
+        Flag(metavar="N"),
+        Field(description="Rows planned together to share their texts. Absent: as many as make 4096 prompts."),
+    ] = None
+    use_cache: Annotated[
+        bool,
+        Flag(("--no-cache",), is_negative=True),
+        Field(description="Take no figures over from earlier runs."),
+    ] = True
+    retry_errors: Annotated[bool, Field(description="Score the rows again that have no score so far.")] = False
+    overwrite: Annotated[
+        bool,
+        Field(
+            description="Replace OUT although it is a file of your own, or a run of another configuration, of which "
+            "only what its manifest names is removed. Not needed for a file that is a result of this tool, unchanged."
+        ),
+    ] = False
+    distributed: Annotated[
+        Literal["ray"] | None,
+        Flag(panel=SPREADING),
+        Field(description="Spread the work over the workers of a cluster, by Ray Data."),
+    ] = None
+    workers: Annotated[
+        Positive | None,
+        Flag(metavar="N", panel=SPREADING),
+        Field(description="Workers, each with the judge. Absent: one per GPU, or per machine where there are none."),
+    ] = None
+    address: Annotated[
+        str | None,
+        Flag(metavar="ADDRESS", panel=SPREADING),
+        Field(
+            description="The cluster: auto for the one that this machine is in, or HOST:PORT. Absent: this machine "
+            "alone."
+        ),
+    ] = None
+    gather_by: Annotated[
+        str | None,
+        Flag(metavar="FIELD", panel=SPREADING),
+        Field(
+            description="Bring the rows of one FIELD into one block first, so that they share their text: for inputs "
+            "whose candidates lie far apart. The results come in this order."
+        ),
+    ] = None
+
+    def _checked(self) -> Self:
+        for name in ("workers", "address", "gather_by"):
+            if self.distributed is None and getattr(self, name) is not None:
+                raise ConfigurationError(f"{name} is for distributed runs", hint="Add distributed='ray'.")
+        return self

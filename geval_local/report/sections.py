@@ -1,0 +1,248 @@
+"""Systems and pairs on the page of a run: rankings as pictures and as tables; `interval_chart` is geometry only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table
+from geval_local.analysis.pairs import (
+    PairStudy,
+    consistency_table,
+    holds_pairs,
+    pair_agreement_table,
+    preference_of,
+    rank_table,
+    study_pairs,
+    system_pair_table,
+)
+from geval_local.analysis.records import ScoredItem
+from geval_local.analysis.tables import Table, interval, number
+from geval_local.errors import DataError
+from geval_local.interval import Interval
+from geval_local.io.results import Results
+
+__all__ = [
+    "MOST_SYSTEMS",
+    "WIDTH",
+    "ChartRow",
+    "IntervalChart",
+    "MatrixCell",
+    "PairSection",
+    "SystemSection",
+    "interval_chart",
+    "pair_section",
+    "system_section",
+]
+
+#: Of the drawing, in its own units; the style sheet decides how large it is shown.
+WIDTH = 420
+_SIDE, _TOP, _ROW, _AXIS = 10, 6, 34, 22
+_LONGEST_NAME = 36
+#: More distinct names than this in a column that was not named as the system's are no systems.
+MOST_SYSTEMS = 40
+
+
+@dataclass(frozen=True)
+class ChartRow:
+    """One figure."""
+
+    name: str
+    short: str
+    text: str
+    y: float
+    x: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """A picture of figures with intervals."""
+
+    title: str
+    axis: str
+    height: int
+    rows: tuple[ChartRow, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+    @property
+    def description(self) -> str:
+        """The picture in words."""
+        return "; ".join(f"{row.name}: {row.text}" for row in self.rows)
+
+
+def interval_chart(
+    title: str, figures: Mapping[str, Interval], axis: str, *, remarks: Mapping[str, str] | None = None
+) -> IntervalChart | None:
+    """Lay out figures with their intervals; None where no figure is finite."""
+    ends = [end for one in figures.values() for end in (one.low, one.value, one.high) if math.isfinite(end)]
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    step = _step(low, high)
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+
+    def place(value: float) -> float | None:
+        inside = _SIDE + (value - low) / (high - low) * (WIDTH - 2 * _SIDE)
+        return round(inside, 2) if math.isfinite(value) else None
+
+    rows = tuple(
+        ChartRow(
+            name,
+            name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
+            f"{interval(one)} {(remarks or {}).get(name, '')}".rstrip(),
+            _TOP + index * _ROW,
+            *(place(value) for value in (one.value, one.low, one.high)),
+        )
+        for index, (name, one) in enumerate(figures.items())
+    )
+    count = round((high - low) / step)
+    ticks = tuple((place(low + index * step) or 0.0, f"{round(low + index * step, 9):g}") for index in range(count + 1))
+    return IntervalChart(title, axis, _TOP + len(rows) * _ROW + _AXIS + 16, rows, ticks)
+
+
+def _step(low: float, high: float) -> float:
+    """Distance of ticks: 1, 2 or 5 times a power of ten, so that there are four to nine."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+
+
+@dataclass(frozen=True)
+class SystemSection:
+    """Systems compared on one metric."""
+
+    metric: str
+    told: str = ""
+    chart: IntervalChart | None = None
+    table: Table | None = None
+    pairs: Table | None = None
+    why: str = ""
+
+
+def system_section(
+    metric: str,
+    items: Sequence[ScoredItem],
+    *,
+    named: bool,
+    baseline: str | None = None,
+    tie: float = 0.0,
+    seed: int = 0,
+) -> SystemSection | None:
+    """Compare the systems of a run on one metric; None where its rows name fewer than two."""
+    found = {item.system for item in items}
+    if not named and len(found - {""}) < 2:
+        return None
+    if not named and len(found) > MOST_SYSTEMS:
+        why = f"The column of systems holds {len(found)} different texts, too many to compare each with each other."
+        return SystemSection(metric, why=why)
+    try:
+        ranking = rank_systems(items, baseline=baseline, tie=tie, seed=seed)
+    except DataError as error:
+        if named:
+            raise
+        return SystemSection(metric, why=f"Systems are not compared: {error.message}.")
+    return SystemSection(
+        metric,
+        ranking.told,
+        _chart(ranking),
+        _without_sentence(ranking_table(ranking), ranking.told),
+        pair_table(ranking),
+    )
+
+
+def _chart(ranking: Ranking) -> IntervalChart | None:
+    return interval_chart(
+        "Mean score of each system, with 95 % intervals",
+        {side.side: side.mean for side in ranking.systems},
+        "mean score" + ("; systems that share a letter cannot be told apart" if ranking.groups else ""),
+        remarks={side.side: ranking.letters(side.side) for side in ranking.systems},
+    )
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """Mean preference for the system of a row over that of a column."""
+
+    text: str = ""
+    title: str = ""
+    level: str = ""
+
+
+@dataclass(frozen=True)
+class PairSection:
+    """What comparisons on one metric say; figures are those of `study_pairs`."""
+
+    metric: str
+    told: str
+    chart: IntervalChart | None
+    strengths: IntervalChart | None
+    ranks: Table | None
+    pairs: Table | None
+    names: tuple[str, ...]
+    matrix: tuple[tuple[MatrixCell, ...], ...]
+    consistency: Table
+    agreement: Table | None
+
+
+def pair_section(run: Results, metric: str) -> PairSection | None:
+    """Study the comparisons of a run on one metric; None where the metric rates single outputs."""
+    rows = [(record, record.scores[metric].to_dict()) for record in run.records]
+    record, figures = rows[0]
+    if not holds_pairs({**record.columns, "geval": {metric: figures}}, metric):
+        return None
+    study = study_pairs(
+        [preference_of(record.columns, own, f"{run.name}, row {record.number}") for record, own in rows]
+    )
+    names = tuple(one.system for one in study.ranks)
+    shown = names if 2 <= len(names) <= MOST_SYSTEMS else ()
+    letters = {name: study.letters(name) for name in names}
+    grouped = "; systems that share a letter cannot be told apart" if study.groups else ""
+    return PairSection(
+        metric,
+        study.told,
+        interval_chart(
+            "Mean preference for each system, with 95 % intervals",
+            {one.system: one.preference for one in study.ranks},
+            f"preferred{grouped}",
+            remarks=letters,
+        ),
+        interval_chart(
+            "Bradley-Terry strength of each system, with 95 % intervals",
+            {one.system: one.strength for one in study.ranks},
+            "strength in log-odds, mean 0",
+        ),
+        _without_sentence(rank_table(study, {}), study.told) if names else None,
+        system_pair_table(study.pairs) if study.pairs else None,
+        shown,
+        _matrix(study, shown),
+        consistency_table({metric: study.consistency}),
+        None if study.agreement is None else pair_agreement_table({metric: study.agreement}),
+    )
+
+
+def _matrix(study: PairStudy, names: tuple[str, ...]) -> tuple[tuple[MatrixCell, ...], ...]:
+    found = {}
+    for pair in study.pairs:
+        value = pair.preference.value
+        if math.isfinite(value):
+            told = f"first preferred {interval(pair.preference)}, n {pair.n}"
+            ends = f"{pair.first} / {pair.second}: {told}"
+            found[pair.first, pair.second] = MatrixCell(number(value), ends, _level(value))
+            found[pair.second, pair.first] = MatrixCell(number(1 - value), ends, _level(1 - value))
+    return tuple(tuple(found.get((one, other), MatrixCell()) for other in names) for one in names)
+
+
+def _level(value: float) -> str:
+    if abs(value - 0.5) < 0.05:
+        return "even"
+    return f"{'win' if value > 0.5 else 'loss'}{2 if abs(value - 0.5) >= 0.2 else 1}"
+
+
+def _without_sentence(table: Table, told: str) -> Table:
+    """Leave out of the table's notes what stands above the picture."""
+    return Table(table.headers, table.rows, tuple(note for note in table.notes if note != told))

@@ -1,0 +1,392 @@
+"""Durable runs: rows of a file in, results on disk, resumable. The command line is a thin caller of this module.
+
+::
+
+    result = score_file("data.jsonl", ["summarization/coherence"], "nano", "runs/first/", estimator="mode")
+    result = decide_file("tickets.jsonl", "questions.yaml", "nano", "runs/tickets/", state="message")
+    result = resume("runs/first/")              # after an interruption, or to apply another threshold
+
+A run checks its input and output before it loads a judge, commits finished units, and writes the
+results when every row has its outcome. `RunEvents` reports progress to the caller and lets it stop the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import lookup
+from geval_local.grouping import EVERY_ROW
+from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_metrics
+from geval_local.io.columns import check_chosen, decision_layout
+from geval_local.io.evidence import DEFAULT_STATE, check_evidence, read_state
+from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.samples import Sample, read_samples
+from geval_local.judging.windows import WINDOW
+from geval_local.metric import Metric
+from geval_local.models.registry import labels_of
+from geval_local.options import JudgeOptions, RunOptions
+from geval_local.questions.pair import compared_field, pair_metric
+from geval_local.questions.question import Question, load_questions, named_questions
+from geval_local.runs.asked import question_metrics
+from geval_local.runs.completion import RunResult, complete, complete_parts
+from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.files import fingerprint_input
+from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.settings import EvaluationRecord, QuestionSettings, Settings
+from geval_local.runs.target import Target, find_manifest, find_parts_target, find_run, find_target
+
+if TYPE_CHECKING:
+    from geval_local.judge import Judge
+
+__all__ = ["RunResult", "check_file", "decide_file", "resume", "score_file"]
+
+#: Reads a file of a calibration: its metric, and the map.
+LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
+
+
+def score_file(
+    file: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    metrics: Metric | str | Sequence[Metric | str],
+    judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    options: RunOptions | None = None,
+    *,
+    pairs: PairPlan | None = None,
+    metric_names: Sequence[str] = (),
+    evaluation: EvaluationRecord | None = None,
+    load: Callable[[JudgeOptions], Judge] | None = None,
+    load_calibration: LoadCalibration | None = None,
+    events: RunEvents | None = None,
+    **named: Any,
+) -> RunResult:
+    """Score a file; the figures are bit-identical to those of `Judge.score_many`.
+
+    Parameters
+    ----------
+    file : path, or sequence of path
+        JSONL, JSON, CSV or Parquet; one sample per row. A distributed run takes several, and directories, patterns and
+        addresses.
+    metrics : Metric, str, or sequence of them
+        The metrics, or their names or files as for `Metric.load`.
+    judges : Judge, JudgeOptions, str, None, or sequence of them
+        The judges: loaded ones, ones to load, or their names. None is the default judge.
+    output : path, optional
+        A .jsonl, .csv or .parquet file; or a directory for the run: new, empty, or of the same run, which is then
+        continued. None keeps nothing. A distributed run needs a directory, by path or address, for its parts.
+    options : RunOptions, optional
+        How it is scored, and what is written.
+    pairs : PairPlan, optional
+        Judge pairs of the file's rows on the metrics, which are asked as `geval_local.questions.pair.pair_metric` says:
+        the score is the preference for the first of the two.
+    metric_names : sequence of str
+        The user's names of the metrics, for the record; taken from `metrics` when absent.
+    evaluation : EvaluationRecord, optional
+        The file of an evaluation that this run is part of, for the record.
+    load : callable, optional
+        Loads a judge that is not loaded yet; runs that ask the same judge may keep it.
+    load_calibration : callable, optional
+        Reads a calibration file into its metric and its map; required if the options name calibrations.
+    events : RunEvents, optional
+        Receives the progress of the run, and may stop it.
+    **named
+        Single options, as `RunOptions` names them: ``estimator="mode"``, ``limit=100``.
+
+    Raises
+    ------
+    GevalError
+        If the input, the output or a judge cannot be used. Input and output are checked before a judge is loaded.
+    Interrupted
+        If the run was stopped. Everything finished is kept; `resume` continues it.
+    """
+    options = _options(options, named)
+    given = [file] if isinstance(file, str | os.PathLike) else list(file)
+    chosen = load_metrics(metrics)
+    names = [one for one in ([metrics] if isinstance(metrics, Metric | str) else metrics) if isinstance(one, str)]
+    records, loaded = _judges(judges)
+    maps = _calibrations(options.calibrations, load_calibration, [metric.name for metric in chosen])
+    settings = Settings(
+        **_given(options),
+        window=options.window or WINDOW,
+        block_rows=options.window if options.distributed else None,
+        metrics=[definition(metric) for metric in chosen],
+        metric_names=list(metric_names or names),
+        evaluation=evaluation,
+    )
+    if options.distributed is not None:
+        from geval_local.runs.ray.input_blocks import wanted_parts
+
+        if pairs is not None:
+            raise ConfigurationError(
+                "pairs are judged on one machine: the two rows of a pair may lie in different blocks",
+                hint="Leave distributed out.",
+            )
+        if loaded:
+            raise ConfigurationError(
+                "a judge that is loaded here cannot work on a cluster",
+                hint="Give its name; every worker loads its own.",
+            )
+        target = find_parts_target(output, options.formats)
+        settings = settings.model_copy(update={"use_cache": False})
+        wanted = wanted_parts(settings, given, records, chosen)
+        return complete_parts(
+            target, wanted, maps, events or RunEvents(), retry_errors=options.retry_errors, overwrite=options.overwrite
+        )
+    if len(given) != 1:
+        raise ConfigurationError(
+            f"one file at a time is scored on one machine, not {len(given)}",
+            hint="Several files, directories and addresses are for distributed runs.",
+        )
+    path = Path(given[0])
+    target = find_target(output, options.formats)
+    target.refuse_input(path)
+    # What is wrong with the file as a whole is found here, before minutes go into a judge and its steps.
+    if pairs is None:
+        check_file(path, chosen, options)
+    else:
+        first, chosen, pairs = _pairs(path, chosen, pairs, options)
+        check_chosen(options.columns, first, [metric.name for metric in chosen])
+        update = {"metrics": [definition(metric) for metric in chosen], "pairs": pairs, "group_by": "document"}
+        settings = settings.model_copy(update=update)
+    return _run(path, settings, records, loaded, target, options, events, maps=maps, load=load)
+
+
+def decide_file(
+    file: str | os.PathLike[str],
+    questions: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+    judges: Judge | JudgeOptions | str | Sequence[Judge | JudgeOptions | str | None] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    options: RunOptions | None = None,
+    *,
+    state: str | Sequence[str] | Mapping[str, str] = DEFAULT_STATE,
+    rotations: int = 1,
+    events: RunEvents | None = None,
+    **named: Any,
+) -> RunResult:
+    """Answer questions about every row of a file; the figures are those of `Judge.decide_many`, to rounding.
+
+    Parameters
+    ----------
+    file : path
+        JSONL, JSON, CSV or Parquet; one evidence per row.
+    questions : path, mapping of str, or sequence
+        A YAML or JSON file, or what `geval_local.questions.question.parse_questions` takes; questions without a name
+        are called ``q1``, ``q2``, ... by their place.
+    judges, output, options, events, named
+        As for `score_file`.
+    state : str, sequence of str, or mapping of str to str
+        The columns that make the evidence, see `geval_local.io.evidence.read_state`.
+    rotations : int
+        In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
+        `rotations` go before it.
+
+    Returns
+    -------
+    RunResult
+        With `answers`.
+
+    Raises
+    ------
+    GevalError
+        If the input, the questions, the output or a judge cannot be used; all but the judge before it is loaded.
+    Interrupted
+        If the run was stopped. Everything finished is kept; `resume` goes on with it.
+    """
+    options = _options(options, named)
+    path = Path(file)
+    target = find_target(output, options.formats, "decisions")
+    target.refuse_input(path)
+    given = Path(questions) if isinstance(questions, str | os.PathLike) else questions
+    asked = load_questions(given) if isinstance(given, Path) else named_questions(given)
+    if rotations < 1:
+        raise ConfigurationError(f"a question is shown in at least one order, not in {rotations}")
+    metrics = question_metrics(asked, rotations)
+    evidence = read_state(state)
+    records, loaded = _judges(judges)
+    first = check_evidence(path, evidence, limit=options.limit)
+    types = {str(question.name): question.type for question in asked}
+    check_chosen(options.columns, first, list(types), decision_layout(types))
+    settings = Settings(
+        **_given(options),
+        # Prompts are held by the window, and a row has as many as there are forms.
+        window=options.window or max(1, WINDOW // len(metrics)),
+        metrics=[definition(metric) for metric in metrics],
+        questions=QuestionSettings(
+            asked=[question.model_dump(mode="json", exclude_none=True) for question in asked],
+            state=evidence,
+            rotations=rotations,
+        ),
+    )
+    return _run(path, settings, records, loaded, target, options, events)
+
+
+def _run(
+    path: Path,
+    settings: Settings,
+    records: list[JudgeRecord],
+    loaded: Mapping[str, Judge],
+    target: Target,
+    options: RunOptions,
+    events: RunEvents | None,
+    *,
+    maps: Mapping[str, Calibrator] | None = None,
+    load: Callable[[JudgeOptions], Judge] | None = None,
+) -> RunResult:
+    """Run what the settings ask of a file that was checked."""
+    output = None if target.output is None else target.output.name
+    settings = settings.model_copy(update={"formats": list(target.formats), "output": output})
+    return complete(
+        target,
+        Manifest.new(fingerprint_input(path), settings, records),
+        maps or {},
+        loaded,
+        events or RunEvents(),
+        load=load or _load,
+        retry_errors=options.retry_errors,
+        overwrite=options.overwrite,
+    )
+
+
+def _options(options: RunOptions | None, named: Mapping[str, Any]) -> RunOptions:
+    """Join options and single ones; the single ones go before."""
+    if options is None:
+        return RunOptions(**named)
+    return RunOptions(**{**_given(options, window=True), **named}) if named else options
+
+
+def _given(options: RunOptions, *, window: bool = False) -> dict[str, Any]:
+    """List the options that were set, as values for another group."""
+    given = {name: getattr(options, name) for name in options.model_fields_set if window or name != "window"}
+    if not given.get("formats"):
+        given.pop("formats", None)
+    return given | {"calibrations": [file.resolve() for file in options.calibrations]}
+
+
+def _judges(given: Any) -> tuple[list[JudgeRecord], dict[str, Judge]]:
+    """Describe judges, however they are given, and list those that are loaded already by their names in results."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    options: list[JudgeOptions] = []
+    loaded: dict[int, Judge] = {}
+    for place, one in enumerate(listed or [None]):
+        if isinstance(one, JudgeOptions):
+            options.append(one)
+        elif one is None or isinstance(one, str | os.PathLike):
+            options.append(JudgeOptions(name=one))  # type: ignore[arg-type]  # a path becomes its name
+        else:
+            loaded[place] = one
+            options.append(JudgeOptions(name=one.name))
+    labels = labels_of(options)
+    records = [JudgeRecord(name=label, choice=one.record()) for label, one in zip(labels, options, strict=True)]
+    return records, {labels[place]: judge for place, judge in loaded.items()}
+
+
+def _calibrations(
+    files: Sequence[Path], load_calibration: LoadCalibration | None, metrics: Sequence[str]
+) -> dict[str, Calibrator]:
+    """Read the calibrations of a run: metric -> map."""
+    found: dict[str, Calibrator] = {}
+    for file in files:
+        if load_calibration is None:
+            raise ConfigurationError(
+                f"this run applies calibrations: {', '.join(map(str, files))}",
+                hint="Give `load_calibration`, or use the command line.",
+            )
+        metric, calibrator = load_calibration(file)
+        if metric not in metrics:
+            raise ConfigurationError(
+                f"{file} is a calibration of {metric}, and this run scores {', '.join(metrics)}",
+                hint="Name that metric, or leave the calibration out.",
+            )
+        if metric in found:
+            raise ConfigurationError(f"{file} is the second calibration of {metric}")
+        found[metric] = calibrator
+    return found
+
+
+def check_file(file: str | os.PathLike[str], metrics: Sequence[Metric], options: RunOptions) -> None:
+    """Check that a file can be scored, by its first rows."""
+    group_by = options.group_by
+    first = check_input(file, metrics, limit=options.limit, mapping=options.fields)
+    if group_by not in (None, EVERY_ROW) and not any(lookup(sample.fields, group_by) is not None for sample in first):
+        raise DataError(
+            f"{file}: the field {group_by!r} to group by is missing", hint=f"Columns: {', '.join(first[0].fields)}."
+        )
+    check_chosen(options.columns, first, [metric.name for metric in metrics])
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    retry_errors: bool = False,
+    load_calibration: LoadCalibration | None = None,
+    events: RunEvents | None = None,
+) -> RunResult:
+    """Continue an interrupted run with the settings of its manifest.
+
+    On the same machine, the results equal those of an uninterrupted run byte for byte, unless memory ran out:
+    then figures agree to rounding.
+
+    Parameters
+    ----------
+    run : path
+        The run directory, by path or, for a distributed run, address; or the run's output file.
+    retry_errors : bool
+        Whether rows without a score are scored again.
+    load_calibration : callable, optional
+        As for `score_file`.
+    events : RunEvents, optional
+        Receives the progress of the run, and may stop it.
+
+    Raises
+    ------
+    GevalError
+        If there is no run, its manifest was edited, or its input or a judge has changed.
+    Interrupted
+        If the run was stopped again.
+    """
+    manifest = find_manifest(run)
+    settings = manifest.settings
+    maps = _calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
+    if settings.distributed is not None:
+        wanted = manifest.model_copy(deep=True)
+        return complete_parts(find_parts_target(run), wanted, maps, events or RunEvents(), retry_errors=retry_errors)
+    directory = find_run(run)
+    # A run writes beside its own directory, even if the directory was moved.
+    output = None if settings.output is None else directory.parent / settings.output
+    target = Target(directory, output, tuple(settings.formats), settings.stem)
+    return complete(
+        target, None, maps, {}, events or RunEvents(), load=_load, retry_errors=retry_errors, overwrite=False
+    )
+
+
+def _load(options: JudgeOptions) -> Judge:
+    from geval_local.judge import Judge
+
+    return Judge.load(options)
+
+
+def _pairs(
+    path: Path, metrics: list[Metric], plan: PairPlan, options: RunOptions
+) -> tuple[list[Sample], list[Metric], PairPlan]:
+    """Check a file whose rows are judged in pairs; give the first pairs, and the metrics that compare them."""
+    compared = {compared_field(metric) for metric in metrics}
+    if plan.given is None and len(compared) > 1:
+        raise ConfigurationError(
+            f"these metrics rate different fields: {', '.join(sorted(compared))}",
+            hint="Judge them in runs of their own.",
+        )
+    asked = [pair_metric(metric) for metric in metrics]
+    plan = plan.model_copy(update={"compared": compared.pop()})
+    if plan.given is None:
+        check_input(path, metrics, limit=options.limit, mapping=options.fields)
+    samples = read_samples(path, limit=options.limit, fields=options.fields)
+    first = list(islice(pair_samples(samples, plan), ROWS_CHECKED))
+    if plan.given is not None:
+        check_rows(first, asked, str(path), options.fields)
+    if all(sample.error is not None for sample in first):
+        raise DataError(str(first[0].error))
+    return first, asked, plan

@@ -1,0 +1,411 @@
+"""Identity: what is loaded is what is signed, it stays what it was, and nothing else has a say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from cli_run import run, write_rows
+from run_kit import read, wanted, write_input
+from safetensors.torch import load_file, save_file
+from tiny import byte_tokenizer, save_judge, tiny_model
+
+from geval_local.errors import Interrupted, JudgeError, OutputError, TokenizerError, WeightsError
+from geval_local.judge import Judge
+from geval_local.judging.batcher import Batcher
+from geval_local.metric import Metric
+from geval_local.models import load as module
+from geval_local.models.chat_template import chat_frame
+from geval_local.models.fingerprint import FileStates, tokenizer_hash
+from geval_local.models.load import load_model, load_tokenizer
+from geval_local.models.registry import find_judge
+from geval_local.options import JudgeOptions
+from geval_local.prompt import Prompt
+from geval_local.runs.directory import open_run
+from geval_local.runs.executor import Window, Worker
+from geval_local.runs.store import MemoryStore
+from geval_local.steps import write_steps
+from geval_local.testing import MockJudge
+
+METRIC = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})
+METRIC = METRIC.with_steps(("Read.", "Choose a score."))
+ROWS = [{"source": "A tale.", "output": f"This is the end of it, {row}."} for row in range(3)]
+MERGES = [("t", "h"), ("th", "e"), ("i", "s"), (" ", "the")]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def judge(tmp_path):
+    model = tiny_model("llama", 263 + len(MERGES), dtype=torch.float32)
+    return save_judge(tmp_path / "judge", model, byte_tokenizer(chat=False, merges=MERGES))
+
+
+def edit(file, **changes):
+    record = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(record | changes))
+
+
+def values(judge):
+    return [score.value for score in judge.score_many(METRIC, ROWS)]
+
+
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
+
+OTHER_TOKENIZERS = [{"tokenizer_class": "GPT2Tokenizer"}, {"mask_token": "is"}, {"sep_token": "the"}]
+
+
+@pytest.mark.parametrize("changes", OTHER_TOKENIZERS, ids=str)
+def test_whatever_changes_the_tokens_changes_the_signature(judge, changes):
+    before = Judge.load(judge)
+    edit(judge / "tokenizer_config.json", **changes)
+    after = Judge.load(judge)
+    assert set(before.signature(METRIC).differences(after.signature(METRIC))) == {"tokenizer"}
+    assert before.identity != after.identity  # and so the cache holds nothing of the other
+
+
+def test_one_tokenizer_has_one_hash_however_its_file_is_written(judge):
+    before = load_tokenizer(find_judge(judge))
+    file = judge / "tokenizer.json"
+    record = json.loads(file.read_text())
+    record["model"]["vocab"] = dict(reversed(record["model"]["vocab"].items()))
+    record["model"]["merges"] = [" ".join(pair) for pair in record["model"]["merges"]]
+    file.write_text(json.dumps(dict(reversed(record.items())), indent=3))
+    after = load_tokenizer(find_judge(judge))
+    before.backend_tokenizer.enable_padding(length=9)  # as a call with padding leaves it
+    before.backend_tokenizer.enable_truncation(3)
+    assert tokenizer_hash(before) == tokenizer_hash(after)
+
+
+def test_the_rendered_frame_counts(judge):
+    tokenizer = byte_tokenizer()
+    frame = chat_frame(tokenizer)
+    other = type(frame)(**{**vars(frame), "after": frame.after + " "})
+    assert len({tokenizer_hash(tokenizer), tokenizer_hash(tokenizer, frame), tokenizer_hash(tokenizer, other)}) == 3
+
+
+@pytest.mark.parametrize("source", ["{{ range(99999)|random }}", "{{ lipsum() }}"])
+def test_a_template_has_no_source_of_chance(source):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = source + tokenizer.chat_template
+    with pytest.raises(TokenizerError, match="the chat template fails"):
+        chat_frame(tokenizer)
+
+
+def test_a_run_is_not_resumed_across_a_change_of_the_tokenizer(tmp_path, judge):
+    manifest = wanted(write_input(tmp_path / "rows.jsonl", 60, holes=False))
+    stop = [False]
+
+    def work(manifest):
+        with open_run(tmp_path / "run", manifest) as opened:
+            for _ in opened.rows(lambda record: Judge.load(judge, batch_tokens=3000), should_stop=lambda: stop[0]):
+                stop[0] = True
+
+    with pytest.raises(Interrupted):
+        work(manifest)
+    stop[0] = False
+    edit(judge / "tokenizer_config.json", mask_token="is")
+    with pytest.raises(OutputError, match="is not as it was when this run began: tokenizer was"):
+        work(None)
+
+
+def test_compare_tells_another_tokenizer(tmp_path, home, judge):
+    metric = tmp_path / "clarity.yaml"
+    metric.write_text(METRIC.to_yaml())
+    data = write_rows(tmp_path / "rows.jsonl", ROWS)
+    for name in ("a", "b"):
+        done = run("score", data, "-m", metric, "-j", judge, "-o", tmp_path / f"{name}.jsonl", home=home)
+        assert done.exit_code == 0, done.stderr
+        edit(judge / "tokenizer_config.json", mask_token="is")
+    first, second = (read(tmp_path / f"{name}.jsonl") for name in ("a", "b"))
+    assert first != second
+    done = run("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", home=home)
+    assert done.exit_code == 2
+    assert "tokenizer" in done.stderr
+
+
+# --- files that move --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_file_that_is_replaced_while_it_is_loaded_is_refused_by_name(judge, tmp_path, monkeypatch, name):
+    """What download tools do: another file under the same name, at once."""
+    other = tmp_path / "new"
+    weights = {key: tensor + 1 for key, tensor in load_file(judge / "model.safetensors").items()}
+    save_file(weights, other, metadata={"format": "pt"})
+    if name != "model.safetensors":
+        other.write_text("{}")
+    original = module._load_weights
+
+    def read_and_replace(*given):
+        found = original(*given)
+        os.replace(other, judge / name)
+        return found
+
+    monkeypatch.setattr(module, "_load_weights", read_and_replace)
+    with pytest.raises(WeightsError, match=rf"{name} changed while the judge was being loaded") as caught:
+        load_model(find_judge(judge))
+    assert "Load it again" in caught.value.hint
+
+
+IN_PLACE = """
+import sys
+from pathlib import Path
+from geval_local import Judge, Metric
+metric = Metric.load(sys.argv[1])
+rows = [{"source": "A tale.", "output": "It ends."}]
+for directory, dtype in zip(sys.argv[2::2], sys.argv[3::2]):
+    judge = Judge.load(directory, dtype=dtype)
+    file = Path(directory) / "model.safetensors"
+    content = file.read_bytes()
+    found = [judge.score_many(metric, rows)[0].value]
+    with file.open("r+b") as stream:
+        stream.seek(int.from_bytes(content[:8], "little") + 8)
+        stream.write(bytes(len(content) - stream.tell()))
+    found.append(judge.score_many(metric, rows)[0].value)
+    with file.open("r+b") as stream:
+        stream.truncate(0)
+    found.append(judge.score_many(metric, rows)[0].value)
+    print(dtype, len(set(found)) == 1, found)
+"""
+
+
+def test_a_loaded_judge_owns_its_weights(tmp_path):
+    """Where the stored dtype is the computing one, parameters were maps of the file: changed and killed with it."""
+    arguments = []
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        directory = save_judge(tmp_path / name, tiny_model("llama", 263, dtype=dtype), byte_tokenizer(chat=False))
+        arguments += [str(directory), name]
+    (tmp_path / "metric.yaml").write_text(METRIC.to_yaml())
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(IN_PLACE), str(tmp_path / "metric.yaml"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["float32", "True"], ["bfloat16", "True"]]
+
+
+def test_a_change_under_a_loaded_judge_is_told_once(judge, caplog):
+    loaded = Judge.load(judge)
+    before = values(loaded)
+    assert not caplog.records
+    (judge / "model.safetensors").write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "geval_local"):
+        assert values(loaded) == before
+        with Batcher(loaded) as batcher:
+            assert [score.value for score in batcher.score(METRIC, ROWS).result()] == before
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "model.safetensors has changed since it was loaded" in told[0]
+    assert loaded.fingerprint in told[0]
+
+
+def test_weights_that_are_read_while_scoring_must_stay(judge):
+    loaded = load_model(find_judge(judge))
+    loaded.model.lm_head.to("meta")  # how a device map leaves weights on the disk
+    loaded.check_files()
+    os.utime(judge / "model.safetensors")
+    with pytest.raises(JudgeError, match=r"model\.safetensors has changed since it was loaded.*while it scores"):
+        loaded.check_files()
+
+
+def test_nothing_is_committed_after_a_change():
+    """Files are looked at after a unit is computed, and before its outcomes are kept anywhere."""
+    judge = MockJudge()
+    metric = Metric.load("summarization/fluency").with_steps(())
+    (sample,) = (SimpleNamespace(texts=lambda fields: {"output": "It ends."}, row=1, where="row 1") for _ in range(1))
+
+    def fail():
+        raise JudgeError("moved")
+
+    judge.check_files = fail
+    store, prepared = MemoryStore(), [judge.prepare(metric, [sample])]
+    assert prepared[0][0].request is not None, prepared[0][0].error
+    worker = Worker(store, None, judge, 0, advance=lambda count: None, should_stop=lambda: False)
+    with pytest.raises(JudgeError, match="moved"):
+        worker.execute(Window(0, 0, [sample], (prepared,)), [0], prepared)
+    assert store.outcomes(0, 0, 0, 1) == {}
+
+
+def test_files_that_come_and_go_are_seen(judge):
+    states = FileStates(judge)
+    assert states.moved_or_new() == []
+    (judge / "README.md").write_text("not read")
+    assert states.moved_or_new() == []
+    (judge / "chat_template.jinja").write_text("x")
+    assert [file.name for file in states.moved_or_new()] == ["chat_template.jinja"]
+    assert states.moved() == []
+    (judge / "config.json").unlink()
+    assert [file.name for file in states.moved()] == ["config.json"]
+
+
+# --- code, generation, attention --------------------------------------------------------------------------------------
+
+
+def test_trusted_code_is_part_of_the_judge(judge, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    code = "from transformers import LlamaForCausalLM\nclass Own(LlamaForCausalLM):\n    factor = {}\n"
+    edit(judge / "config.json", auto_map={"AutoModelForCausalLM": "own.Own"})
+    found = []
+    for factor in (1, 2):
+        (judge / "own.py").write_text(code.format(factor))
+        found.append(load_model(find_judge(judge), JudgeOptions(trust_remote_code=True)))
+    assert type(found[1].model).__name__ == "Own"
+    assert found[0].fingerprint != found[1].fingerprint
+    edit(judge / "config.json", auto_map={"AutoModelForCausalLM": "somebody/else--own.Own"})
+    with pytest.raises(JudgeError, match=r"config\.json names files that are not read .*somebody/else"):
+        load_model(find_judge(judge), JudgeOptions(trust_remote_code=True))
+
+
+POISON = [
+    "{",
+    {"eos_token_id": 40, "num_beams": 3, "do_sample": True, "temperature": 9.0},
+    {"sequence_bias": [[[40], 50.0]]},
+    {"bad_words_ids": [[99999]], "stop_strings": ["a"]},
+    {"cache_implementation": "offloaded", "repetition_penalty": 0},
+    {"guidance_scale": 3.0, "max_length": 3, "min_new_tokens": 40, "suppress_tokens": list(range(100))},
+]
+
+
+def test_the_directory_has_no_say_in_how_steps_are_written(judge):
+    def written():
+        prompt = Prompt("Write steps.\n\n", "1.")
+        return Judge.load(judge).continue_text(prompt, max_new_tokens=12)
+
+    file = judge / "generation_config.json"
+    file.unlink(missing_ok=True)
+    expected = written()
+    assert expected
+    for poison in POISON:
+        file.write_text(poison if isinstance(poison, str) else json.dumps(poison))
+        assert written() == expected, poison
+
+
+def test_how_steps_were_written_is_on_record():
+    provenance = write_steps(MockJudge(), METRIC).steps_provenance
+    assert provenance.generation == "fixed, at most 512 tokens"
+
+
+def test_the_ways_of_writing_have_names(judge, tmp_path):
+    assert Judge.load(judge).generation == "beam search, 4 beams"
+    chat = save_judge(tmp_path / "chat", tiny_model("llama", 263, dtype=torch.float32), byte_tokenizer())
+    assert Judge.load(chat).generation == "greedy"
+    states = save_judge(tmp_path / "states", tiny_model("mamba", 263, dtype=torch.float32), byte_tokenizer(chat=False))
+    assert Judge.load(states).generation == "greedy"
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+@pytest.mark.parametrize("named", ["org/kernel", "eager"])
+def test_the_configuration_has_no_say_in_the_attention(judge, key, named):
+    edit(judge / "config.json", **{key: named})
+    assert load_model(find_judge(judge)).attention == "sdpa"
+    assert load_model(find_judge(judge), JudgeOptions(attention="eager")).attention == "eager"
+
+
+# --- configurations and vocabularies that contradict the weights ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_hidden_layers": 10**7}, r"config\.json does not fit the weights: it says num_hidden_layers: 10000000"),
+        ({"num_labels": 10**9}, r"config\.json does not fit the weights: it says num_labels"),
+        ({"hidden_size": 10**9}, r"config\.json does not fit the weights: it says hidden_size"),
+        ({"vocab_size": 10**8}, r"config\.json does not fit the weights: it says vocab_size"),
+        ({"num_attention_heads": 7}, r"config\.json|do not fit its config\.json"),
+        ({"num_attention_heads": 0}, r"config\.json"),
+        ({"rope_parameters": [1]}, r"config\.json is not the configuration of a model"),
+        ({"dtype": "evil"}, r"config\.json is not the configuration of a model"),
+        ({"id2label": 5}, r"config\.json is not the configuration of a model"),
+        ({"max_position_embeddings": 1}, r"config\.json says max_position_embeddings: 1"),
+        ({"quantization_config": {"quant_method": "nobodys"}}, "does not know the quantization 'nobodys'"),
+        ({"transformers_weights": "other.safetensors"}, r"config\.json names files that are not read"),
+        ({"configuration_files": ["config.4.0.0.json"]}, r"config\.json names files that are not read"),
+    ],
+    ids=str,
+)
+def test_what_config_json_gets_wrong_is_said_of_config_json(judge, changes, says):
+    shutil.copyfile(judge / "config.json", judge / "config.4.0.0.json")
+    shutil.copyfile(judge / "model.safetensors", judge / "other.safetensors")
+    edit(judge / "config.json", **changes)
+    with pytest.raises(JudgeError, match=says):
+        Judge.load(judge)
+
+
+def test_an_answer_without_names_is_no_obstacle(judge):
+    expected = values(Judge.load(judge))
+    edit(judge / "config.json", return_dict=False)
+    assert values(Judge.load(judge)) == expected
+
+
+def vocabulary(judge, **pieces):
+    file = judge / "tokenizer.json"
+    record = json.loads(file.read_text())
+    record["model"]["vocab"] |= pieces
+    file.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ({"zz": 2**31}, r"no embedding for \('zz' has the id 2147483648; there are 267 rows"),
+        ({"zz": 300}, r"no embedding for \('zz' has the id 300; there are 267 rows"),
+        ({"zz": 100}, r"two pieces with the id 100: .*'zz'"),
+    ],
+)
+def test_a_vocabulary_that_is_not_the_embedding_s_is_refused(judge, pieces, says):
+    vocabulary(judge, **pieces)
+    with pytest.raises(TokenizerError, match=says):
+        Judge.load(judge)
+    with pytest.raises(TokenizerError, match=says):
+        load_tokenizer(find_judge(judge))
+
+
+def test_a_control_token_beyond_the_embedding_is_none_of_a_text_s(tmp_path):
+    """As in Gemma 3's text models, which share the tokenizer of those that see."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "<image>"})
+    model = tiny_model("llama", 263, dtype=torch.float32)
+    judge = Judge.load(save_judge(tmp_path / "seeing", model, tokenizer))
+    scores = judge.score_many(METRIC, [{"source": "<image>", "output": "<image>"}])
+    assert scores[0].error is None
+    tokenizer.chat_template = "<image>" + tokenizer.chat_template
+    with pytest.raises(TokenizerError, match="no embedding for"):
+        Judge.load(save_judge(tmp_path / "writing", model, tokenizer))
+
+
+@pytest.mark.parametrize("kind", ["GemmaTokenizer", "NoTokenizer", 5])
+def test_a_tokenizer_class_that_fails_is_an_error_of_the_judge(judge, kind):
+    before = Judge.load(judge)
+    edit(judge / "tokenizer_config.json", tokenizer_class=kind)
+    if kind == "NoTokenizer":  # transformers takes the file's own tokenizer for a class that it does not know
+        after = Judge.load(judge)
+        assert (values(after), after.signature(METRIC)) == (values(before), before.signature(METRIC))
+        return
+    with pytest.raises(TokenizerError, match="tokenizer"):
+        values(Judge.load(judge))
+
+
+def test_a_tokenizer_that_cuts_at_random_is_refused(judge):
+    file = judge / "tokenizer.json"
+    record = json.loads(file.read_text())
+    record["model"]["dropout"] = 0.5
+    file.write_text(json.dumps(record))
+    with pytest.raises(TokenizerError, match="cuts texts at random"):
+        Judge.load(judge)
