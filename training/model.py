@@ -121,6 +121,7 @@ class Batch:
     leaves: Tensor
     trunk_length: Tensor
     leaf_length: Tensor | None = None
+    states: Tensor | None = None  # what frozen layers made of the tokens that are no padding
 
     def real(self) -> Tensor:
         """Give the places of the tokens that are no padding."""

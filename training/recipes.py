@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,17 +13,36 @@ import torch
 from tokenizers import Tokenizer
 
 from geval_local.prompt import Prompt
-from training import corpus, embedding, gather, initial, shelf, smol, tokenizer
+from training import corpus, embedding, gather, initial, packing, shelf, smol, states, tokenizer
 from training.losses import Weights
 from training.model import Nano, Shape
-from training.packing import Packed
+from training.packing import Packed, Tensors
 from training.smol import Smol
-from training.tasks import WEIGHTS, Maker
+from training.tasks import Maker
 from training.teacher import Teacher
 
-#: A trunk that knows how to copy needs few random criteria, and replies need more than a tenth of so few trees.
-MORE = {"unseen": 7, "naturalness": 8, "dialogue_coherence": 8, "engagingness": 8, "groundedness": 8}
-LONG = 1000  # tokens of a tree
+#: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
+FEW = {
+    "coherence": 5,
+    "consistency": 5,
+    "relevance": 5,
+    "fluency": 4,
+    "factual": 2,
+    "faithfulness": 1,
+    "naturalness": 1.5,
+    "dialogue_coherence": 1.5,
+    "engagingness": 1.5,
+    "groundedness": 1.5,
+    "understandability": 1,
+    "unseen": 2,
+    "correctness": 0.6,
+    "data_naturalness": 0.4,
+    "informativeness": 0.5,
+    "answer_relevance": 0.5,
+    "context_relevance": 0.4,
+    "tone": 0.4,
+    "safety": 0.4,
+}
 RUNS = Path(__file__).resolve().parent / "runs"
 
 
@@ -30,6 +50,7 @@ class Recipe:
     """Trains nano: from nothing, on summaries that the rules grade."""
 
     dtype = torch.bfloat16
+    clip = 2.0  # longest gradient
     most_lm = 0.12  # share of the positions that the language model learns at
     defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 12, "lr": 0.008}
 
@@ -68,30 +89,33 @@ class Recipe:
         """Make the source of trees."""
         return Maker(corpus.load(part), rng)
 
-    def renew(self, maker: Maker, share: float) -> float:
-        """Set what changes while training goes on; give the share of sources with language-model loss."""
-        grow = min(1.0, share / 0.35)
-        maker.words = (int(40 + 10 * grow), int(110 + 320 * grow))
-        return 0.6 - 0.4 * grow
-
-    def kept(self, tree: Packed) -> float:
-        """Tell how often such a tree is used."""
-        return 1.0
+    def stream(self, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
+        """Give batches without end; sources grow while training goes on, and fewer of them teach the language."""
+        maker, code = self.maker("train", rng), self.tokenizer()
+        while True:
+            grow = min(1.0, share.value / 0.35)
+            maker.words = (int(40 + 10 * grow), int(110 + 320 * grow))
+            trees: list[Packed] = []
+            while len(trees) < (24 if budget < 4000 else 512):
+                tree = maker.tree()
+                packed = packing.pack(tree, code, rng, 0.6 - 0.4 * grow) if tree else None
+                if packed and len(packed.trunk) < 1100:
+                    trees.append(packed)
+            for group in packing.batches(trees, budget, rng):
+                yield packing.collate(group, rng)
 
     def weights(self, share: float) -> Weights:
         """Give the losses' weights."""
         return Weights(language=0.5 - 0.1 * min(1.0, share / 0.35))
 
 
-@dataclass
 class Adapting(Recipe):
     """Trains the adapter of SmolLM2: on the shelf's summaries, graded by rules and likelihoods together."""
 
     dtype = torch.float32
+    clip = 1.0
     most_lm = 0.0
-    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 4, "lr": 0.0002}
-    known: int = 0
-    raw: list[shelf.Material] = field(default_factory=list)
+    defaults: ClassVar[dict[str, Any]] = {"workers": 1, "trees": 4, "lr": 0.0005}
 
     def tokenizer(self) -> Tokenizer:
         """Load the judge's tokenizer."""
@@ -101,7 +125,7 @@ class Adapting(Recipe):
         """Make the network with the package's weights."""
         net = Smol().load_trunk()
         if new:
-            print(gather.prepare(net, self.maker("train", random.Random(options.seed)), self.tokenizer()), flush=True)
+            print(gather.prepare(net, states.load(states.FOLDER / "train"), self.tokenizer()), flush=True)
         return net
 
     def sizes(self, net: Smol) -> dict[str, float]:
@@ -125,38 +149,25 @@ class Adapting(Recipe):
             corpus.load(part),
             rng,
             words=(50, 200),
-            weights={**WEIGHTS, **MORE},
+            weights=FEW,
             corpora=shelf.CORPORA,
             chat=smol.chat(),
+            chatty=0.08,
         )
-        self.known, self.raw = 0, []
-        self.restock(found, part)
-        if not found.shelf:
+        raw = shelf.load(shelf.FOLDER / part)
+        if not raw:
             raise SystemExit("The shelf is empty: python -m training.prepare smol")
+        teacher = Teacher.of(shelf.load(shelf.FOLDER / "train") or raw)
+        found.shelf = [teacher.graded(material) for material in raw]
         return found
 
-    def restock(self, maker: Maker, part: str = "train") -> None:
-        """Take in what has been read meanwhile, and measure the teacher's parts anew."""
-        folder = shelf.FOLDER / part
-        count = len(list(folder.glob("*.pkl")))
-        if count > self.known:
-            self.raw += shelf.load(folder, self.known)
-            self.known = count
-            teacher = Teacher.of(self.raw)
-            maker.shelf = [teacher.graded(material) for material in self.raw]
-
-    def renew(self, maker: Maker, share: float) -> float:
-        """Look for new files on the shelf; no language-model loss on sources."""
-        self.restock(maker)
-        return 0.0
-
-    def kept(self, tree: Packed) -> float:
-        """Tell how often such a tree is used: a long one costs twice as much and has no more labels."""
-        return 1.0 if len(tree.trunk) + sum(map(len, tree.leaves)) < LONG else 0.25
+    def stream(self, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
+        """Give the kept trees, one at a time."""
+        return states.stream(states.FOLDER / "train", rng)
 
     def weights(self, share: float) -> Weights:
-        """Give the losses' weights: the dense ones lead at first."""
-        return Weights(label=3.0, rank=2.0, flags=4.0 - 2.0 * share, counts=2.0, language=0.0, steps=0.5)
+        """Give the losses' weights."""
+        return Weights(label=2.0, rank=2.0, flags=0.0, counts=0.0, language=0.0, steps=0.3)
 
 
 RECIPES: dict[str, Recipe] = {"nano": Recipe(), "smol": Adapting()}

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from training.corpus import CACHE_DIR
-from training.damage import FLAGS
-from training.model import Batch, Layer, Linear, Norm, Shape, rope
+from training.model import Batch, Layer, Linear, Norm, Shape, rope, rotate
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHAPE = Shape(49152, hidden=576, layers=30, heads=9, intermediate=1536, theta=100000.0, shared=3)
-MARKS = 20  # the layer whose input tells what is wrong at a word
 FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them, with the tokenizer
 
 
@@ -30,9 +28,9 @@ FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them
 class Adapter:
     """The sizes of the adapter: which layers it changes, its rank, and the factor on what it adds."""
 
-    first: int = 14
-    rank: int = 16
-    alpha: float = 32.0
+    first: int = 29
+    rank: int = 64
+    alpha: float = 128.0
 
     @property
     def scale(self) -> float:
@@ -71,7 +69,7 @@ def prepare() -> None:
 
 
 class Smol(nn.Module):
-    """Returns the final hidden state of every token. Only the adapter and the auxiliary heads are trained."""
+    """Returns the final hidden state of every token. Only the adapter is trained."""
 
     def __init__(self, adapter: Adapter | None = Adapter(), shape: Shape = SHAPE) -> None:
         super().__init__()
@@ -82,9 +80,8 @@ class Smol(nn.Module):
         self.layers = nn.ModuleList(Layer(shape, Linear if n < self.first else changed) for n in range(shape.layers))
         self.norm = Norm(shape.hidden, shape.epsilon)
         self.requires_grad_(False)
-        self.flags, self.counts = nn.Linear(shape.hidden, FLAGS), nn.Linear(shape.hidden, FLAGS)
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(".lora_" in name or name.startswith(("flags.", "counts.")))
+            parameter.requires_grad_(".lora_" in name)
 
     def load_trunk(self) -> Smol:
         """Take the package's weights."""
@@ -100,28 +97,45 @@ class Smol(nn.Module):
             raise SystemExit(f"{FOLDER} holds another model: {sorted({*missing, *unknown} - trained)[:5]}")
         return self
 
-    def forward(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Compute the output for all tokens, trunks first."""
-        real = batch.real()
-        x = F.embedding(batch.ids()[real], self.embed_tokens.weight).to(dtype)
+    def _rotation(self, batch: Batch, real: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         cos, sin = rope(batch.positions()[real], self.shape.head_size, self.shape.theta, dtype)
-        cos, sin = cos[:, None], sin[:, None]
-        with torch.no_grad():
-            for layer in self.layers[: self.first]:
-                x = layer.ragged(x, cos, sin, batch, real)
+        return cos[:, None], sin[:, None]
 
-        def padded(y: Tensor) -> Tensor:
-            return y.new_zeros(len(batch.ids()), y.shape[1]).index_copy(0, real, y)
-
-        for number, layer in enumerate(self.layers[self.first :], self.first):
-            if number == MARKS:
-                self.middle = padded(F.rms_norm(x, x.shape[-1:]))
+    @torch.no_grad()
+    def below(self, batch: Batch, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Compute the states of the tokens that are no padding in front of the adapter's first layer."""
+        real = batch.real()
+        cos, sin = self._rotation(batch, real, dtype)
+        x = F.embedding(batch.ids()[real], self.embed_tokens.weight).to(dtype)
+        for layer in self.layers[: self.first]:
             x = layer.ragged(x, cos, sin, batch, real)
-        return padded(self.norm(x))
+        return x
 
-    def marks(self, hidden: Tensor, at: Tensor) -> Tensor:
-        """Tell what is wrong at a word, from below the last layers: these gather it behind the candidate."""
-        return F.linear(self.middle[at], self.flags.weight, self.flags.bias)
+    def forward(self, batch: Batch, dtype: torch.dtype = torch.float32, wanted: Tensor | None = None) -> Tensor:
+        """Compute the output for all tokens, trunks first; of one tree, for the wanted ones alone, the rest is 0."""
+        real = batch.real()
+        cos, sin = self._rotation(batch, real, dtype)
+        x = self.below(batch, dtype) if batch.states is None else batch.states.to(dtype)
+        for layer in self.layers[self.first : -1 if wanted is not None else None]:
+            x = layer.ragged(x, cos, sin, batch, real)
+        if wanted is not None:
+            x, real = self._last(x, cos, sin, batch, real, wanted), wanted
+        return x.new_zeros(len(batch.ids()), x.shape[1]).index_copy(0, real, self.norm(x))
+
+    def _last(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, real: Tensor, wanted: Tensor) -> Tensor:
+        """Compute the last layer at some places: the others only have to be looked at."""
+        layer, size = self.layers[-1], self.shape.head_size
+        own = torch.searchsorted(real, wanted)
+        leaf = (real - batch.trunk.numel()).div(batch.leaves.shape[2], rounding_mode="floor").clamp_min(-1)
+        depth = batch.positions()[real]
+        seen = ((leaf == -1) | (leaf == leaf[own, None])) & (depth <= depth[own, None])
+        y = layer.input_layernorm(x)
+        q = rotate(layer.q_proj(y[own]).view(len(own), -1, size), cos[own], sin[own])
+        k = rotate(layer.k_proj(y).view(len(y), -1, size), cos, sin)
+        v = layer.v_proj(y).view(len(y), -1, size)
+        q, k, v = (z.transpose(0, 1)[None] for z in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        return layer.after(x[own], attended[0].transpose(0, 1))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head, which is the embedding, result in float32."""

@@ -9,7 +9,6 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ from torch import Tensor, nn
 from training import packing
 from training.losses import losses
 from training.model import Nano, Shape
-from training.recipes import RECIPES, RUNS, Recipe
+from training.recipes import RECIPES, RUNS
 from training.smol import Smol
-from training.tasks import Maker
-
-LONGEST_STEP = 120.0  # seconds counted for a step: a run that was paused has not trained meanwhile
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -32,7 +28,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("judge", nargs="?", choices=list(RECIPES), default="nano")
     parser.add_argument("--name", help="folder under training/runs, the judge's name when absent; resumed if it exists")
     parser.add_argument(
-        "--minutes", type=float, default=100.0, help="total training time; the learning rate follows this clock"
+        "--minutes",
+        type=float,
+        default=100.0,
+        help="processor time of one process; the learning rate follows this clock",
     )
     parser.add_argument("--workers", type=int, help="processes with one thread each (CPU)")
     parser.add_argument("--trees", type=int, help="trees per optimizer step")
@@ -61,20 +60,6 @@ def progress_rate(share: float) -> float:
     if share < 0.02:
         return max(0.05, share / 0.02)
     return 1.0 if share < 0.4 else max(0.02, (1.0 - share) / 0.6)
-
-
-def stream(recipe: Recipe, maker: Maker, rng: random.Random, share: Any, budget: int) -> Iterator[packing.Tensors]:
-    code = recipe.tokenizer()
-    while True:
-        source_lm = recipe.renew(maker, share.value)
-        trees: list[packing.Packed] = []
-        while len(trees) < (24 if budget < 4000 else 512):
-            tree = maker.tree()
-            packed = packing.pack(tree, code, rng, source_lm) if tree else None
-            if packed and len(packed.trunk) < 1100 and rng.random() < recipe.kept(packed):
-                trees.append(packed)
-        for group in packing.batches(trees, budget, rng):
-            yield packing.collate(group, rng)
 
 
 class Optimizer:
@@ -127,7 +112,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
     torch.manual_seed(seed)
     rng = random.Random(seed)
     recipe = RECIPES[options.judge]
-    source = stream(recipe, recipe.maker("train", rng), rng, shared["share"], options.budget)
+    source = recipe.stream(rng, shared["share"], options.budget)
     parameters = [p for p in net.parameters() if p.requires_grad]
     grads: Tensor = shared["grads"][rank]
     if rank == 0:
@@ -140,7 +125,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
             except (KeyError, ValueError):  # none yet, or another set of parameters: the momenta start anew
                 print("the optimizer starts afresh", flush=True)
         elapsed: float = shared["elapsed"]
-        ticked = saved = logged = time.time()
+        ticked, saved, logged = time.process_time(), time.time(), time.time()
         totals: dict[str, float] = defaultdict(float)
     step = shared["first_step"]
     data: packing.Tensors | None = None
@@ -174,13 +159,13 @@ def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[
             summed = shared["grads"].sum(0)
             norm = summed.norm().item()
             if math.isfinite(norm):
-                summed *= min(1.0, 2.0 / (norm + 1e-6))
+                summed *= min(1.0, recipe.clip / (norm + 1e-6))
                 start = 0
                 for p in parameters:
                     p.grad = summed[start : start + p.numel()].view_as(p)
                     start += p.numel()
-                now = time.time()
-                elapsed += min(now - ticked, LONGEST_STEP)
+                now = time.process_time()  # on a shared machine the wall's clock would end a run that hardly trained
+                elapsed += now - ticked
                 ticked = now
                 shared["share"].value = elapsed / (options.minutes * 60)
                 optimizer.step(progress_rate(shared["share"].value))

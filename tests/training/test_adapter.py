@@ -15,7 +15,7 @@ pytest.importorskip("scipy", reason="the training scripts need the test extra")
 
 from geval_local.metric import Metric
 from geval_local.prompt import render_form
-from training import export, forms, gather, packing, scoring, traps, wordings
+from training import export, forms, gather, packing, scoring, states, traps, wordings
 from training.candidates import Candidate
 from training.damage import CONTRARY, SURPRISING, parse
 from training.likelihood import Likelihood
@@ -83,6 +83,18 @@ def test_padding_and_siblings_change_nothing():
         for n, length in enumerate(lengths[0].tolist()):
             one = net(Batch(trunk, leaves[:, n : n + 1, :length], torch.tensor([9]), lengths[:, n : n + 1]))
             assert torch.allclose(one[-1], packed[n, length - 1], atol=1e-5)
+
+
+def test_kept_states_and_wanted_places_change_nothing():
+    net = tiny()
+    batch = Batch(
+        torch.randint(0, 101, (1, 9)), torch.randint(0, 101, (1, 3, 7)), *map(torch.tensor, ([9], [[7, 2, 5]]))
+    )
+    wanted = torch.tensor([4, 9 + 6, 9 + 7 + 1, 9 + 14 + 4])
+    with torch.no_grad():
+        whole = net(batch)
+        batch.states = net.below(batch)
+        assert torch.allclose(net(batch, wanted=wanted)[wanted], whole[wanted], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["coherence", "fluency", "groundedness", "tone"])
@@ -207,6 +219,46 @@ def test_a_start_is_an_ordinary_setting_of_the_maps():
     before = module(x)
     gather.change(module, 1, row, column, 7.0)
     assert torch.allclose(module(x) - before, (x @ row)[:, None] * column, atol=1e-5)
+
+
+def noticed(rng: random.Random, concept: str) -> states.Tree:
+    """A tree whose states tell the candidate's tokens, the kind of form, and a candidate's value."""
+    quality = [rng.random() for _ in range(6)]
+    flags = [-1, 0, 0, 0, packing.GATHER, packing.GATHER]
+    labels = [(n, 5, [7, 3], [1.0 - q, q]) for n, q in enumerate(quality)]  # "5" and "1" of the tokenizer below
+    packed = packing.Packed(
+        [1] * 9,
+        [0] * 9,
+        [[2] * 6] * 6,
+        [flags] * 6,
+        [[0] * 6] * 6,
+        labels,
+        [[1.0, 0.0]] * 6,
+        quality,
+        [*range(6)],
+        concept,
+    )
+    x = 0.2 * torch.randn(9 + 36, TINY.hidden)
+    x[:, 3] += 2.0
+    for n, q in enumerate(quality):
+        x[9 + 6 * n + 1 : 9 + 6 * n + 4, 0] += 2.0
+        x[9 + 6 * n + 1 : 9 + 6 * n + 4, 1] += 2.0 * q
+        x[9 + 6 * n + 5, 2] += 2.0 * (concept == "coherence")
+    return states.Tree(packed, x.half())
+
+
+def test_the_start_reads_the_candidate_and_nothing_else():
+    torch.manual_seed(4)
+    rng = random.Random(4)
+    net = Smol(Adapter(first=2, rank=4), TINY).eval()
+    for name, parameter in net.named_parameters():
+        if "lora_B" not in name:
+            nn.init.normal_(parameter, std=0.1)
+    trees = [noticed(rng, name) for name in ("coherence", "fluency", "naturalness") for _ in range(12)]
+    before = states.agreement(net, trees[9:12])["coherence"][0]
+    found = gather.prepare(net, [*trees[:9], *trees[12:]], words())
+    assert found["own"] > 0.9
+    assert before < 0.5 < 0.9 < states.agreement(net, trees[9:12])["coherence"][0]
 
 
 def test_ridge_finds_the_direction():
