@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 ERROR, UNSUPPORTED, FOREIGN, ORDER, REPEATED, MINOR = 1, 2, 4, 8, 16, 32
 # What can be read off the text itself (measure.py): these teach to look from the summary into the source.
 NEW_WORD, NEW_PAIR, SAID, CENTRAL = 64, 128, 256, 512
-# What a pretrained trunk tells (teacher.py): a word that it did not expect; one that it expects less with the source.
-SURPRISING, CONTRARY = 1024, 2048
-FLAGS = 12
+FLAGS = 10
 
 FUNCTION_WORDS = (  # noqa: SIM905 - a list of quoted words reads worse
     "the a an of to in on at for with by from and but or is are was were be been has have had it he she they "

@@ -18,8 +18,7 @@ MAX_LABELS = 12
 # Rare flags count more: one word in thirty is an error, and an error shows only to a model that knows the language.
 FLAG_WEIGHT = (4.0, 1.0, 1.0, 2.0, 2.0, 1.0)
 READ_WEIGHT = (2.0, 2.0, 1.0, 1.0)
-ALONE_WEIGHT = (4.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)  # what can be seen without a source
-TOLD_WEIGHT = (1.0, 1.0)
+ALONE_WEIGHT = (4.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # what can be seen without a source
 STEPS = 2  # in `trunk_lm`: a token of the numbered list, whose loss is never thinned out
 GATHER = -2  # a token behind the candidate, where the share of every flag is to be known
 
@@ -40,15 +39,13 @@ class Packed:
     concept: str = ""
     sourced: bool = True
     measured: bool = False
-    read: bool = False
 
     @property
     def flag_weight(self) -> tuple[float, ...]:
         """How much each flag counts in this tree."""
-        told = TOLD_WEIGHT if self.read else (0.0,) * len(TOLD_WEIGHT)
         if not self.sourced:
             return ALONE_WEIGHT
-        return FLAG_WEIGHT + (READ_WEIGHT if self.measured else (0.0,) * len(READ_WEIGHT)) + told
+        return FLAG_WEIGHT + (READ_WEIGHT if self.measured else (0.0,) * len(READ_WEIGHT))
 
 
 @dataclass
@@ -99,7 +96,7 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
     packed = Packed(
         trunk.ids if begin is None else [begin, *trunk.ids], [*lm[1 + (begin is None) :], 0], [], [], [], [], [], []
     )
-    packed.concept, packed.sourced, packed.measured, packed.read = tree.concept, tree.sourced, tree.measured, tree.read
+    packed.concept, packed.sourced, packed.measured = tree.concept, tree.sourced, tree.measured
     value_of = dict(zip(tree.scale.labels, tree.scale.values, strict=True))
     for number, (leaf, code) in enumerate(zip(tree.leaves, encoded[1:], strict=True)):
         body = (len(leaf.before), len(leaf.before) + len(leaf.body))

@@ -38,7 +38,6 @@ class Tree:
     unseen: bool = False
     sourced: bool = True
     measured: bool = False  # whether its words carry the flags that are read off the text
-    read: bool = False  # whether they carry what a pretrained trunk tells
 
 
 # How often each concept is drawn. The four of summarization carry most of what is to be learnt.
@@ -152,7 +151,6 @@ class Maker:
             bool(clause),
             len(concept.fields) > 1,
             concept.name in SUMMARIES,
-            bool(self.shelf) and concept.name in SUMMARIES,
         )
 
     @staticmethod

@@ -15,8 +15,7 @@ import numpy as np
 
 from training import likelihood
 from training.candidates import Candidate
-from training.damage import CONTRARY, SURPRISING, Word
-from training.shelf import Material, text_of
+from training.shelf import Material
 
 #: Of each dimension: the weight of the rules and of the likelihoods (LOG.md tells what was tried).
 WEIGHTS = {
@@ -25,7 +24,6 @@ WEIGHTS = {
     "fluency": {"rules": 1.0, "worst_gain": 0.6, "worst_given": 0.6},
     "relevance": {"rules": 1.0, "worst_gain": 1.0},
 }
-SURPRISE, AGAINST = -6.0, -1.0  # nats of a word's least token, given the source and gained by it: marked below these
 
 
 def parts(candidate: Candidate, read: likelihood.Likelihood, dimension: str) -> dict[str, float]:
@@ -65,15 +63,8 @@ class Teacher:
         return found
 
     def graded(self, material: Material) -> Material:
-        """Give the candidates their values, and mark the words that the trunk did not expect."""
-        out = []
-        for candidate, read in zip(material.candidates, material.read, strict=True):
-            ends = text_of(candidate)[1]
-            word_of = np.searchsorted(ends, read.ends)
-            given, gain = np.zeros(len(ends)), np.zeros(len(ends))
-            np.minimum.at(given, word_of, read.given.astype(float))
-            np.minimum.at(gain, word_of, read.given.astype(float) - read.alone.astype(float))
-            marks = iter((given < SURPRISE) * SURPRISING + (gain < AGAINST) * CONTRARY)
-            sentences = [[Word(w.text, w.flags | int(next(marks))) for w in s] for s in candidate.sentences]
-            out.append(Candidate(sentences, {**candidate.quality, **self.quality(candidate, read)}))
-        return replace(material, candidates=out)
+        """Give the candidates their values."""
+        both = zip(material.candidates, material.read, strict=True)
+        return replace(
+            material, candidates=[Candidate(c.sentences, {**c.quality, **self.quality(c, read)}) for c, read in both]
+        )
