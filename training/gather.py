@@ -2,14 +2,13 @@
 
 Some hundred trees teach a pretrained trunk no way back from the label to the candidate: no head looks there. So one
 group of the last layer's heads is given up and starts anew. Its key tells the candidate's tokens from all others
-(logistic regression), each head's query tells one kind of form from the others (ridge regression), and its value is
-what, gathered so, tells the teacher's values within a tree (ridge regression). It is written along the direction from
-low labels to high ones. All of it is an ordinary setting of the low-rank maps, which training is free to change.
+(logistic regression), and its value is what, gathered so, tells the teacher's values within a tree (ridge regression):
+one direction for all criteria, since one for each kind told no more of other texts. It is written along the direction
+from low labels to high ones. All of it is an ordinary setting of the low-rank maps, which training is free to change.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import torch
@@ -21,15 +20,11 @@ from training.model import Batch
 from training.smol import Adapted, Smol
 from training.states import Tree
 
-SHARP = 7.0  # by how much the score of a candidate's token lies above that of another
-RISE = 12.0  # by how much "5" gains on "1" from a value of 1 against a value of 0
-PAIRS = "5 1, 4 2, 3 1, 9 3, 8 0, Yes No, Good Bad, high low"  # labels, the better one first
-#: One head for each kind of form: texts with their source, texts alone, replies.
-KINDS = (
-    ("coherence", "consistency", "relevance", "factual", "faithfulness"),
-    ("fluency",),
-    ("naturalness", "dialogue_coherence", "engagingness", "groundedness", "understandability"),
-)
+SHARP = 1.0  # by how much a candidate's token scores above another: more, and a few words would stand for all
+RISE = 8.0  # by how much "5" gains on "1" from a value of 1 against a value of 0
+#: How high the labels stand; short scales begin low, so that the steps are longer there.
+LEVELS = {"0": -0.4, "1": 0.0, "2": 0.3, "3": 0.55, "4": 0.78, "5": 1.0, "6": 1.15, "7": 1.3, "8": 1.45, "9": 1.6}
+PAIRS = ("Yes No", "Good Bad", "high low")  # the better one first: as far apart as "5" and "1"
 
 
 def ridge(x: Tensor, y: Tensor, strength: float) -> Tensor:
@@ -68,8 +63,10 @@ def low_to_high(net: Smol, code: Tokenizer) -> Tensor:
     def of(label: str) -> Tensor:  # a space and a digit are two tokens, a space and a word are one
         return head[code.encode(" " + label, add_special_tokens=False).ids[-1]]
 
-    pairs = [pair.split() for pair in PAIRS.split(", ")]
-    total = torch.stack([of(high) - of(low) for high, low in pairs]).sum(0)
+    pairs = [pair.split() for pair in PAIRS]
+    rows = [of(label) - of("1") for label in LEVELS] + [of(high) - of(low) for high, low in pairs]
+    levels = torch.tensor([*LEVELS.values(), *(1.0 for _ in pairs)])
+    way = torch.linalg.lstsq(torch.stack(rows), levels[:, None], driver="gelsd").solution[:, 0]  # the shortest such way
     ids = torch.randint(0, net.shape.vocabulary, (40,), generator=torch.Generator().manual_seed(5))
     norms: list[Tensor] = []
     handle = net.norm.register_forward_hook(lambda module, x, result: norms.append(x[0][1:].norm(dim=-1)))
@@ -77,8 +74,13 @@ def low_to_high(net: Smol, code: Tokenizer) -> Tensor:
     with torch.no_grad():
         net(tree)
     handle.remove()
-    length = float(norms[0].median()) / net.shape.hidden**0.5
-    return total * length / float((of("5") - of("1")) @ total)
+    return way * float(norms[0].median()) / net.shape.hidden**0.5
+
+
+def _candidates(tree: Tree) -> Tensor:
+    """Tell of every token whether it is a candidate's."""
+    leaves = (flag for flags in tree.packed.leaf_flags for flag in flags)
+    return torch.tensor([0.0] * len(tree.packed.trunk) + [float(flag >= 0) for flag in leaves])
 
 
 def own_tokens(tree: Tree) -> list[tuple[Tensor, Tensor, int]]:
@@ -93,49 +95,36 @@ def own_tokens(tree: Tree) -> list[tuple[Tensor, Tensor, int]]:
     return found
 
 
-def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer, strength: float = 2.0) -> dict[str, float]:
-    """Set up the heads; give the share of the candidate in what they see, and how well each tells the values."""
+def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer, strength: float = 6.0) -> dict[str, float]:
+    """Set up the heads; give the share of the candidate in what they see, and how well this tells the values."""
     if net.first != net.shape.layers - 1:
         raise SystemExit("The heads start in the last layer: nothing stands between them and the label.")
     trees = [tree for tree in trees if tree.packed.leaves]
     inputs = [F.rms_norm(tree.states.float(), tree.states.shape[-1:]) for tree in trees]
     parts = [own_tokens(tree) for tree in trees]
-    rng = random.Random(5)
-    x, y = [], []
-    for data, leaves in zip(inputs, parts, strict=True):
-        seen, own, _ = rng.choice(leaves)
-        x.append(data[seen])
-        y.append(own)
-    key = separate(torch.cat(x), torch.cat(y))
-    key *= SHARP / float((torch.cat(x) @ key)[torch.cat(y) > 0].mean() - (torch.cat(x) @ key)[torch.cat(y) < 1].mean())
-
+    tokens, own = torch.cat(inputs), torch.cat([_candidates(tree) for tree in trees])
+    key = separate(tokens, own)
+    key *= SHARP / float((tokens @ key)[own > 0].mean() - (tokens @ key)[own < 1].mean())
     labels = torch.cat([data[[at for *_, at in leaves]] for data, leaves in zip(inputs, parts, strict=True)])
-    kinds = [next((n for n, kind in enumerate(KINDS) if tree.packed.concept in kind), -1) for tree in trees]
-    of_leaf = torch.tensor([kind for kind, leaves in zip(kinds, parts, strict=True) for _ in leaves])
-    queries = ridge(labels, (of_leaf[:, None] == torch.arange(len(KINDS))).float(), 0.003)
+    query = ridge(labels, torch.ones(len(labels)), 0.003)
 
-    found: dict[str, float] = {}
-    gathered, shares = [], []
-    for data, leaves in zip(inputs, parts, strict=True):
+    shares: list[float] = []
+    within, truth, middle = [], [], torch.zeros(net.shape.hidden)
+    for tree, data, leaves in zip(trees, inputs, parts, strict=True):
         rows = []
-        for seen, own, _ in leaves:
+        for seen, mine, _ in leaves:
             looked = (data[seen] @ key).softmax(0)
-            shares.append(float(looked @ own))
+            shares.append(float(looked @ mine))
             rows.append(looked @ data[seen])
-        gathered.append(torch.stack(rows))
-    found["own"] = round(sum(shares) / len(shares), 3)
-    values = []
-    for number, kind in enumerate(KINDS):
-        rows = [n for n, other in enumerate(kinds) if other == number]
-        within = torch.cat([gathered[n] - gathered[n].mean(0) for n in rows])
-        qualities = [torch.tensor(trees[n].packed.quality) for n in rows]
-        truth = torch.cat([quality - quality.mean() for quality in qualities])
-        middle = F.normalize(torch.cat([gathered[n] for n in rows]).mean(0), dim=0)
-        within = within - (within @ middle)[:, None] * middle  # the average text has the value 0
-        value = ridge(within, truth, strength)
-        told = within @ value
-        values.append(value * (told @ truth) / (told @ told))  # so strong a ridge gives the way and not the length
-        found[kind[0]] = round(float(torch.corrcoef(torch.stack((told, truth)))[0, 1]), 3)
+        gathered, quality = torch.stack(rows), torch.tensor(tree.packed.quality)
+        within.append(gathered - gathered.mean(0))
+        truth.append(quality - quality.mean())
+        middle += gathered.mean(0)
+    x, y, middle = torch.cat(within), torch.cat(truth), F.normalize(middle, dim=0)
+    x = x - (x @ middle)[:, None] * middle  # the average text has the value 0
+    value = ridge(x, y, strength)
+    told = x @ value
+    value *= (told @ y) / (told @ told)  # so strong a ridge gives the way and not the length
 
     layer, size, shared = net.layers[-1], net.shape.head_size, net.shape.shared
     slowest = size // 2 - 1  # the rotary pair that does not feel the distance
@@ -144,19 +133,21 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer, strength: float =
     output = layer.o_proj.weight.view(net.shape.hidden, -1, shared, size)
     group = int(output.pow(2).sum((0, 2, 3)).argmin())
     narrow, wide = torch.eye(net.shape.hidden // shared), torch.eye(net.shape.hidden)
-    up = low_to_high(net, code) * RISE
+    up = low_to_high(net, code) * RISE / shared
     for channel in range(size):
         at = group * size + channel
         wanted = key / weight * size**0.5 if channel == slowest else torch.zeros_like(key)
         change(layer.k_proj, channel, wanted - layer.k_proj.weight[at], narrow[at])
-        wanted = values[channel] / weight if channel < len(values) else torch.zeros_like(key)
+        wanted = value / weight if channel == 0 else torch.zeros_like(key)
         change(layer.v_proj, channel, wanted - layer.v_proj.weight[at], narrow[at])
-    for number in range(len(KINDS)):
+    for number in range(shared):
         head = (group * shared + number) * size
-        at = head + slowest
-        change(layer.q_proj, number, queries[:, number] / weight - layer.q_proj.weight[at], wide[at])
-        change(layer.o_proj, number, wide[head + number], up - layer.o_proj.weight[:, head + number], 20.0)
-    return found
+        change(layer.q_proj, number, query / weight - layer.q_proj.weight[head + slowest], wide[head + slowest])
+        change(layer.o_proj, number, wide[head], up - layer.o_proj.weight[:, head], 20.0)
+    return {
+        "own": round(sum(shares) / len(shares), 3),
+        "value": round(float(torch.corrcoef(torch.stack((told, y)))[0, 1]), 3),
+    }
 
 
 __all__ = ["change", "prepare", "ridge", "separate"]
