@@ -153,9 +153,13 @@ def test_targets_along_every_way_make_up_the_labels_chances(name):
     assert len(checked) >= 2
 
 
-def test_scores_are_the_models_own_chances():
+def test_scores_are_the_models_own_chances(tmp_path):
     net, code, scale = tiny(), words(), forms.scale("0-10")
     rows = ["form text cue", "form text text cue"]
+    for again in range(2):  # read, and read from the file
+        kept = scoring.score(net, code, rows, scale, tmp_path)
+        assert np.allclose(kept, scoring.score(net, code, rows, scale), rtol=0.02), again
+    assert len(list(tmp_path.iterdir())) == 1
     trunk = as_transformers(net)
     for layer, own in zip(trunk.model.layers, net.layers, strict=True):
         for name in export.MAPS:
