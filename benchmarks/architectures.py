@@ -42,7 +42,7 @@ from tiny import byte_tokenizer
 from geval_local import Judge
 from geval_local.engine import probe
 from geval_local.errors import GevalError
-from geval_local.models.multimodal import loader_for
+from geval_local.models.config_checks import loader_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "exactness.md"
 BEGIN, END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
@@ -62,12 +62,12 @@ def _by_name(*groups: tuple[Any, str]) -> dict[str, Any]:
 #: Small sizes, by the names that configurations give them. With fewer index heads, scores of sparse attention tie at
 #: zero, as they do in no real size.
 TEXT = _by_name(
-    (VOCABULARY, "vocab_size n_vocab vocab_size_per_layer_input"),
+    (VOCABULARY, "vocab_size n_vocab vocab_size_per_layer_input unpadded_vocab_size"),
     (
         SPAN,
         """
         sliding_window attention_window_size sliding_window_size attention_chunk_size window_size
-        mamba_chunk_size chunk_size linear_chunk_size
+        mamba_chunk_size chunk_size linear_chunk_size keep_window_size block_size local_attention
     """,
     ),
     (
@@ -151,15 +151,23 @@ SENSE = _by_name(
 #: What the sizes above do not say. Some parts of rotary embeddings have sizes in the code alone.
 _SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}}
 FURTHER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("glm4v_text", "glm_ocr_text", "glmga_text", "paddleocr_vl_text", "qwen2_5_omni_text"), _SECTIONS),
+    **dict.fromkeys(("glm4v_text", "glm_ocr_text", "glmga_text", "paddleocr_vl_text"), _SECTIONS),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), _SECTIONS),
     "bamba": {"attn_layer_indices": [1, 3]},
+    "big_bird": {"block_size": 8, "num_random_blocks": 1},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm4v_moe_text": {"rope_parameters": _SECTIONS["rope_parameters"] | {"mrope_section": [2, 1, 1]}},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+        "index_block_size": 16,
+        "index_topk_blocks": 2,
+    },
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [32, 32]},
     "zamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
 }

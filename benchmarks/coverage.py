@@ -69,7 +69,7 @@ class World:
 
 def items_of(human: np.ndarray, scores: np.ndarray) -> list[Any]:
     """Convert one judge's scores to items of the analysis."""
-    from geval_local.analysis.records import ScoredItem
+    from geval_local.statistics.records import ScoredItem
 
     return [
         ScoredItem(f"d{d}", f"s{s}", float(human[d, s]), float(scores[d, s]), key=f"{d}/{s}")
@@ -83,34 +83,34 @@ class Tool:
 
     def mean(self, values: np.ndarray, groups: list[str]) -> tuple[float, float, float]:
         """Mean and its interval."""
-        from geval_local.interval import mean_interval
+        from geval_local.statistics.interval import mean_interval
 
         found = mean_interval(values, groups)
         return found.value, found.low, found.high
 
     def correlation(self, items: list[Any], level: str, target: str, coefficient: str) -> tuple[float, float, float]:
         """Agreement with people and its interval."""
-        from geval_local.analysis.statistics.correlation import correlate
+        from geval_local.statistics.correlation import correlate
 
         found = getattr(correlate(items, level, target=target), coefficient)
         return found.value, found.low, found.high
 
     def average(self, dimensions: list[list[Any]], level: str, coefficient: str) -> tuple[float, float, float]:
         """Mean over dimensions and its interval."""
-        from geval_local.analysis.statistics.correlation import average_interval
+        from geval_local.statistics.correlation import average_interval
 
         found = average_interval(dimensions, level, coefficient)
         return found.value, found.low, found.high
 
     def compared(self, first: list[Any], second: list[Any], level: str, target: str, coefficient: str) -> float:
         """P of two judges' difference."""
-        from geval_local.analysis.statistics.significance import compare
+        from geval_local.statistics.significance import compare
 
         return compare(first, second, level, coefficient, target=target).p
 
     def compared_average(self, first: list[list[Any]], second: list[list[Any]], level: str, coefficient: str) -> float:
         """P of the difference of two averages."""
-        from geval_local.analysis.statistics.significance import compare_average
+        from geval_local.statistics.significance import compare_average
 
         return compare_average(first, second, level, coefficient).p
 
@@ -123,7 +123,7 @@ class Tool:
 
     def williams(self, first: list[Any], second: list[Any]) -> tuple[float, float]:
         """P of Williams' test, and of the test beside it."""
-        from geval_local.analysis.statistics.significance import compare
+        from geval_local.statistics.significance import compare
 
         found = compare(first, second, "pooled", "pearson")
         return found.williams.p, found.p
@@ -251,7 +251,7 @@ def rarer(
 
 def means_and_gaps(tool: Tool, table: Table, documents: int, repeats: range, seed: int) -> None:
     """Simulate means of skewed scores, and gaps between equal sides."""
-    from geval_local.analysis.records import ScoredItem
+    from geval_local.statistics.records import ScoredItem
 
     shapes: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
         "normal": lambda rng, n: rng.normal(size=n),

@@ -2,7 +2,7 @@
 
 SummEval's development half, coherence. Beside both stands DeepEval by itself, with a metric that does nothing: what no
 judge can make up for. Every round takes the arms in turn; medians are printed, with processor time. No arm leaves a
-thread that has run the model, which would slow down the next one (`geval_local/judge.py`).
+thread that has run the model, which would slow down the next one (`geval_local/judge/judge.py`).
 
     python benchmarks/hosts.py nano --rows 200 --rounds 3
 """
@@ -25,9 +25,9 @@ from deepeval.metrics import BaseMetric
 from deepeval.test_case import LLMTestCase
 
 from geval_local import Judge, Metric
-from geval_local.integrations.bound import release_judges
-from geval_local.integrations.deepeval import GEvalLocal
-from geval_local.judge import in_own_thread
+from geval_local.hosts.bound import release_judges
+from geval_local.hosts.deepeval import GEvalLocal
+from geval_local.judge.judge import in_own_thread
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summeval_dev.json"
 

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from geval_local import Judge, Metric
-from geval_local.audit import example_samples
-from geval_local.metric import preset_names
+from geval_local.judge.audit import example_samples
+from geval_local.metric_file import preset_names
 from geval_local.prompt import form_filler
 from geval_local.questions import pair
 from geval_local.scale import Scale

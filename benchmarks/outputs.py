@@ -260,7 +260,7 @@ def record(place: Path, only: str | None) -> None:
     import torch  # noqa: F401 - the forks share it
     import transformers  # noqa: F401
 
-    import geval_local.judge  # noqa: F401
+    import geval_local.judge.judge  # noqa: F401
 
     work = place / "work"
     shutil.rmtree(work, ignore_errors=True)

@@ -29,17 +29,16 @@ from geval_local.analysis.pairs import (
     sources_of,
     study_pairs,
 )
-from geval_local.analysis.statistics.correlation import correlate
-from geval_local.analysis.statistics.levels import Level
-from geval_local.analysis.statistics.significance import compare
-from geval_local.analysis.tables import Table, correlation_table, interval, p_value
-from geval_local.cli.output.tables import as_record
+from geval_local.analysis.tables import Table, as_record, correlation_table, interval, p_value
 from geval_local.engine.window import plan_units
 from geval_local.io.pairs import PairPlan, pair_samples
 from geval_local.io.samples import read_samples
-from geval_local.judging.windows import WINDOW
+from geval_local.judge.windows import WINDOW
 from geval_local.questions.pair import pair_metric
 from geval_local.signature import judge_name
+from geval_local.statistics.correlation import correlate
+from geval_local.statistics.levels import Level
+from geval_local.statistics.significance import compare
 
 LEVELS: tuple[Level, ...] = ("summary", "system")
 

@@ -74,10 +74,10 @@ def load_mock(record: object) -> object:
 def one(given: list[str], output: Path, workers: int, block: int | None, address: str | None) -> dict[str, object]:
     """Do one run in this process, and say what it took."""
     from geval_local.metric import Metric
+    from geval_local.ray.driver import PartsRun
+    from geval_local.ray.input_blocks import wanted_parts
     from geval_local.runs.events import RunEvents
     from geval_local.runs.manifest import JudgeRecord, definition
-    from geval_local.runs.ray.driver import PartsRun
-    from geval_local.runs.ray.input_blocks import wanted_parts
     from geval_local.runs.settings import Settings
 
     metrics = [Metric.load(METRIC).with_steps(())]
@@ -300,8 +300,8 @@ def predict(arguments: argparse.Namespace) -> list[dict[str, object]]:
 def block_rows(rows: int, workers: int, bytes_in: float) -> int:
     """Ask the package how many rows a block of such an input has."""
     from geval_local.metric import Metric
+    from geval_local.ray.input_blocks import choose_cut
     from geval_local.runs.manifest import definition
-    from geval_local.runs.ray.input_blocks import choose_cut
     from geval_local.runs.settings import Settings
 
     settings = Settings(window=4096, metrics=[definition(Metric.load(METRIC).with_steps(()))], workers=workers)

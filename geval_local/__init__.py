@@ -1,10 +1,17 @@
 """G-Eval on local language models: exact label probabilities, batched, offline.
 
-- the core, pure: ``metric``, ``metric_file``, ``scale``, ``score``, ``fields``, ``prompt``, ``signature``, ``summary``
-- below it: ``errors``, ``paths``, ``files``, ``yaml_text``; beside it: ``io``, rows in and results out
-- judges: ``models`` and ``inference``, ``tokens``, ``engine``, ``judge``, ``scorer``, ``steps``, ``audit``
-- runs and their use: ``runs``, ``analysis``, ``report``, ``frames``,
-  ``evaluation``, ``integrations``, ``cli``, ``testing``
+From the bottom to the top; a room is imported by itself and by those after it:
+
+- ``errors``, ``files``
+- the core, pure: ``fields``, ``yaml_text``, ``yaml_model``, ``scale``, ``metric``, ``metric_file``, ``prompt``,
+  ``questions``, ``score``, ``signature``, ``grouping``, ``summary``, ``statistics``, ``options``
+- ``io``: rows in, results out
+- ``models``: weights; ``tokens``: text to ids; ``engine``: ids to label log-probabilities; ``judge``: samples to scores
+- ``runs``: durable runs; ``analysis``: whether scores are right; ``report``: pages
+- ``testing``: a judge without a model, for tests
+- ``evaluation``: one file for all of it; ``frames``: data frames; ``serve``: HTTP; ``hosts``: other people's tools;
+  ``ray``: clusters
+- ``cli``: verbs
 
 Public names are loaded on first use, so that importing the package does not import torch.
 """
@@ -23,10 +30,9 @@ if TYPE_CHECKING:
     from geval_local.analysis.pairs import rank
     from geval_local.errors import GevalError, Interrupted
     from geval_local.evaluation.execution import run_evaluation
-    from geval_local.frames.accessor import register_accessors
-    from geval_local.frames.scoring import ascore_frame, score_frame
+    from geval_local.frames import ascore_frame, register_accessors, score_frame
     from geval_local.io.samples import Sample, read_samples
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
     from geval_local.prompt import metric_from_prompt_file
     from geval_local.questions.answer import Decision
@@ -46,7 +52,7 @@ _HOMES = {
     "Estimator": "geval_local.score",
     "GevalError": "geval_local.errors",
     "Interrupted": "geval_local.errors",
-    "Judge": "geval_local.judge",
+    "Judge": "geval_local.judge.judge",
     "Metric": "geval_local.metric",
     "PredicateQuestion": "geval_local.questions.question",
     "RunEvents": "geval_local.runs.events",
@@ -55,7 +61,7 @@ _HOMES = {
     "Scale": "geval_local.scale",
     "Score": "geval_local.score",
     "ScoreQuestion": "geval_local.questions.question",
-    "ascore_frame": "geval_local.frames.scoring",
+    "ascore_frame": "geval_local.frames",
     "bias": "geval_local.analysis.biases",
     "calibrate": "geval_local.analysis.calibration",
     "compare": "geval_local.analysis.comparison",
@@ -67,11 +73,11 @@ _HOMES = {
     "rank": "geval_local.analysis.pairs",
     "read_rated": "geval_local.analysis.contenders",
     "read_samples": "geval_local.io.samples",
-    "register_accessors": "geval_local.frames.accessor",
+    "register_accessors": "geval_local.frames",
     "resume": "geval_local.runs.run_file",
     "run_evaluation": "geval_local.evaluation.execution",
     "score_file": "geval_local.runs.run_file",
-    "score_frame": "geval_local.frames.scoring",
+    "score_frame": "geval_local.frames",
 }
 
 __all__ = [

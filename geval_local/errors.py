@@ -27,26 +27,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = [
-    "BusyError",
-    "ConfigurationError",
-    "DataError",
-    "FieldError",
-    "GevalError",
-    "Interrupted",
-    "JudgeError",
-    "MetricError",
-    "OutputError",
-    "QuestionError",
-    "ScaleError",
-    "TokenizerError",
-    "UnscorableError",
-    "UnsupportedModelError",
-    "WeightsError",
-    "first_line",
-    "is_panic",
-]
-
 
 class GevalError(Exception):
     """Base class of all errors that users of the package are meant to catch."""

@@ -17,26 +17,6 @@ from typing import Any
 
 from geval_local.errors import ConfigurationError, FieldError, UnscorableError
 
-__all__ = [
-    "ALIASES",
-    "EVERY",
-    "MAX_CHARACTERS",
-    "PLACEHOLDER",
-    "SYSTEM_FIELDS",
-    "check_mapping",
-    "field_value",
-    "is_unicode",
-    "lookup",
-    "nearest",
-    "output_text",
-    "placeholder_field",
-    "read_mapping",
-    "resolve",
-    "split_cue",
-    "text_of",
-    "visible",
-]
-
 _OUTPUTS = (
     *("system_output", "response", "actual_output", "prediction", "answer", "completion", "generation", "generated"),
     *("generated_text", "generated_answer", "model_output", "model_answer", "hypothesis", "candidate", "summary"),

@@ -17,24 +17,10 @@ from typing import IO, Any, AnyStr, BinaryIO
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 
-__all__ = [
-    "MOST_IN_A_LINE",
-    "bounded_lines",
-    "check_is_file",
-    "encoding_of",
-    "expanded",
-    "home_directory",
-    "home_folder",
-    "kind_of_no_text",
-    "kind_of_special",
-    "open_text",
-    "private_home",
-    "replacing",
-    "safe_file_name",
-    "save_text",
-    "temporary_path",
-    "write_atomically",
-]
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 #: Bytes per read: a thread that reads ahead releases the interpreter lock at every read and has to reacquire it.
@@ -164,28 +150,33 @@ class _Sips(io.FileIO):
 
 
 class _Gunzipped(io.RawIOBase):
-    """The content of a gzip file, as long as it is not blown up beyond all measure."""
+    """The content of a gzip file, as long as it is not blown up beyond all measure.
+
+    A window of it is unpacked and measured before any of its rows is given out: reading a million rows takes seconds.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._packed = _Sips(path)
         self._whole = gzip.GzipFile(fileobj=self._packed, mode="rb")
-        self._given, self._taken = 0, 0
+        self._window = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._whole.readinto(buffer)
-        self._given += count
-        if self._given >= _EXPANSION_BYTES:
-            taken = self._packed.tell()
-            if self._given > _MOST_EXPANSION * (taken - self._taken):
+        if not self._window:
+            before = self._packed.tell()
+            self._window = memoryview(self._whole.read(_EXPANSION_BYTES))
+            taken = self._packed.tell() - before
+            if len(self._window) == _EXPANSION_BYTES > _MOST_EXPANSION * taken:
                 raise DataError(
                     f"{self._path} expands to more than {_MOST_EXPANSION} times its size",
                     hint="Unpack it with gunzip and look at it; if all of it is meant, give the unpacked file.",
                 )
-            self._given, self._taken = 0, taken
+        count = min(len(buffer), len(self._window))
+        buffer[:count] = self._window[:count]
+        self._window = self._window[count:]
         return count
 
     def close(self) -> None:
@@ -210,10 +201,12 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` at the end of the block, or is removed if the block fails.
 
-    At any time the path holds either the complete old file or the complete new one.
+    At any time the path holds either the complete old file or the complete new one. What a killed process leaves is
+    removed with the next file for the same path; where there is a mark, by whoever knows it.
     """
-    partial = temporary_path(path, mark)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    if mark is None:
+        _remove_leftovers(path)
+    partial, descriptor, lock = _new_partial(path, private, mark)
     try:
         file = open(descriptor, "wb", buffering=WRITE_BYTES)  # noqa: SIM115 - closed below, whatever happens
         try:
@@ -230,6 +223,38 @@ def replacing(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+
+
+def _new_partial(path: Path, private: bool, mark: str | None) -> tuple[Path, int, int]:
+    """Create the temporary file for `path`; its lock, the last descriptor, tells that it is in use."""
+    while True:
+        partial = temporary_path(path, mark)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        lock = os.dup(descriptor)
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_nlink:  # else somebody took it for a leftover before it was locked
+            return partial, descriptor, lock
+        os.close(descriptor)
+        os.close(lock)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files for `path` that no process has open any more."""
+    name = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{16}}\.tmp")
+    for found in path.parent.iterdir() if fcntl is not None else ():
+        if name.fullmatch(found.name):
+            with suppress(OSError):  # in use, or gone already
+                descriptor = os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                        found.unlink()
+                finally:
+                    os.close(descriptor)
 
 
 def _keep_mode(path: Path, descriptor: int) -> None:

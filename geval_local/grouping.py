@@ -16,8 +16,6 @@ import numpy as np
 
 from geval_local.fields import ALIASES, lookup
 
-__all__ = ["EVERY_ROW", "DocumentCounts", "Documents", "document_field", "documents_of"]
-
 #: ``--group-by row`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 #: Hashes kept to count documents over parts of the rows.

@@ -12,11 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, model_validator
 
 from geval_local.errors import ScaleError
-from geval_local.metric_file import Reading, find_metric, find_problems, preset_names, read_metric
+from geval_local.metric_file import Reading, find_metric, find_problems, read_metric
 from geval_local.scale import Scale, label_text
 from geval_local.yaml_text import dump_yaml
-
-__all__ = ["PAIR_CUE", "PAIR_HEADING", "Metric", "StepsProvenance", "preset_names"]
 
 DEFAULT_INTRODUCTION = """\
 You will be given a text. Your task is to rate it on one metric.

@@ -19,15 +19,6 @@ from geval_local.scale import Scale
 from geval_local.yaml_model import parse_file, problem_in_words, read_file
 from geval_local.yaml_text import line_of
 
-__all__ = [
-    "Problem",
-    "Reading",
-    "find_metric",
-    "find_problems",
-    "preset_names",
-    "read_metric",
-]
-
 _Model = TypeVar("_Model", bound=BaseModel)
 #: Parts of dots alone would lead elsewhere where a name becomes a path.
 _NAME = re.compile(r"(?!\.+(?:/|$))[\w.-]+(?:/(?!\.+(?:/|$))[\w.-]+)*")

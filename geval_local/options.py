@@ -29,19 +29,6 @@ from geval_local.fields import read_mapping
 from geval_local.score import Estimator
 from geval_local.yaml_model import KEEP_PROBLEMS, problems_in_words
 
-__all__ = [
-    "Dtype",
-    "EngineName",
-    "Flag",
-    "Format",
-    "JudgeOptions",
-    "Options",
-    "Positive",
-    "RunOptions",
-    "Style",
-    "jsonl",
-]
-
 Style = Literal["completion", "chat", "chat-no-prefill"]
 EngineName = Literal["auto", "trie", "cache", "padded"]
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]

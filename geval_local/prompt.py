@@ -17,16 +17,6 @@ from geval_local.files import check_is_file
 from geval_local.metric import PAIR_CUE, PAIR_HEADING, Metric
 from geval_local.scale import Scale
 
-__all__ = [
-    "Prompt",
-    "form_filler",
-    "metric_from_prompt_file",
-    "render_form",
-    "render_reason_prompt",
-    "render_steps_prompt",
-    "sharing",
-]
-
 FORM_HEADING = "Evaluation Form (scores ONLY):"
 ANSWER_REQUEST = "Which of these lines fits? Copy it as your answer, and write nothing else:"
 #: Edition of the request to chat models beside the paper's form; part of every signature of a chat style.

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from geval_local.errors import ScaleError
 
-__all__ = ["Scale", "label_text"]
-
 MAX_LABELS = 1001
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"^\s*({_NUMBER})\s*(?:-|–|\.\.|to)\s*({_NUMBER})(?:\s*,?\s*step\s+({_NUMBER}))?\s*$")

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-__all__ = ["LIBRARIES", "Signature", "judge_name", "signature_differences", "signature_parts", "told_differences"]
-
 #: Keys that name versions of libraries: a change may shift scores by rounding only.
 LIBRARIES = ("transformers", "torch", "version")
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.interval import Interval, MeanSums, mean_interval
 from geval_local.score import LOW_LABEL_MASS, Score
-
-__all__ = ["Reason", "Reasons", "Summary", "Sums", "Tally"]
+from geval_local.statistics.interval import Interval, MeanSums, mean_interval
 
 #: Number of rows listed for each reason.
 ROWS_NAMED = 5

@@ -18,16 +18,14 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from geval_local import __version__
 from geval_local.engine.choose import EngineReport
 from geval_local.engine.interface import Pack, Readout
-from geval_local.judge import Judge
-from geval_local.judging.scorer import Scorer
+from geval_local.judge.judge import Judge
+from geval_local.judge.scorer import Scorer
 from geval_local.metric import Metric
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
 from geval_local.tokens.encoder import PromptEncoder, Style
 from geval_local.tokens.requests import Request
-
-__all__ = ["MockEngine", "MockJudge", "byte_tokenizer"]
 
 LABEL_MASS = 0.97
 STEPS = " Read the texts.\n2. Compare them.\n3. Choose a score.\n\n"

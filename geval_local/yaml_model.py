@@ -9,24 +9,13 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import Node
 
 from geval_local.errors import ConfigurationError, DataError, GevalError
 from geval_local.fields import nearest
 from geval_local.files import check_is_file
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
-
-__all__ = [
-    "KEEP_PROBLEMS",
-    "Place",
-    "keys_at",
-    "load_model",
-    "parse_file",
-    "problem_in_words",
-    "problems_in_words",
-    "read_file",
-    "validate",
-]
+from geval_local.yaml_text import line_of, load_yaml
 
 Place = tuple[int | str, ...]
 _Model = TypeVar("_Model")

@@ -18,8 +18,6 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, FoldedScalarString, LiteralScalarString
 from ruamel.yaml.util import load_yaml_guess_indent
 
-__all__ = ["YAMLError", "dump_yaml", "edit_yaml", "line_of", "load_yaml"]
-
 MAX_CHARACTERS = 1_000_000
 #: Most values in a document, counting an alias at each use.
 MAX_VALUES = 100_000

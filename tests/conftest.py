@@ -42,8 +42,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 # First: what `-m` leaves out is decided by other hooks of this name.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that begin clusters in one of several processes; of a sweep, let one case stand for the others."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep tests that begin clusters in one of several processes; of a sweep, some cases stand for the others.
+
+    The others are ``nightly``: they run when they are asked for by that mark, or by their names.
+    """
     seen: set[str] = set()
     for item in items:
         if item.path.name in CLUSTERS:
@@ -56,4 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test, _, case = item.nodeid.partition("[")
         if case.removesuffix("]") not in sweep.args if sweep.args else test in seen:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.nightly)
         seen.add(test)
+    is_wanted = "nightly" in config.option.markexpr or any("::" in given for given in config.args)
+    if not is_wanted:
+        left_out = [item for item in items if item.get_closest_marker("nightly") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
+        config.hook.pytest_deselected(items=left_out)

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.baselines.likelihood import Continuation, mean_logprobs
 from geval_local.errors import ConfigurationError, UnscorableError
 from geval_local.io.samples import Sample
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.head import Head
 from geval_local.prompt import Prompt

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from geval_local.errors import JudgeError, TokenizerError, WeightsError, first_line
-from geval_local.models.checks import check_weight_files
+from geval_local.models.config_checks import check_weight_files
 from geval_local.models.load import resolve_directory
 from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry

@@ -24,11 +24,11 @@ from benchmarks.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local import Judge, Metric
 from geval_local.analysis.overlap import references
 from geval_local.analysis.ratings.rated import PublishedRatings, read_published
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.correlation import Correlation, correlate
 from geval_local.analysis.tables import correlation_table
 from geval_local.io.samples import Sample
 from geval_local.models.registry import find_judge
+from geval_local.statistics.correlation import Correlation, correlate
+from geval_local.statistics.records import ScoredItem
 
 NAMES = {"bertscore": "BERTScore", "bartscore": "BARTScore", "unieval": "UniEval"}
 Figures = Sequence[Mapping[str, Any]]

@@ -12,7 +12,7 @@ import pytest
 from deepeval import assert_test
 from deepeval.test_case import LLMTestCase
 
-from geval_local.integrations.deepeval import GEvalLocal
+from geval_local.hosts.deepeval import GEvalLocal
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "summaries.jsonl").read_text("utf-8").splitlines()]
 CASES = [

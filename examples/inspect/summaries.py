@@ -13,7 +13,7 @@ from inspect_ai.dataset import FieldSpec, json_dataset
 from inspect_ai.model import ModelOutput
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from geval_local.integrations.inspect import geval
+from geval_local.hosts.inspect import geval
 
 DATA = Path(__file__).parents[1] / "summaries.jsonl"
 

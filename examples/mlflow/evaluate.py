@@ -12,7 +12,7 @@ from pathlib import Path
 
 import mlflow
 
-from geval_local.integrations.mlflow import geval
+from geval_local.hosts.mlflow import geval
 
 lines = (Path(__file__).parents[1] / "summaries.jsonl").read_text("utf-8").splitlines()
 rows = [row for row in map(json.loads, lines) if row["id"].endswith("-good")]

@@ -15,30 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, missing_field
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.correlation import Correlation, correlate, within
-from geval_local.analysis.statistics.jackknife import Replicates
-from geval_local.analysis.statistics.levels import Level, level_figures
-from geval_local.analysis.statistics.significance import corrected
 from geval_local.analysis.tables import Study, Table, interval
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import documents_of
-from geval_local.interval import Interval
 from geval_local.io.results import numbered
-
-__all__ = [
-    "Bias",
-    "LengthBias",
-    "against_people",
-    "bias",
-    "gaps_by_preference",
-    "length_bias",
-    "length_table",
-    "preferences",
-]
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.correlation import Correlation, correlate, within
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.jackknife import Replicates
+from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import corrected
 
 REST = "the others"
 

@@ -18,43 +18,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.distributions import expectations, probability_matrix
-from geval_local.analysis.statistics.levels import Level, level_figures
-from geval_local.analysis.statistics.resampling import group_folds
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
 from geval_local.grouping import documents_of
-from geval_local.interval import Interval, mean_interval
 from geval_local.io.ownership import checksummed
 from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Score
 from geval_local.signature import LIBRARIES, signature_differences, told_differences
-
-__all__ = [
-    "Calibration",
-    "CalibrationStudy",
-    "Figures",
-    "HeldOut",
-    "Knots",
-    "ScoreCalibrator",
-    "calibrate",
-    "calibration_table",
-    "fit_calibration",
-    "fit_isotonic",
-    "fit_line",
-    "fit_temperature",
-    "follow",
-    "heat",
-    "load_calibration",
-    "load_calibrations",
-    "read_calibration",
-    "save_calibration",
-]
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.distributions import expectations, probability_matrix
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.resampling import group_folds
 
 Floats = NDArray[np.float64]
 Knots = tuple[tuple[float, float], ...]

@@ -11,37 +11,21 @@ import numpy as np
 
 from geval_local.analysis.differences import Ranking, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
-from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
-from geval_local.analysis.statistics.agreement import Agreement, agree
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Level
-from geval_local.analysis.statistics.significance import Comparison, corrected
-from geval_local.analysis.statistics.significance import compare as compare_agreement
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import documents_of
-from geval_local.interval import Interval, mean_interval
 from geval_local.score import Estimator
 from geval_local.signature import Signature, signature_differences, told_differences
-
-__all__ = [
-    "Difference",
-    "RunComparison",
-    "SystemComparison",
-    "SystemRows",
-    "changed_outputs",
-    "check_single_outputs",
-    "compare",
-    "difference_table",
-    "differences",
-    "gather",
-    "largest_table",
-    "unmatched",
-    "why_systems",
-]
+from geval_local.statistics.agreement import Agreement, agree
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.interval import Interval, mean_interval
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, pair
+from geval_local.statistics.significance import Comparison, corrected
+from geval_local.statistics.significance import compare as compare_agreement
 
 ANY = "any"
 #: Keys that always differ together with a key.

@@ -17,10 +17,7 @@ from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layou
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import each_place, estimate_name, estimated_items, figures_of, number_at
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -29,17 +26,9 @@ from geval_local.metric import Metric
 from geval_local.runs.directory import result_file
 from geval_local.score import Estimator
 from geval_local.signature import judge_name
-
-__all__ = [
-    "RatedMetrics",
-    "ablations",
-    "baselines",
-    "from_responses",
-    "from_results",
-    "meta_evaluate",
-    "predictions",
-    "read_rated",
-]
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem
 
 logger = logging.getLogger("geval_local")
 

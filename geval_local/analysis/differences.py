@@ -16,34 +16,12 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
-from geval_local.analysis.statistics.significance import corrected
 from geval_local.analysis.tables import Table, interval, interval_warnings, mean_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.interval import Interval, mean_interval, t_interval, t_test
-
-__all__ = [
-    "PERMUTATIONS_PER_TEST",
-    "SHARED",
-    "SIGNIFICANT",
-    "Gap",
-    "Ranking",
-    "SideMean",
-    "SystemPair",
-    "document_means",
-    "gap",
-    "gap_table",
-    "letter_groups",
-    "letters_of",
-    "pair_table",
-    "rank_systems",
-    "ranking_table",
-    "shared_documents",
-    "side_means",
-    "side_table",
-    "telling_pairs",
-]
+from geval_local.statistics.interval import Interval, mean_interval, t_interval, t_test
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.significance import corrected
 
 #: With fewer documents that both sides share, documents are compared unpaired.
 SHARED = SIGN_FLIP_GROUPS

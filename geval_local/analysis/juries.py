@@ -13,15 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.records import ScoredItem, pair
 from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
-from geval_local.analysis.statistics.coefficients import coefficients
-from geval_local.analysis.statistics.correlation import Correlation, correlate
-from geval_local.analysis.statistics.distributions import expectations, probability_matrix
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Level
-from geval_local.analysis.statistics.resampling import group_folds
-from geval_local.analysis.statistics.significance import Comparison, compare, corrected
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -41,18 +33,14 @@ from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
 from geval_local.signature import judge_name, signature_differences, signature_parts, told_differences
-
-__all__ = [
-    "Jury",
-    "JuryStudy",
-    "against_judges",
-    "convene",
-    "disagreement_table",
-    "distances",
-    "jury",
-    "save_jury",
-    "weight_table",
-]
+from geval_local.statistics.coefficients import coefficients
+from geval_local.statistics.correlation import Correlation, correlate
+from geval_local.statistics.distributions import expectations, probability_matrix
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, pair
+from geval_local.statistics.resampling import group_folds
+from geval_local.statistics.significance import Comparison, compare, corrected
 
 Weighting = Literal["equal", "human"]
 #: Keys in which the judges of a jury may differ; the metric and its scale are not among them.

@@ -13,20 +13,7 @@ import numpy as np
 from geval_local.analysis.ratings.benchmarks import Benchmark, PublishedTable, published_table
 from geval_local.analysis.ratings.rated import PublishedRatings, Rated
 from geval_local.analysis.ratings.responses import ParsedResponses
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import ABLATIONS, estimate_name, estimated_items
-from geval_local.analysis.statistics.agreement import Agreement, agree, krippendorff_alpha
-from geval_local.analysis.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
-from geval_local.analysis.statistics.correlation import (
-    Correlation,
-    average_interval,
-    correlate,
-    interval_at,
-    known_target,
-)
-from geval_local.analysis.statistics.jackknife import Replicates, Target, mean_of, minus
-from geval_local.analysis.statistics.levels import Level, level_figures
-from geval_local.analysis.statistics.significance import Comparison, compare, compare_average, corrected
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -42,25 +29,23 @@ from geval_local.analysis.tables import (
     p_value,
 )
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.interval import Interval
 from geval_local.metric import Metric
 from geval_local.scale import Scale
 from geval_local.score import Estimator
-
-__all__ = [
-    "FOLDED",
-    "Agreements",
-    "Ceiling",
-    "Contender",
-    "JudgeBeside",
-    "MetaEvaluation",
-    "against_exact",
-    "benchmark_table",
-    "ceiling_table",
-    "evaluate",
-    "human_ceiling",
-    "response_table",
-]
+from geval_local.statistics.agreement import Agreement, agree, krippendorff_alpha
+from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
+from geval_local.statistics.correlation import (
+    Correlation,
+    average_interval,
+    correlate,
+    interval_at,
+    known_target,
+)
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.jackknife import Replicates, Target, mean_of, minus
+from geval_local.statistics.levels import Level, level_figures
+from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.significance import Comparison, compare, compare_average, corrected
 
 Kind = Literal["judge", "ablation", "responses", "predictions", "baseline"]
 

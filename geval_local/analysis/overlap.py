@@ -12,10 +12,8 @@ from importlib import import_module
 from types import ModuleType
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items
-from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.errors import ConfigurationError, DataError
-
-__all__ = ["BASELINES", "baseline_items", "baseline_scores", "references"]
+from geval_local.statistics.records import ScoredItem, word_count
 
 BASELINES = ("length", "rouge-1", "rouge-2", "rouge-l", "bleu", "chrf")
 # The references of Topical-Chat are the true next turns, which the file contains as one of its systems.

@@ -17,16 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import ResultsGiven, ScoredRun, figures_of, missing_field, number_at, read_rows
-from geval_local.analysis.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
-from geval_local.analysis.statistics.coefficients import Coefficient, tie_threshold
-from geval_local.analysis.statistics.correlation import Correlation, correlate, within
-from geval_local.analysis.statistics.distributions import probability_matrix
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
-from geval_local.analysis.statistics.significance import Comparison, corrected
-from geval_local.analysis.statistics.significance import compare as compare_agreement
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -42,40 +33,18 @@ from geval_local.analysis.tables import (
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import document_field
-from geval_local.interval import Interval, mean_interval, t_test
 from geval_local.io.results import decoded, numbered
 from geval_local.scale import Scale
-
-__all__ = [
-    "Asked",
-    "Consistency",
-    "PairAgreement",
-    "PairStudy",
-    "Preference",
-    "Preferences",
-    "Source",
-    "SystemPreference",
-    "SystemRank",
-    "agreement",
-    "consistency",
-    "consistency_table",
-    "holds_pairs",
-    "outputs_of",
-    "pair_agreement_table",
-    "preference_of",
-    "preferences_from_scores",
-    "rank",
-    "rank_run",
-    "rank_table",
-    "ranked",
-    "read_preferences",
-    "sources_of",
-    "study_pairs",
-    "system_pair_table",
-    "system_pairs",
-    "systems_of",
-    "with_people",
-]
+from geval_local.statistics.bradley_terry import BradleyTerry, fit_bradley_terry
+from geval_local.statistics.coefficients import Coefficient, tie_threshold
+from geval_local.statistics.correlation import Correlation, correlate, within
+from geval_local.statistics.distributions import probability_matrix
+from geval_local.statistics.interval import Interval, mean_interval, t_test
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import PERMUTATIONS, SIGN_FLIP_GROUPS, sign_flip
+from geval_local.statistics.significance import Comparison, corrected
+from geval_local.statistics.significance import compare as compare_agreement
 
 Floats = NDArray[np.float64]
 Ratings = dict[tuple[str, str], float]

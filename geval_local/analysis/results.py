@@ -14,40 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from geval_local.analysis.records import ScoredItem, word_count
-from geval_local.analysis.statistics.distributions import probability_matrix
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import EVERY, SYSTEM_FIELDS, check_mapping, lookup, nearest, output_text
-from geval_local.io.checks import check_columns
+from geval_local.io.input_checks import check_columns
 from geval_local.io.result_manifest import Manifest, ScoredMetric, manifest_path, read_manifest
-from geval_local.io.results import Row, decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.results import decoded, numbered, read_result_rows, row_number, with_figures
+from geval_local.io.rows import Row
 from geval_local.io.samples import Sample
-from geval_local.runs.completion import RunResult
 from geval_local.runs.directory import result_file
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, estimate
 from geval_local.signature import signature_parts
-
-__all__ = [
-    "ABLATIONS",
-    "ResultsGiven",
-    "ScoredRun",
-    "check_ratings",
-    "each_place",
-    "estimate_name",
-    "estimated_items",
-    "figures_of",
-    "level_for",
-    "missing_field",
-    "number_at",
-    "rated_items",
-    "read_results",
-    "read_rows",
-    "row_keys",
-    "scored_item",
-]
-
+from geval_local.statistics.distributions import probability_matrix
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, word_count
 
 #: What stands beside the expectation: the paper's two, and those of Wang, Zhang and Choi (2025, arXiv:2503.03064).
 ABLATIONS = (
@@ -289,6 +269,8 @@ class ScoredRun:
             return given
         if isinstance(estimator, str):
             estimator = Estimator.parse(estimator)
+        from geval_local.runs.completion import RunResult  # brings the registry of models with it
+
         if isinstance(given, RunResult):
             return cls(given.files[0], fields or {}, estimator)
         if isinstance(given, str | os.PathLike):

@@ -7,30 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from geval_local.analysis.statistics.agreement import Agreement
-from geval_local.analysis.statistics.coefficients import COEFFICIENTS
-from geval_local.analysis.statistics.correlation import Correlation
-from geval_local.analysis.statistics.significance import Comparison
-from geval_local.interval import Interval
 from geval_local.io.text_formats import plain
-
-__all__ = [
-    "FOLDED_TESTS",
-    "Study",
-    "Table",
-    "agreement_table",
-    "as_record",
-    "average_table",
-    "comparison_table",
-    "correlation_table",
-    "folded",
-    "interval",
-    "interval_warnings",
-    "mean_warnings",
-    "number",
-    "p_value",
-]
-
+from geval_local.statistics.agreement import Agreement
+from geval_local.statistics.coefficients import COEFFICIENTS
+from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.significance import Comparison
 
 #: Columns of tests that are often the same in all rows.
 FOLDED_TESTS = ("on", "items / documents", "kept by each")

@@ -1,10 +1,9 @@
 """The command line: one module per verb group, results on stdout, everything else on stderr.
 
-- `app`, `ending`, `streams`: the verbs put together, how a command ends, and output that nobody takes
+- `app`, `ending`: the verbs put together, and how a command ends, also when nobody takes its output
 - `commands`: one module per verb; `output`: what they print; `meta_eval`: what ``meta-eval`` puts side by side
-- `options`, `loading`: options that verbs share; those of a judge; `completion`: what the shell offers
-- `scoring`: the work behind ``score``, ``resume`` and ``decide``; `progress`, `stopping`: what they tell
-- `gates`, `standard_input`, `steps_file`: parts of ``score`` and ``steps``
+- `option_groups`, `options`: options made of `geval_local.options`; what verbs share beside, and what the shell offers
+- `scoring`: the work around ``score``, ``resume`` and ``decide``, stopped by signals; `progress`; `standard_input`
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.
 """
@@ -23,7 +22,7 @@ def main() -> None:
     import signal
     import sys
 
-    from geval_local.cli.streams import open_closed_streams
+    from geval_local.cli.ending import open_closed_streams
 
     # A scheduler's SIGTERM is an interruption too: no partial file is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -29,8 +29,6 @@ from geval_local.cli.commands.steps import steps
 from geval_local.cli.ending import EXIT_CODES, Verbs
 from geval_local.cli.output.console import show_log
 
-__all__ = ["app"]
-
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
 
 app = typer.Typer(

@@ -14,13 +14,11 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from geval_local.cli.completion import complete_judge
+from geval_local.cli.options import complete_judge
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.options import Flag, JudgeOptions, Options, RunOptions
 from geval_local.yaml_model import KEEP_PROBLEMS, problem_in_words
-
-__all__ = ["split_judge", "takes_options"]
 
 _COMPLETIONS = {"name": complete_judge}
 

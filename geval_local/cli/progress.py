@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
     from geval_local.options import JudgeOptions
-
-__all__ = ["Progress", "load_shown", "show_progress"]
 
 #: Seconds between lines if stderr is not a terminal: at most half a minute, even on a busy machine.
 HEARTBEAT = 20.0
@@ -104,7 +102,7 @@ class Progress:
             self._bar.update(self._task, completed=count)
 
     def show_steps(self, metric: Metric, tokens: int) -> None:
-        """Implement `geval_local.steps.OnSteps`: announce the writing of a metric's steps, then count their tokens."""
+        """Announce the writing of steps, then count their tokens, see `geval_local.judge.steps.OnSteps`."""
         if tokens:
             self.reach(tokens)
             return
@@ -176,6 +174,6 @@ def load_shown(options: JudgeOptions) -> Judge:
     """Load a judge while showing progress."""
     note("loading the judge ...", "dim")
     with show_progress("loading the judge", unit=""):
-        from geval_local.judge import Judge
+        from geval_local.judge.judge import Judge
 
         return Judge.load(options)

@@ -2,26 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import math
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from geval_local.cli.gates import EXIT_GATE
-from geval_local.cli.output.console import note
-from geval_local.cli.output.decisions import show_decisions
-from geval_local.cli.output.run_summary import show_result
+from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.run_summary import common_record, show_pace, show_result, show_unscored
 from geval_local.cli.progress import Progress, show_progress
-from geval_local.cli.stopping import Stopper
-from geval_local.evaluation.gates import Gate, failures
+from geval_local.errors import ConfigurationError
+from geval_local.evaluation.gates import Gate, Limit, failures
 from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
+from geval_local.score import LOW_LABEL_MASS
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
+    from geval_local.questions.tally import QuestionSummary
+    from geval_local.runs.completion import RunResult
 
-__all__ = ["follow", "shown_run", "watch"]
+#: Seconds of clean-up after an immediate stop, during which further signals are ignored.
+ENDING_SECONDS = 5.0
+
+
+class Stopper:
+    """Signal handler, active within its context.
+
+    A signal stops immediately, as usual, except while `is_working`: then it is recorded, and the run checks `wanted`
+    after every pack. A second signal stops immediately. Further ones within `ENDING_SECONDS` are ignored:
+    they would interrupt the removal of partial files.
+    """
+
+    def __init__(self) -> None:
+        self.is_working = False
+        self._noted = False
+        self._stopped: float | None = None
+
+    def wanted(self) -> bool:
+        """Whether a stop was requested."""
+        return self._noted
+
+    @contextmanager
+    def listening(self) -> Iterator[Stopper]:
+        """Handle SIGINT and SIGTERM."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        taken = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, before in taken.items():
+                signal.signal(number, before)
+
+    def _take(self, number: int, frame: Any) -> None:
+        if not self.is_working or self._noted:
+            now = time.monotonic()
+            if self._stopped is not None and now - self._stopped < ENDING_SECONDS:
+                return
+            self._stopped = now
+            raise KeyboardInterrupt
+        self._noted = True
+        note("stopping after the current batch; press Ctrl-C again to stop at once", "yellow")
+
+
+EXIT_GATE = 1
+
+
+def read_gates(fail_under: float | None, max_unscored: str | None) -> list[Gate]:
+    """Read the options as given: ``--fail-under 3.5``, ``--max-unscored 5`` or ``--max-unscored 2%``.
+
+    Each gate holds for every metric of the run.
+    """
+    gates = [] if fail_under is None else [Gate("mean", Limit(">=", fail_under, False))]
+    if max_unscored is None:
+        return gates
+    is_share = max_unscored.strip().endswith("%")
+    try:
+        limit = float(max_unscored.strip().rstrip("%")) / 100 if is_share else int(max_unscored)
+    except ValueError:
+        limit = -1
+    if not 0 <= limit <= (1 if is_share else float("inf")):
+        raise ConfigurationError(
+            f"--max-unscored {max_unscored!r} is not a limit", hint="Give a count such as 5, or a share such as 2%."
+        )
+    return [*gates, Gate("unscored", Limit("<=", limit, is_share))]
+
 
 WORKERS_LOAD = "workers load the judge"
 
@@ -108,3 +181,88 @@ class _Shown(RunEvents):
 
     def should_stop(self) -> bool:
         return self._stopper.wanted()
+
+
+#: Options of a choice that are counted on its line.
+OPTIONS_SHOWN = 6
+
+
+def show_decisions(result: RunResult, failures: list[str], *, as_json: bool, command: str) -> None:
+    """Print what the answers came to, to stdout, and what failed, to stderr; parameters as `show_result`."""
+    if as_json:
+        print_json(_record(result, failures))
+    else:
+        _show_table(result)
+        show_pace(result, len(result.answers), "answers")
+        show_unscored([(f"without an answer to {answer.name}", answer.reasons) for answer in result.answers])
+        console = result_console()
+        for signature in result.signatures:
+            console.print(f"signature {signature}", soft_wrap=True, markup=False)
+        note("next:")
+        if result.target.results is None:
+            note(f"  keep every row's answers     {command} -o decisions.jsonl")
+        else:
+            note(f"  every row's answers          {shlex.quote(str(result.target.results))}")
+        note(f"  audit the judge              geval-local judges check {shlex.quote(result.judges[0])}")
+    for answer in result.answers:
+        if answer.low_mass_share > 0:
+            note(
+                f"warning: {answer.name}: {answer.low_mass_share:.1%} of the answers have a label mass below "
+                f"{LOW_LABEL_MASS:g}: there the judge meant to write something else than an answer",
+                "yellow",
+            )
+    for failure in failures:
+        note(f"gate failed: {failure}", "bold red")
+
+
+def _show_table(result: RunResult) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("question", overflow="fold")
+    table.add_column("answers", overflow="fold")
+    for header in ("answered", "mass", "min", f"<{LOW_LABEL_MASS:g}", "spread"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for answer in result.answers:
+        low = "-" if math.isnan(answer.low_mass_share) else f"{answer.low_mass_share:.1%}"
+        table.add_row(
+            Text(answer.name),
+            Text(_told(answer)),
+            f"{answer.answered}/{answer.rows}",
+            _figure(answer.label_mass),
+            _figure(answer.label_mass_min),
+            low,
+            "-" if answer.spread is None else _figure(answer.spread),
+        )
+    print_table(table)
+
+
+def _told(answer: QuestionSummary) -> str:
+    if not answer.answered:
+        return "-"
+    if answer.type == "choice":
+        more = ", ..." if len(answer.chosen) > OPTIONS_SHOWN else ""
+        return ", ".join(f"{_option(value)} {count}" for value, count in answer.chosen[:OPTIONS_SHOWN]) + more
+    return f"mean {'probability' if answer.type == 'predicate' else 'level'} {_figure(answer.mean)}"
+
+
+def _option(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def _record(result: RunResult, failures: list[str]) -> dict[str, Any]:
+    return {
+        **common_record(result),
+        "answers_per_second": round(result.rows * len(result.answers) / result.seconds, 3) if result.seconds else None,
+        "questions": {
+            answer.name: answer.to_dict() | {"signature": signature}
+            for answer, signature in zip(result.answers, result.signatures, strict=True)
+        },
+        "failed_gates": failures,
+    }

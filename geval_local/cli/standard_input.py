@@ -16,8 +16,6 @@ from geval_local.cli.output.console import note
 from geval_local.errors import DataError, GevalError
 from geval_local.files import private_home
 
-__all__ = ["input_file"]
-
 STANDARD_INPUT = Path("-")
 _BLOCK = 1 << 20
 

@@ -6,11 +6,7 @@ probe           prompts that test whether an engine is exact
 batched         right-padded batches: every architecture; the reference for the others
 shared_cache    batches after copies of the model's own cache: recurrent and hybrid models
 prefix_sharing  every distinct prompt token once: transformers that take an attention function
-self_check      whether the chosen engine computes on this device what it should
-device_record   what a judge runs on: devices, versions, and how its engine was chosen
-attention_check a layer's attention against its definition, for the self-check
-throughput      how fast a model could be, and how much there is to do
-threads         why only one thread runs a model
+self_check      whether the chosen engine and its attention compute on this device what they should
 window          units of a window of rows, the loop that executes them, what becomes of the read-outs
 """
 

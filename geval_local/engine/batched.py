@@ -21,8 +21,6 @@ from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
-__all__ = ["PaddedEngine", "Row", "rows_of"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -10,6 +10,7 @@ even padding moves a figure, every position gets a pass of its own, provided tha
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,20 +43,12 @@ from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = [
-    "MEMORY_SHARE",
-    "EngineChoice",
-    "EngineReport",
-    "branching_requests",
-    "bytes_per_token",
-    "choose_engine",
-    "expected_spans",
-    "find_budget",
-    "longest_span",
-    "stated_refusal",
-]
-
 logger = logging.getLogger("geval_local")
+
+#: Names under which configurations give such a length.
+_SPAN = re.compile(r"(window|chunk|block)(_size|_len|_length)?$|^local_attention$|^index_topk$")
+#: The chunk of gated delta rules, which is in transformers' code alone.
+_DELTA_CHUNK = 64
 
 EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
 
@@ -166,11 +159,17 @@ def expected_spans(config: Any) -> list[int | None]:
 
 
 def longest_span(config: Any) -> int | None:
-    """Give the longest sliding window of a configuration, or chunk of its recurrent layers; None if it has neither."""
-    # Chunks are to recurrent layers what windows are to attention: an error after the first one does not show before.
-    names = ("sliding_window", "attention_chunk_size", "chunk_size", "mamba_chunk_size")
-    spans = [span for span in (getattr(config, name, None) for name in names) if isinstance(span, int)]
-    return max(spans, default=None)
+    """Give the longest length of a configuration beyond which its layers compute otherwise; None if it has none.
+
+    A sliding window, a chunk of recurrent layers or of attention, the number of keys that sparse attention keeps.
+    """
+    # An error beyond them does not show before. Properties, which `to_dict` leaves out, only repeat what is stored.
+    found = {name: value for name, value in config.to_dict().items() if _SPAN.search(name)}
+    spans = [value for value in found.values() if isinstance(value, int) and not isinstance(value, bool) and value > 1]
+    spans.append(found.get("index_block_size", 0) * getattr(config, "index_topk_blocks", 1))
+    if "linear_attention" in (getattr(config, "layer_types", None) or ()):
+        spans.append(_DELTA_CHUNK)
+    return max(spans) or None
 
 
 def _probe_sharing(model: PreTrainedModel, head: Head, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
@@ -252,7 +251,7 @@ def _compare_padded(model: PreTrainedModel, head: Head, requests: Sequence[Reque
 def _compare_one_by_one(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
     """Compare plain passes with themselves in another order, and a prompt's figures before two different endings."""
     tolerance, short = TOLERANCE[model.dtype], requests[-1]
-    seen = effect_of_later_tokens(model, head, short.ids)
+    seen = effect_of_later_tokens(model, head, requests[0].ids)
     if not seen <= tolerance:
         return EngineReport("padded", f"its figures for a token change by {seen:.2g} nats with the tokens after it")
     plain, backwards = PaddedEngine(model, head, batch_tokens=1, plain=True), [short, *requests[:2][::-1]]

@@ -20,18 +20,6 @@ from geval_local.models.head import OTHER_TOKENS, Head
 from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Request
 
-__all__ = [
-    "Engine",
-    "Pack",
-    "PendingPositions",
-    "Position",
-    "PositionReadout",
-    "Readout",
-    "ReadoutTable",
-    "read_positions",
-]
-
-
 #: Of a label's first tokens that are less likely, nobody needs to know how they would have gone on.
 LEAST_REACHED = 1e-4
 

@@ -19,22 +19,6 @@ from geval_local.models.memory import free_memory
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
-__all__ = [
-    "HALF",
-    "PROBE_OPERATIONS",
-    "PROBE_OPERATIONS_ELSEWHERE",
-    "SHORT_PROBE",
-    "TOLERANCE",
-    "distance",
-    "distance_from_alone",
-    "effect_of_later_tokens",
-    "label_logprobs",
-    "probe_length",
-    "probe_requests",
-    "synthetic_requests",
-    "widened",
-]
-
 HALF = (torch.bfloat16, torch.float16)
 #: Largest difference of a label's log-probability (nats) that counts as rounding: of any label in float64
 #: (parts of some models are computed in float32 there) and float32, of a typical prompt's mean in half precision.

@@ -25,8 +25,6 @@ from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
-__all__ = ["PASS_TOKENS", "PASS_TOKENS_ELSEWHERE", "CachePack", "SharedCacheEngine", "batches"]
-
 #: What a forward pass costs beside its tokens, in tokens. A processor loses little with short passes; a GPU computes
 #: some hundred tokens in the time that it takes to launch a pass.
 PASS_TOKENS, PASS_TOKENS_ELSEWHERE = {"cpu": 16}, 128

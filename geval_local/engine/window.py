@@ -18,8 +18,6 @@ from geval_local.score import LOW_LABEL_MASS, Outcome
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, Request
 
-__all__ = ["Unit", "execute", "make_outcome", "plan_units", "read_units", "read_window"]
-
 
 @dataclass(frozen=True)
 class Unit:

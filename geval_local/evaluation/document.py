@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import Node
 
 from geval_local.errors import ConfigurationError, GevalError
@@ -19,9 +20,7 @@ from geval_local.evaluation.model import Evaluation, short
 from geval_local.files import expanded
 from geval_local.runs.settings import EvaluationRecord
 from geval_local.yaml_model import Place, parse_file, read_file, validate
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
-
-__all__ = ["EvaluationFile", "Override", "Problems", "read_evaluation"]
+from geval_local.yaml_text import line_of, load_yaml
 
 
 @dataclass(frozen=True)

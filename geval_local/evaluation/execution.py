@@ -14,7 +14,7 @@ from geval_local.evaluation.document import EvaluationFile, Problems, read_evalu
 from geval_local.evaluation.gates import EVERY_METRIC, Gate, failures, parse_limit
 from geval_local.evaluation.model import GateSpec
 from geval_local.fields import nearest
-from geval_local.io.checks import check_distinct
+from geval_local.io.input_checks import check_distinct
 from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
@@ -22,14 +22,13 @@ from geval_local.options import JudgeOptions
 from geval_local.report.described import described_results
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import write_report
+from geval_local.runs.completion import RunResult
 from geval_local.runs.events import RunEvents
-from geval_local.runs.run_file import RunResult, check_file, score_file
+from geval_local.runs.run_file import check_file, score_file
 from geval_local.runs.target import find_target
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["DataRun", "EvaluationResult", "Plan", "make_plan", "run_evaluation"]
+    from geval_local.judge.judge import Judge
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ class _JudgeKeeper:
 
             self._judge = None
             release_memory()
-        from geval_local.judge import Judge
+        from geval_local.judge.judge import Judge
 
         self._judge, self._options = Judge.load(options), options
         self._budget = self._judge.engine.batch_tokens, self._judge.engine.limit

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from geval_local.questions.tally import QuestionSummary
 from geval_local.summary import Reason, Summary
 
-__all__ = ["EVERY_METRIC", "GATE_PATTERN", "Gate", "Limit", "failures", "parse_limit"]
-
 #: In the place of a metric's name: a gate of all of them.
 EVERY_METRIC = "all"
 #: Reasons that are named for a metric without a score.

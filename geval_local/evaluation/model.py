@@ -10,16 +10,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from geval_local.evaluation.gates import GATE_PATTERN, parse_limit
 from geval_local.options import Format, JudgeOptions, Options, RunOptions, jsonl
 
-__all__ = [
-    "DataFile",
-    "Evaluation",
-    "GateSpec",
-    "MetricUse",
-    "Outputs",
-    "schema",
-    "short",
-]
-
 _Text = Annotated[str, Field(min_length=1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -15,9 +15,8 @@ from geval_local.evaluation.model import schema
 from geval_local.fields import nearest, resolve
 from geval_local.files import write_atomically
 from geval_local.io.samples import read_samples
-from geval_local.metric import Metric, preset_names
-
-__all__ = ["SCHEMA_NAME", "Start", "guess_metrics", "schema_text", "start_evaluation", "write_new"]
+from geval_local.metric import Metric
+from geval_local.metric_file import preset_names
 
 SCHEMA_NAME = "evaluation.schema.json"
 DEFAULT_METRICS = ("summarization/coherence",)

@@ -1,15 +1,15 @@
 """Rows in, results out.
 
-- ``rows``, ``csv_rows``: the rows of a file, as columns; ``samples``: rows to be scored, and the texts of their fields
-- ``pairs``, ``given_pairs``: rows put together to pairs; rows that hold a pair, in published formats
-- ``checks``: arguments and columns, before anything expensive
+- ``rows``: the rows of a file, as columns; ``samples``: rows to be scored, and the texts of their fields
+- ``pairs``: rows put together to pairs, or that hold one in a published format
+- ``input_checks``: arguments, columns and evidence, before anything expensive
 - ``writer``: results to a file, through ``text_formats`` (JSONL, CSV, by ``columns``) and ``parquet``
-- ``places``: files by path or address; ``blocks``: an input of many files, cut; ``parts``: results in many files
+- ``places``: files by path or address; ``parts``: results in many files
 - ``ownership``: whether a file is this tool's and unchanged, for every verb that replaces or removes one
 - ``results``: result files read back; ``result_manifest``: the manifest beside a result file
 """
 
-from geval_local.io.checks import check_input
+from geval_local.io.input_checks import check_input
 from geval_local.io.result_manifest import read_manifest
 from geval_local.io.results import load_results, read_result_rows
 from geval_local.io.rows import read_rows

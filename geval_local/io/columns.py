@@ -10,21 +10,6 @@ from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
 from geval_local.io.samples import Sample
 
-__all__ = [
-    "DECISION_FIGURES",
-    "EVERYTHING",
-    "FIGURES",
-    "SCORES",
-    "Layout",
-    "check_chosen",
-    "decision_layout",
-    "figures_in",
-    "header_of",
-    "holds_all_input",
-    "neutral",
-    "read_columns",
-]
-
 #: Every figure of `Score.to_dict`, in the order of the columns.
 FIGURES = (
     "score",

@@ -19,18 +19,6 @@ from typing import Any
 from geval_local.errors import OutputError
 from geval_local.files import kind_of_special
 
-__all__ = [
-    "check_place",
-    "check_replaceable",
-    "checksummed",
-    "file_sha256",
-    "is_lone_file",
-    "is_unedited",
-    "owned",
-    "read_own_record",
-    "sealed",
-]
-
 _KEY = "checksum"
 
 

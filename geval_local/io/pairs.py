@@ -23,15 +23,6 @@ from geval_local.io.results import decoded
 from geval_local.io.samples import Sample
 from geval_local.questions.pair import FIRST, SECOND
 
-__all__ = [
-    "GIVEN",
-    "PairPlan",
-    "PairSample",
-    "given_sample",
-    "pair_samples",
-]
-
-
 _Row = Mapping[str, Any]
 
 

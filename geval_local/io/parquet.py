@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 from geval_local.io.columns import FIGURES, SCORES, Layout
 from geval_local.io.text_formats import ResultRow, as_text, plain
 
-__all__ = ["ParquetSink"]
-
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096
 GROUP_CHARACTERS = 16_000_000

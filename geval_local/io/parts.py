@@ -18,8 +18,6 @@ from geval_local.errors import DataError, OutputError
 from geval_local.io.places import Place
 from geval_local.io.rows import Row, parquet_rows
 
-__all__ = ["PART_KEY", "PartRows", "about_part", "is_part_name", "part_name", "part_names", "part_rows", "remove_parts"]
-
 PART_KEY = b"geval-local part"
 _NAME = re.compile(r"part-\d{6,}-\d{6,}\.parquet")
 

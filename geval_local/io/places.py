@@ -22,8 +22,6 @@ from typing import Any, BinaryIO, NamedTuple
 from geval_local.errors import ConfigurationError
 from geval_local.files import replacing
 
-__all__ = ["Entry", "Place", "is_address", "is_pattern"]
-
 #: File systems that show an object only when it is complete, and on which renaming copies it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _BLOCK = 1 << 20

@@ -20,21 +20,6 @@ from geval_local.files import write_atomically
 from geval_local.io.ownership import check_place, check_replaceable, checksummed, owned
 from geval_local.metric import Metric
 
-__all__ = [
-    "PARTS_MANIFEST",
-    "AskedQuestion",
-    "Manifest",
-    "ScoredMetric",
-    "check_manifest",
-    "check_results",
-    "is_own_result",
-    "manifest_path",
-    "manifest_text",
-    "parse_manifest",
-    "read_manifest",
-    "write_manifest",
-]
-
 FORMAT = "geval-local results"
 #: The manifest of a directory of parts.
 PARTS_MANIFEST = "parts.meta.json"

@@ -15,25 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
+from geval_local.io.columns import FIGURES
 from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest
 from geval_local.io.rows import Row, read_rows
-from geval_local.io.text_formats import FIGURES
 from geval_local.score import OrderFigures, Score
-
-__all__ = [
-    "Record",
-    "Results",
-    "ResultsInput",
-    "Row",
-    "decoded",
-    "load_results",
-    "numbered",
-    "read_result_rows",
-    "read_score",
-    "row_number",
-    "with_figures",
-]
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.
 ResultsInput = str | os.PathLike[str] | Sequence[Mapping[str, Any]]

@@ -19,20 +19,6 @@ from typing import IO, Any, NamedTuple
 from geval_local.errors import DataError
 from geval_local.files import MOST_IN_A_LINE, bounded_lines, check_is_file, open_text
 
-__all__ = [
-    "FORMATS",
-    "RawRow",
-    "Row",
-    "csv_records",
-    "find_delimiter",
-    "format_of",
-    "is_over_lines",
-    "line_rows",
-    "parquet_rows",
-    "read_rows",
-]
-
-
 #: The csv module rejects cells above 128 KiB by default; a source document may well be longer.
 CSV_CELL_LIMIT = 2**31 - 1
 #: Characters searched for the end of a quote, and buffered so that they can be reread if there is none.

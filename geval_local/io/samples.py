@@ -18,8 +18,6 @@ from geval_local.errors import ConfigurationError, DataError, FieldError, Unscor
 from geval_local.fields import ALIASES, MAX_CHARACTERS, field_value, is_unicode, nearest, resolve, text_of
 from geval_local.io.rows import RawRow, read_rows
 
-__all__ = ["Sample", "id_hash", "read_samples", "samples_of"]
-
 #: Far beyond any real row; without a limit, one hostile row could exhaust the stack of recursive code.
 MAX_LEVELS = 32
 #: Most alternative names of a field listed in a message.

@@ -13,9 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import orjson
 
-from geval_local.io.columns import FIGURES, SCORES, Layout, figures_in, header_of, holds_all_input, neutral
-
-__all__ = ["FIGURES", "CsvSink", "JsonlSink", "ResultRow", "Sink", "as_text", "free_name", "plain", "to_json"]
+from geval_local.io.columns import SCORES, Layout, figures_in, header_of, holds_all_input, neutral
 
 #: Rows that determine the columns of a CSV file; later rows have to fit.
 HEADER_ROWS = 1000

@@ -17,8 +17,6 @@ from geval_local.io.samples import Sample
 from geval_local.io.text_formats import CsvSink, JsonlSink, ResultRow, Sink, free_name
 from geval_local.score import Score
 
-__all__ = ["Figures", "ResultWriter"]
-
 
 class Figures(Protocol):
     """What is written of a row: a `Score`, or an answer to a question."""

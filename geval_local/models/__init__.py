@@ -2,13 +2,13 @@
 
 - `registry`: the known judges and the location of their files; `fetch` downloads them from the hub
 - `load`: model and tokenizer from local files; `options`: arguments for transformers; `precision`: the dtype
-- `checks`: requirements on a judge, before and after its weights are loaded
-- `gguf_file`, `gguf_model`: judges from GGUF files; `multimodal`: wrappers around a text model
+- `config_checks`: requirements on a judge, before and after its weights are loaded
+- `gguf_file`, `gguf_model`: judges from GGUF files
 - `adapter`: LoRA adapters, merged into the weights
-- `chat_template`, `prompt_ending`, `render_template`: the text around a prompt, up to the start of the answer
+- `chat_template`, `render_template`: the text around a prompt, up to the start of the answer
 - `fingerprint`: the identity of a judge, by the content of its files
 - `head`, `rope`, `memory`: parts of a model and of its device that engines use
-- `likelihood`, `generate`: the probability of a text, and evaluation steps
+- `generate`: evaluation steps and reasons
 
 Names are loaded on first use: `registry` alone imports neither torch nor transformers.
 """

@@ -28,8 +28,6 @@ from geval_local.models.fingerprint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from geval_local.models.options import quiet
 from geval_local.models.registry import JudgeEntry
 
-__all__ = ["check_adapter", "merge_adapter", "without_adapter"]
-
 _SHOWN = 3
 #: How long the patterns of an adapter may take on all modules of a model; usual ones take milliseconds.
 _PATIENCE = 10.0

@@ -21,16 +21,6 @@ from geval_local.errors import TokenizerError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "MARK",
-    "ChatFrame",
-    "Ending",
-    "Renderings",
-    "chat_frame",
-    "find_ending",
-]
-
-
 #: Patterns of marks: <x>, <|x|>, [X], ◁x▷. A tokenizer's added tokens are always marks.
 MARK = r"<[^<>\s]{1,80}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|◁[^◁▷\s]{1,40}▷"
 _THINKING = re.compile(

@@ -9,8 +9,6 @@ from geval_local.files import expanded, private_home
 from geval_local.models.fingerprint import weight_files
 from geval_local.models.registry import JudgeEntry, fetch_directory
 
-__all__ = ["FILE_PATTERNS", "fetch"]
-
 #: Weights as safetensors, configuration, tokenizer and chat template. No pickles, no Python code, no other formats.
 FILE_PATTERNS = (
     "model.safetensors",

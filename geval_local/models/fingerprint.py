@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
     from geval_local.models.chat_template import ChatFrame
 
-__all__ = [
-    "ADAPTER_CONFIG",
-    "ADAPTER_WEIGHTS",
-    "FileStates",
-    "code_files",
-    "fingerprint",
-    "tokenizer_hash",
-    "weight_files",
-]
-
 #: The files of an adapter, as peft names them.
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

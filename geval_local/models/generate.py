@@ -18,16 +18,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from geval_local.models.rope import Trunk
 
-__all__ = [
-    "BEAMS",
-    "Paragraph",
-    "generate_list",
-    "generate_paragraphs",
-    "generation_text",
-    "repetition_start",
-    "without_repetition",
-]
-
 #: Number of beams for a plain language model.
 BEAMS = 4
 #: A text whose first line is this long is not a list.

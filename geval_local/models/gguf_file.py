@@ -25,8 +25,6 @@ from typing import Any
 from geval_local.errors import JudgeError, WeightsError
 from geval_local.files import private_home
 
-__all__ = ["GGUFHeader", "GGUFTensor", "array_size", "find_gguf", "gguf_files", "is_gguf", "joined", "read_header"]
-
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

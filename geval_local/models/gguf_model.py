@@ -25,8 +25,6 @@ from geval_local.errors import ConfigurationError, UnsupportedModelError, Weight
 from geval_local.models.gguf_file import GGUFHeader, array_size, gguf_files, read_header
 from geval_local.models.registry import JudgeEntry
 
-__all__ = ["check_gguf", "check_gguf_complete", "gguf_arguments", "gguf_tokenizer", "quick_reader", "scale_rotary"]
-
 #: Factors of rotary frequencies, one for each pair of dimensions: Llama 3.1 and later.
 _ROPE_FACTORS = "rope_freqs.weight"
 #: Tensors that are tables of factors, not weights of the model.

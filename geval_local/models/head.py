@@ -25,21 +25,6 @@ from transformers import PreTrainedModel
 
 from geval_local.errors import UnsupportedModelError
 
-__all__ = [
-    "HEAD_ELEMENTS",
-    "MAX_ELEMENTS",
-    "Arriving",
-    "EdgeLogprobs",
-    "Head",
-    "PendingLogprobs",
-    "exact_products",
-    "gpus_of",
-    "input_device",
-    "to_device",
-    "trunk_name",
-    "trunk_of",
-]
-
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """Copy an array to a device; on a GPU the copy is queued after earlier work."""

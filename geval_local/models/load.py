@@ -24,7 +24,7 @@ from transformers import (
 from geval_local.errors import ConfigurationError, GevalError, JudgeError, TokenizerError, WeightsError, first_line
 from geval_local.models.adapter import check_adapter, merge_adapter, without_adapter
 from geval_local.models.chat_template import ChatFrame, chat_frame
-from geval_local.models.checks import (
+from geval_local.models.config_checks import (
     check_architecture,
     check_finite,
     check_gaps,
@@ -33,6 +33,9 @@ from geval_local.models.checks import (
     check_surplus,
     check_vocabulary,
     check_weight_files,
+    drop_other_senses,
+    loader_for,
+    senses_of,
     stored_tensors,
 )
 from geval_local.models.fingerprint import (
@@ -51,21 +54,10 @@ from geval_local.models.gguf_model import (
     quick_reader,
     scale_rotary,
 )
-from geval_local.models.multimodal import drop_other_senses, loader_for, senses_of
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
 from geval_local.options import JudgeOptions
-
-__all__ = [
-    "LoadedModel",
-    "check_judge",
-    "check_style",
-    "load_model",
-    "load_tokenizer",
-    "resolve_directory",
-]
-
 
 logger = logging.getLogger("geval_local")
 

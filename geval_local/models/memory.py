@@ -8,9 +8,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["PeakMemory", "default_device", "free_memory", "is_out_of_memory", "release_memory"]
-
-
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
 #: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
 #: without memory; the same of AMD; Apple's; Intel's.

@@ -17,8 +17,6 @@ from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype
 from geval_local.options import JudgeOptions
 
-__all__ = ["DTYPES", "loading_arguments", "quiet"]
-
 #: The dtypes that a judge may run in.
 DTYPES: Mapping[str, torch.dtype] = {
     "float64": torch.float64,

@@ -24,7 +24,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from geval_local.errors import first_line
-from geval_local.metric import Metric, preset_names
+from geval_local.metric import Metric
+from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.gguf_file import gguf_files, read_header
 from geval_local.models.head import Head, input_device
@@ -34,23 +35,6 @@ from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
     from geval_local.models.registry import JudgeEntry
-
-__all__ = [
-    "AUTO",
-    "HEADROOM",
-    "Figures",
-    "Noise",
-    "Precision",
-    "automatic_dtype",
-    "cast_weights",
-    "computing_in",
-    "decide",
-    "dtype_name",
-    "label_scores",
-    "measure",
-    "measured",
-    "settle",
-]
 
 AUTO = "auto"
 #: Activations may grow by this factor beyond the probe's largest before float16 overflows. A small factor suffices: the

@@ -25,24 +25,6 @@ from geval_local.options import JudgeOptions
 from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of
 
-__all__ = [
-    "BITS_PER_QUANTIZED_PARAMETER",
-    "BYTES_PER_PARAMETER",
-    "HUB_ID",
-    "JudgeEntry",
-    "Registry",
-    "directory_entry",
-    "entry_of",
-    "fetch_directory",
-    "find_fetchable",
-    "find_judge",
-    "label_of",
-    "labels_of",
-    "load_registry",
-    "local_directory",
-    "read_models",
-]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 # A command looks for its judge at several steps, and parsing the packaged file takes a tenth of a second each time.
 _parsed = lru_cache(maxsize=4)(parse_file)
@@ -177,19 +159,20 @@ def read_models(path: Path, *, base: Path) -> tuple[str | None, dict[str, JudgeE
     data, node = _parsed(text, str(path), what, JudgeError)
     if not isinstance(data.get("judges"), dict):
         raise JudgeError(f"{path}: {what}")
+    known = f"Known keys of a judge: {', '.join(field for field in JudgeEntry.model_fields if field != 'name')}."
     for name, record in data["judges"].items():
         if isinstance(record, dict) and "name" in record:
-            raise JudgeError(f"{path}, line {line_of(node, ('judges', name))}: the entry's own key is its name")
+            where = f"{path}, line {line_of(node, ('judges', name))}"
+            raise JudgeError(f"{where}: the entry's own key is its name", hint=known)
     named = {
         name: record | {"name": name} if isinstance(record, dict) else record for name, record in data["judges"].items()
     }
-    known = ", ".join(field for field in JudgeEntry.model_fields if field != "name")
     file: _ModelsFile = validate(
         _ModelsFile,
         data | {"judges": named},
         lambda place: f"{path}, line {line_of(node, place)}",
         JudgeError,
-        f"Known keys of a judge: {known}.",
+        known,
     )
     entries: dict[str, JudgeEntry] = {}
     for name, entry in file.judges.items():

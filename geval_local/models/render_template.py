@@ -24,8 +24,6 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
-__all__ = ["render"]
-
 _SECONDS = 5
 _MEMORY = 1 << 30
 _MOST_CHARACTERS = 1 << 20

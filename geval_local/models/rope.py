@@ -11,8 +11,6 @@ from transformers import PreTrainedModel
 
 from geval_local.models.head import input_device, trunk_of
 
-__all__ = ["Trunk", "length_groups", "rope_reset"]
-
 
 class Trunk:
     """The part of a causal LM that computes final hidden states; every pass of this package goes through one."""

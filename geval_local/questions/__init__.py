@@ -3,7 +3,7 @@
 - `question`: predicates, choices and scores, from Python, YAML or JSON
 - `form`: how a question is put to a model: the evidence first, the question last, short labels for the options
 - `answer`: probabilities, label mass, confidence, or why there is no answer
-- `pair`: which of two outputs is better on a metric; `looks`: the forms that one sample fills, and their mean
+- `pair`: which of two outputs is better on a metric
 - `tally`: the answers of a whole file, summed up
 
 `Judge.decide` answers them; a question becomes a form with a scale, so metrics and questions share one implementation.

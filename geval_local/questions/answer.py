@@ -18,19 +18,6 @@ from geval_local.questions.form import QuestionForm
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.score import Distribution, Outcome
 
-__all__ = [
-    "Answer",
-    "ChoiceAnswer",
-    "Decision",
-    "PredicateAnswer",
-    "ScoreAnswer",
-    "answer_of",
-    "choice_confidence",
-    "make_answer",
-    "score_confidence",
-    "unanswered",
-]
-
 
 def choice_confidence(p: ArrayLike) -> float:
     """Return how far the likeliest option lies above a uniform distribution: 0 for uniform, 1 for certainty."""

@@ -20,8 +20,6 @@ from geval_local.metric import Metric
 from geval_local.questions.question import ChoiceQuestion, PredicateQuestion, Question, ScoreQuestion
 from geval_local.scale import Scale
 
-__all__ = ["Marks", "QuestionForm", "forms_hash", "order_count", "question_forms", "state_text"]
-
 #: Kind of labels that mark the outcomes and serve as answers.
 Marks = Literal["words", "letters", "numbers"]
 

@@ -20,18 +20,6 @@ from geval_local.prompt import Prompt, form_filler
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Outcome
 
-__all__ = [
-    "FIRST",
-    "PAIR_SCALE",
-    "SECOND",
-    "Order",
-    "compared_field",
-    "mean_outcome",
-    "mean_outcomes",
-    "orders_of",
-    "pair_metric",
-]
-
 #: Fields of the two outputs.
 FIRST, SECOND = "output_a", "output_b"
 #: Values are the preference for the first output.

@@ -14,25 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node
 
 from geval_local.errors import QuestionError
 from geval_local.yaml_model import Place, read_file, validate
-from geval_local.yaml_text import YAMLError, line_of, load_yaml
-
-__all__ = [
-    "MAX_LEVELS",
-    "MAX_OPTIONS",
-    "ChoiceQuestion",
-    "Level",
-    "Option",
-    "PredicateQuestion",
-    "Question",
-    "ScoreQuestion",
-    "load_questions",
-    "named_questions",
-    "parse_questions",
-]
+from geval_local.yaml_text import line_of, load_yaml
 
 MAX_OPTIONS = 255
 MAX_LEVELS = 101

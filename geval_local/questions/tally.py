@@ -11,8 +11,6 @@ from geval_local.questions.question import Question
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.summary import Reason, Reasons
 
-__all__ = ["QuestionSummary", "QuestionTally"]
-
 
 @dataclass(frozen=True)
 class QuestionSummary:

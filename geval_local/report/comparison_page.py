@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
-from geval_local.analysis.records import ScoredItem, usable
-from geval_local.analysis.statistics.agreement import agree
-from geval_local.analysis.statistics.jackknife import Target
-from geval_local.analysis.statistics.levels import Level
-from geval_local.analysis.statistics.significance import compare, corrected
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -28,8 +23,11 @@ from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.run_page import write_report
 from geval_local.score import LOW_LABEL_MASS
-
-__all__ = ["Pairing", "pair_runs", "write_compared", "write_comparison"]
+from geval_local.statistics.agreement import agree
+from geval_local.statistics.jackknife import Target
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, usable
+from geval_local.statistics.significance import compare, corrected
 
 Both = tuple[list[ScoredItem], list[ScoredItem]]
 

@@ -16,19 +16,6 @@ from geval_local.prompt import render_form
 from geval_local.report.overview import MetricNotes
 from geval_local.signature import Signature, signature_differences
 
-__all__ = [
-    "DescribedResults",
-    "SignatureDifference",
-    "SignatureInput",
-    "described",
-    "described_results",
-    "differences",
-    "facts",
-    "notes",
-    "signatures",
-    "signatures_by_metric",
-]
-
 #: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
 SignatureInput = Signature | str | Mapping[str, Signature | str]
 

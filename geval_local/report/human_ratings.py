@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geval_local.analysis.records import ScoredItem, usable
 from geval_local.analysis.results import scored_item
-from geval_local.analysis.statistics.coefficients import coefficients
-from geval_local.analysis.statistics.correlation import Correlation, correlate
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import DataError
 from geval_local.io.results import Results
-
-__all__ = ["GroupCorrelation", "HumanFields", "agreement", "group_correlations", "human_field", "scored_items"]
+from geval_local.statistics.coefficients import coefficients
+from geval_local.statistics.correlation import Correlation, correlate
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, usable
 
 #: One field with the human ratings of every metric, or one per metric; names or dotted paths.
 HumanFields = str | Mapping[str, str]

@@ -16,8 +16,6 @@ from geval_local.io.text_formats import as_text
 from geval_local.signature import signature_parts
 from geval_local.summary import Summary, Tally
 
-__all__ = ["MetricNotes", "MetricText", "facts", "group_names", "judges", "notes_of", "overview_table", "summaries"]
-
 
 class MetricNotes(TypedDict, total=False):
     """Additional information about a metric."""

@@ -24,8 +24,6 @@ from geval_local.errors import OutputError
 from geval_local.files import save_text
 from geval_local.io.ownership import check_place, sealed
 
-__all__ = ["PAGE", "check_target", "json_block", "render", "write_page"]
-
 #: How a page names itself in its last line, see `geval_local.io.ownership`.
 PAGE = "geval-local page"
 

@@ -15,8 +15,6 @@ from geval_local.io.text_formats import as_text
 from geval_local.scale import Scale
 from geval_local.score import Score
 
-__all__ = ["TextColumns", "metric_payload", "named_columns", "scale_range"]
-
 _DIGITS = 6
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.results import ABLATIONS, ResultsGiven, ScoredRun, level_for
-from geval_local.analysis.statistics.significance import Comparison, corrected
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -21,8 +20,7 @@ from geval_local.report.run_page import MOST_ROWS, write_report
 from geval_local.report.site import RunOfSite, Site
 from geval_local.report.written_reasons import read_reasons
 from geval_local.score import Estimator
-
-__all__ = ["Written", "report"]
+from geval_local.statistics.significance import Comparison, corrected
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
@@ -36,8 +35,7 @@ from geval_local.report.payload import TextColumns, metric_payload, named_column
 from geval_local.report.sections import pair_section, system_section
 from geval_local.report.written_reasons import WrittenReason, check_reasons, reason_notes
 from geval_local.score import LOW_LABEL_MASS
-
-__all__ = ["People", "write_report"]
+from geval_local.statistics.records import ScoredItem
 
 #: Rows that a page holds unless it is told otherwise.
 MOST_ROWS = 20_000

@@ -17,24 +17,11 @@ from geval_local.analysis.pairs import (
     study_pairs,
     system_pair_table,
 )
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.tables import Table, interval, number
 from geval_local.errors import DataError
-from geval_local.interval import Interval
 from geval_local.io.results import Results
-
-__all__ = [
-    "MOST_SYSTEMS",
-    "WIDTH",
-    "ChartRow",
-    "IntervalChart",
-    "MatrixCell",
-    "PairSection",
-    "SystemSection",
-    "interval_chart",
-    "pair_section",
-    "system_section",
-]
+from geval_local.statistics.interval import Interval
+from geval_local.statistics.records import ScoredItem
 
 #: Of the drawing, in its own units; the style sheet decides how large it is shown.
 WIDTH = 420

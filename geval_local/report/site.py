@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.records import usable
-from geval_local.analysis.statistics.correlation import Correlation
 from geval_local.analysis.tables import interval, number
 from geval_local.errors import OutputError
 from geval_local.files import save_text
@@ -28,9 +26,9 @@ from geval_local.report.run_page import write_report
 from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.signature import LIBRARIES, signature_parts
+from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.records import usable
 from geval_local.summary import Summary
-
-__all__ = ["INDEX", "MANIFEST", "MetricOverview", "RunOfSite", "Site", "metric_overview"]
 
 INDEX = "index.html"
 MANIFEST = "geval-local-site.json"

@@ -16,8 +16,6 @@ from geval_local.io.rows import read_rows
 from geval_local.io.text_formats import as_text
 from geval_local.signature import judge_name, signature_parts
 
-__all__ = ["ReasonNotes", "WrittenReason", "check_reasons", "read_reasons", "reason_notes"]
-
 _HINT = "Expected what `geval-local reasons RUN -o FILE` wrote for this run."
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from geval_local.errors import OutputError
 from geval_local.io.columns import SCORES, Layout, decision_layout
-from geval_local.io.evidence import evidence_of
+from geval_local.io.input_checks import evidence_of
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
@@ -29,10 +29,8 @@ from geval_local.score import Outcome, Score
 from geval_local.signature import Signature, signature_parts
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared
-
-__all__ = ["Asked", "AskedMetrics", "AskedQuestions", "asked_of", "question_metrics"]
 
 #: Counts of a run that do not add up over the forms of a question.
 _OF_ROWS = ("rows", "unscored")

@@ -23,8 +23,6 @@ from geval_local.score import Outcome
 if TYPE_CHECKING:
     from geval_local.tokens.requests import Request
 
-__all__ = ["READOUT_VERSION", "OutcomeCache", "cache_path"]
-
 logger = logging.getLogger("geval_local")
 
 #: Incremented whenever the computation from hidden states to label log-probabilities changes.

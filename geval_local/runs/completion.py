@@ -21,18 +21,15 @@ from geval_local.questions.answer import Answer
 from geval_local.questions.tally import QuestionSummary, QuestionTally
 from geval_local.runs.directory import is_run_directory, open_run
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.export import Exporter, clear_away, deliver, describe
+from geval_local.runs.exporter import Exporter, clear_away, deliver, describe
 from geval_local.runs.manifest import JudgeRecord, Manifest
-from geval_local.runs.ray.driver import PartsRun
 from geval_local.runs.run import Run
 from geval_local.runs.target import Target
 from geval_local.score import LOW_LABEL_MASS, Score
 from geval_local.summary import Summary, Tally
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["RunResult", "complete", "complete_parts"]
+    from geval_local.judge.judge import Judge
 
 #: Rows whose scores are handed out with the result, to be shown.
 FIRST_ROWS = 8
@@ -111,61 +108,15 @@ def complete(
         raise
     except GevalError as error:
         if began and directory is not None and is_run_directory(directory):
-            _add_resume_hint(error, directory)
+            add_resume_hint(error, directory)
         raise
 
 
-def complete_parts(
-    target: Target,
-    wanted: Manifest,
-    calibrations: Mapping[str, Calibrator],
-    events: RunEvents,
-    *,
-    retry_errors: bool = False,
-    overwrite: bool = False,
-) -> RunResult:
-    """Follow a distributed run to its end; an error says how to continue it."""
-    assert target.parts is not None
-    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
-    try:
-        summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
-    except GevalError as error:
-        if not run.directory.is_empty():
-            _add_resume_hint(error, target.parts)
-        raise
-    tokens = run.totals.tokens
-    return RunResult(
-        summaries=summaries,
-        answers=[],
-        signatures=[run.manifest.judges[0].signatures[metric.name] for metric in run.metrics],
-        files=[Path(target.parts)] if target.directory is not None else [],
-        first_rows=[],
-        rows=run.totals.rows,
-        load_seconds=0.0,
-        seconds=run.seconds,
-        totals={
-            "rows": run.totals.rows * len(run.metrics),
-            "unscored": sum(summary.unscored for summary in summaries),
-            "from_cache": 0,
-            "prompt_tokens": sum(prompt for prompt, _ in tokens),
-            "planned_tokens": sum(planned for _, planned in tokens),
-        },
-        precisions=[],
-        manifest=run.manifest,
-        target=target,
-    )
-
-
-def _add_resume_hint(error: GevalError, directory: object) -> None:
+def add_resume_hint(error: GevalError, directory: object) -> None:
+    """Say how to go on with what the error interrupted."""
     command = shlex.join(["geval-local", "resume", str(directory)])
     kept = f"What is finished is kept; go on with:\n  {command}"
     error.hint = kept if error.hint is None else f"{error.hint}\n{kept}"
-
-
-def _load_on_worker(record: JudgeRecord) -> Judge:
-    from geval_local.judge import Judge
-
-    return Judge.load(JudgeOptions(**record.choice))
 
 
 @dataclass

@@ -16,24 +16,11 @@ from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import remove_parts
 from geval_local.io.places import Place
 from geval_local.io.result_manifest import check_results
-from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import Manifest, is_claimed, read_manifest, side_name, write_manifest
-from geval_local.runs.own_files import OwnFiles, hold, leftovers
+from geval_local.runs.own_files import LOCK_NAME, OwnFiles, hold, leftovers
+from geval_local.runs.records import fingerprint_input
 from geval_local.runs.run import Run, planned_names
 from geval_local.runs.store import MemoryStore, Store
-
-__all__ = [
-    "STORE_NAME",
-    "clean_directory",
-    "is_run_directory",
-    "look_at",
-    "make",
-    "open_directory",
-    "open_run",
-    "remove_run",
-    "result_file",
-    "side_directory",
-]
 
 STORE_NAME = "scores.sqlite"
 _STORE_FILES = (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", f"{STORE_NAME}-journal")
@@ -78,6 +65,9 @@ def _held(
     directory: Path, wanted: Manifest | None, replaces: str | None, *, overwrite: bool, retry_errors: bool
 ) -> Iterator[Run]:
     """Start or continue a run in a directory that this process has locked."""
+    for path in leftovers(directory):
+        if path.name != LOCK_NAME:
+            path.unlink(missing_ok=True)
     on_record = look_at(directory)  # another process may have been first
     is_new = on_record is None or not on_record.has_begun
     if on_record is None:

@@ -8,9 +8,7 @@ from geval_local.metric import Metric
 from geval_local.score import Score
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["Calibrator", "RunEvents"]
+    from geval_local.judge.judge import Judge
 
 
 class Calibrator(Protocol):

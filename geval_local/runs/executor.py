@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_local.errors import Interrupted
 from geval_local.io.samples import Sample
-from geval_local.judging.windows import window_sizes
+from geval_local.judge.windows import window_sizes
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.store import MemoryStore, Origin, PlanRecord, Store
 from geval_local.score import Outcome
 
 if TYPE_CHECKING:
     from geval_local.engine.window import Unit
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.tokens.requests import Prepared, Request
-
-__all__ = ["Preparer", "Window", "Worker", "read_windows", "run_ahead"]
 
 _Item = TypeVar("_Item")
 

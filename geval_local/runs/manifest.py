@@ -16,22 +16,9 @@ from geval_local.errors import GevalError, OutputError
 from geval_local.files import write_atomically
 from geval_local.io.ownership import checksummed, is_unedited
 from geval_local.metric import Metric
-from geval_local.runs.files import InputFile, Record, Sha256
-from geval_local.runs.settings import Definition, FileName, Positive, Settings, checked_name
-
-__all__ = [
-    "MANIFEST_NAME",
-    "JudgeRecord",
-    "Manifest",
-    "definition",
-    "is_claimed",
-    "manifest_text",
-    "now",
-    "parse_manifest",
-    "read_manifest",
-    "side_name",
-    "write_manifest",
-]
+from geval_local.options import Positive
+from geval_local.runs.records import InputFile, Record, Sha256
+from geval_local.runs.settings import Definition, FileName, Settings, checked_name
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "geval-local run"

@@ -16,10 +16,8 @@ from filelock import FileLock, Timeout
 from geval_local.errors import OutputError
 from geval_local.files import write_atomically
 from geval_local.io.ownership import check_place, is_lone_file, owned
-from geval_local.runs.files import sweep
 from geval_local.runs.manifest import MANIFEST_NAME, STEPS_NAME, JudgeRecord, Manifest, write_manifest
-
-__all__ = ["LOCK_NAME", "OwnFiles", "changed_since", "hold", "leftovers", "locked"]
+from geval_local.runs.records import sweep
 
 LOCK_NAME = ".geval-local.lock"
 _LOCK_BYTES = 20

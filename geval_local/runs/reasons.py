@@ -21,9 +21,7 @@ from geval_local.prompt import REASON_REQUEST
 from geval_local.runs.own_files import locked
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["ReasonTask", "ScoredRow", "chosen_rows", "write_reason_file"]
+    from geval_local.judge.judge import Judge
 
 FORMAT = "geval-local reasons"
 #: Rows that are handed to the judge together; it batches them by length.
@@ -135,7 +133,7 @@ def _written(
     waiting: Sequence[ScoredRow],
 ) -> Iterator[dict[str, Any]]:
     """Write what is still missing, each reason on the disk before it is yielded."""
-    from geval_local.judging.reasons import write_reasons
+    from geval_local.judge.reason_writer import write_reasons
 
     for start in range(0, len(waiting), ROWS_IN_HAND):
         rows = waiting[start : start + ROWS_IN_HAND]

@@ -12,7 +12,8 @@ from geval_local.files import safe_file_name
 from geval_local.io.pairs import pair_samples
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample, read_samples
-from geval_local.judging.windows import window_piece
+from geval_local.judge.steps import OnSteps, read_pinned
+from geval_local.judge.windows import window_piece
 from geval_local.metric import Metric
 from geval_local.questions.answer import Answer
 from geval_local.questions.pair import mean_outcomes
@@ -20,18 +21,15 @@ from geval_local.questions.question import Question
 from geval_local.runs.asked import AskedQuestions, asked_of
 from geval_local.runs.cache import OutcomeCache
 from geval_local.runs.executor import Preparer, Window, Worker, read_windows, run_ahead
-from geval_local.runs.files import check_unchanged
 from geval_local.runs.manifest import STEPS_NAME, JudgeRecord, Manifest, definition, now, write_manifest
 from geval_local.runs.own_files import OwnFiles
+from geval_local.runs.records import check_unchanged
 from geval_local.runs.store import MemoryStore, Store
 from geval_local.score import Score
 from geval_local.signature import signature_differences
-from geval_local.steps import OnSteps, read_pinned
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["Identity", "Run", "ScoredRow", "export_name", "meet", "planned_names", "steps_names"]
+    from geval_local.judge.judge import Judge
 
 #: A row with its results, by metric or question, or by ``metric@judge`` where there are several judges.
 ScoredRow = tuple[Sample, dict[str, Score | Answer]]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,29 +22,35 @@ from typing import TYPE_CHECKING, Any
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
 from geval_local.grouping import EVERY_ROW
-from geval_local.io.checks import ROWS_CHECKED, check_input, check_rows, load_metrics
 from geval_local.io.columns import check_chosen, decision_layout
-from geval_local.io.evidence import DEFAULT_STATE, check_evidence, read_state
+from geval_local.io.input_checks import (
+    DEFAULT_STATE,
+    ROWS_CHECKED,
+    check_evidence,
+    check_input,
+    check_rows,
+    load_metrics,
+    read_state,
+)
 from geval_local.io.pairs import PairPlan, pair_samples
+from geval_local.io.places import is_address
 from geval_local.io.samples import Sample, read_samples
-from geval_local.judging.windows import WINDOW
+from geval_local.judge.windows import WINDOW
 from geval_local.metric import Metric
 from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.questions.pair import compared_field, pair_metric
 from geval_local.questions.question import Question, load_questions, named_questions
 from geval_local.runs.asked import question_metrics
-from geval_local.runs.completion import RunResult, complete, complete_parts
+from geval_local.runs.completion import RunResult, complete
 from geval_local.runs.events import Calibrator, RunEvents
-from geval_local.runs.files import fingerprint_input
 from geval_local.runs.manifest import JudgeRecord, Manifest, definition
+from geval_local.runs.records import fingerprint_input
 from geval_local.runs.settings import EvaluationRecord, QuestionSettings, Settings
-from geval_local.runs.target import Target, find_manifest, find_parts_target, find_run, find_target
+from geval_local.runs.target import Target, find_manifest, find_run, find_target
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["RunResult", "check_file", "decide_file", "resume", "score_file"]
+    from geval_local.judge.judge import Judge
 
 #: Reads a file of a calibration: its metric, and the map.
 LoadCalibration = Callable[[Path], tuple[str, Calibrator]]
@@ -118,8 +125,6 @@ def score_file(
         evaluation=evaluation,
     )
     if options.distributed is not None:
-        from geval_local.runs.ray.input_blocks import wanted_parts
-
         if pairs is not None:
             raise ConfigurationError(
                 "pairs are judged on one machine: the two rows of a pair may lie in different blocks",
@@ -130,11 +135,8 @@ def score_file(
                 "a judge that is loaded here cannot work on a cluster",
                 hint="Give its name; every worker loads its own.",
             )
-        target = find_parts_target(output, options.formats)
-        settings = settings.model_copy(update={"use_cache": False})
-        wanted = wanted_parts(settings, given, records, chosen)
-        return complete_parts(
-            target, wanted, maps, events or RunEvents(), retry_errors=options.retry_errors, overwrite=options.overwrite
+        return cluster_room().score_parts(  # type: ignore[no-any-return]
+            given, chosen, records, output, options, settings, maps, events or RunEvents()
         )
     if len(given) != 1:
         raise ConfigurationError(
@@ -179,7 +181,7 @@ def decide_file(
     judges, output, options, events, named
         As for `score_file`.
     state : str, sequence of str, or mapping of str to str
-        The columns that make the evidence, see `geval_local.io.evidence.read_state`.
+        The columns that make the evidence, see `geval_local.io.input_checks.read_state`.
     rotations : int
         In how many orders the outcomes of a question are shown; its answer is the mean over them. A question's own
         `rotations` go before it.
@@ -348,12 +350,13 @@ def resume(
     Interrupted
         If the run was stopped again.
     """
-    manifest = find_manifest(run)
+    manifest = read_run(run)
     settings = manifest.settings
     maps = _calibrations(settings.calibrations, load_calibration, [str(one["name"]) for one in settings.metrics])
     if settings.distributed is not None:
-        wanted = manifest.model_copy(deep=True)
-        return complete_parts(find_parts_target(run), wanted, maps, events or RunEvents(), retry_errors=retry_errors)
+        return cluster_room().resume_parts(  # type: ignore[no-any-return]
+            run, manifest, maps, events or RunEvents(), retry_errors=retry_errors
+        )
     directory = find_run(run)
     # A run writes beside its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
@@ -363,8 +366,20 @@ def resume(
     )
 
 
+def read_run(run: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of a run, by its directory, its output file or its address."""
+    if is_address(os.fspath(run)):
+        return cluster_room().read_parts_manifest(os.fspath(run))  # type: ignore[no-any-return]
+    return find_manifest(run)
+
+
+def cluster_room() -> Any:
+    """Load the room of distributed runs by its name: a local run imports nothing of it."""
+    return import_module("geval_local.ray.run_parts")
+
+
 def _load(options: JudgeOptions) -> Judge:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
 
     return Judge.load(options)
 

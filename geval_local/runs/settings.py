@@ -13,9 +13,7 @@ from geval_local.io.pairs import PairPlan
 from geval_local.metric import Metric
 from geval_local.options import Format, Positive, RunOptions, jsonl
 from geval_local.questions.question import parse_questions
-from geval_local.runs.files import Record, Sha256
-
-__all__ = ["Definition", "EvaluationRecord", "FileName", "Positive", "QuestionSettings", "Settings", "checked_name"]
+from geval_local.runs.records import Record, Sha256
 
 #: What a run on one machine applies to stored outcomes, and what parts hold applied.
 _FINAL_IN_PARTS = ["estimator", "threshold", "columns", "calibrations", "group_by", "gather_by"]
@@ -49,7 +47,7 @@ class QuestionSettings(Record):
 
     #: As `geval_local.questions.question.parse_questions` reads them, all named.
     asked: Annotated[list[dict[str, Any]], Field(min_length=1), AfterValidator(_checked_questions)]
-    #: What makes the evidence, see `geval_local.io.evidence.read_state`.
+    #: What makes the evidence, see `geval_local.io.input_checks.read_state`.
     state: Annotated[dict[str, str], Field(min_length=1)]
     #: In how many orders outcomes are shown, where a question itself does not say.
     rotations: Positive = 1

@@ -24,23 +24,6 @@ from numpy.typing import NDArray
 from geval_local.errors import OutputError
 from geval_local.score import Outcome
 
-__all__ = [
-    "DAMAGE_REMEDY",
-    "MemoryStore",
-    "Migration",
-    "Origin",
-    "PlanRecord",
-    "Store",
-    "checked_outcome",
-    "connect",
-    "from_columns",
-    "migrate",
-    "plain_errors",
-    "to_columns",
-    "transaction",
-]
-
-
 #: A readable name, and the statements. Migrations are only ever appended: ``user_version`` counts those applied.
 Migration = tuple[str, tuple[str, ...]]
 

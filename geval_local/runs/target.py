@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io.places import Place, is_address
 from geval_local.io.result_manifest import check_manifest
 from geval_local.io.writer import ResultWriter
 from geval_local.runs.directory import is_run_directory, side_directory
-from geval_local.runs.export import EXPORT_FORMATS
+from geval_local.runs.exporter import EXPORT_FORMATS
 from geval_local.runs.manifest import Manifest, read_manifest
-from geval_local.runs.ray.parts_directory import PartsDirectory
 from geval_local.runs.run import export_name
-
-__all__ = ["Target", "find_manifest", "find_parts_target", "find_run", "find_target"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     unknown = sorted(set(formats) - set(EXPORT_FORMATS))
     if unknown:
         raise ConfigurationError(f"unknown format {unknown[0]!r}", hint=f"Choose among {', '.join(EXPORT_FORMATS)}.")
-    text = None if place is None else _checked_place(os.fspath(place))
+    text = None if place is None else checked_place(os.fspath(place))
     suffix = "" if text is None else Path(text).suffix.lower()
     is_format = suffix.removeprefix(".") in EXPORT_FORMATS
     if text is not None and (text.endswith("/") or not suffix or (Path(text).is_dir() and not is_format)):
@@ -75,21 +71,6 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
     ResultWriter.check(output)
     check_manifest(output, overwrite=True)
     return Target(side_directory(output), output, (suffix.removeprefix("."),))
-
-
-def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
-    """Read where the parts of a distributed run are to go: a directory, by path or address."""
-    if place is None:
-        raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
-    text = _checked_place(os.fspath(place))
-    suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
-    if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
-        raise ConfigurationError(
-            "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
-            hint=f"Add -o runs/NAME/, and merge the parts afterwards: geval-local merge runs/NAME -o scores."
-            f"{(formats[0] if formats else suffix)}",
-        )
-    return Target(Place(text).local, None, ("parquet",), parts=text)
 
 
 def find_run(place: str | os.PathLike[str]) -> Path:
@@ -107,19 +88,13 @@ def find_run(place: str | os.PathLike[str]) -> Path:
 
 
 def find_manifest(place: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a run, by the run's directory, its address, or its output file."""
-    text = os.fspath(place)
-    if is_address(text):
-        manifest = PartsDirectory(text).read()
-        if manifest is None:
-            raise OutputError(f"there is no run in {text}", hint="`geval-local score FILE ... -o DIR/` begins one.")
-        return manifest
+    """Read the manifest of a run, by the run's directory or its output file."""
     found = read_manifest(find_run(place))
     assert found is not None  # checked by `find_run`
     return found
 
 
-def _checked_place(text: str) -> str:
+def checked_place(text: str) -> str:
     """Reject empty or invalid paths, such as an unset shell variable."""
     if not text.strip():
         raise OutputError("-o is empty", hint="Name a file or a directory, or leave -o out; is a variable unset?")

@@ -4,16 +4,8 @@
 
     settings     what a server is started with, and what it refuses to be started with
     connections  how it speaks HTTP, and how long it waits for clients that dawdle
-    bodies       a request's bytes become plain values: limits, zstd, strict JSON
-    refusals     why a request is turned away, in the words of each dialect
-    openai       POST /v1/decisions, OpenAI's dialect
-    systemone    POST /v1/systemone, TypeSafe's
-    scores       POST /v1/score, this project's own
-    counters     what /metrics tells
-    judges       the judges, loaded while the server listens already
-    app          the routes put together around the judges
+    requests     bytes become plain values, and what does not fit is refused
+    dialects     what clients send and get, on each route
+    watch        what operators see: counters, logs, ids of requests
+    app          the routes put together around the judges, which are loaded while it listens
 """
-
-from __future__ import annotations
-
-__all__: list[str] = []

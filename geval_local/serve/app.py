@@ -7,20 +7,17 @@ in ``/openapi.json``; `_Route` puts key, readiness and limits before that. Nothi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import html
 import json
-import logging
-import time
-import traceback
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -30,7 +27,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from geval_local import __version__
@@ -38,19 +34,34 @@ from geval_local.errors import BusyError, GevalError
 from geval_local.questions.answer import Decision
 from geval_local.questions.form import order_count
 from geval_local.questions.question import Question
-from geval_local.serve import openai, scores, systemone
-from geval_local.serve.bodies import HeldBytes, read_body, read_values, unpack
-from geval_local.serve.counters import CONTENT_TYPE, Counters
-from geval_local.serve.judges import Load, ServedJudges
-from geval_local.serve.refusals import OpenAIError, Refused, SystemOneError, error_body, refusal_of
+from geval_local.serve.dialects import (
+    DecisionsAnswer,
+    DecisionsRequest,
+    ScoreAnswer,
+    ScoreRequest,
+    SystemOneAnswer,
+    SystemOneRequest,
+    write_decisions,
+    write_scores,
+    write_system_one,
+)
+from geval_local.serve.requests import (
+    HeldBytes,
+    OpenAIError,
+    Refused,
+    SystemOneError,
+    error_body,
+    read_body,
+    read_values,
+    refusal_of,
+    unpack,
+)
 from geval_local.serve.settings import ServeSettings, is_loopback
+from geval_local.serve.watch import CONTENT_TYPE, Counters, Watch
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["ALIAS", "create_app"]
-
-logger = logging.getLogger("geval_local.serve")
+    from geval_local.judge.batcher import Batcher
+    from geval_local.judge.judge import Judge
 
 #: The default model name of typesafe-sdk and DeepEval; here it means the first judge.
 ALIAS = "jev-latest"
@@ -63,7 +74,12 @@ HELD = 16
 MOST_PROMPTS = 4096
 MOST_CHARACTERS = 32 << 20
 
+#: Loads a judge; called once, in a thread of its own, where torch is imported too.
+Load: TypeAlias = "Callable[[], Judge]"
+
 _T = TypeVar("_T")
+#: What is answered to a body.
+_BODIES = (DecisionsAnswer, SystemOneAnswer, ScoreAnswer)
 _KEY = Depends(HTTPBearer(auto_error=False, description="Needed if the server was started with a key."))
 
 
@@ -115,15 +131,24 @@ def create_app(
     )
     app.router.route_class = _Route
     app.state.server = server
-    for path, method, route, summary, answer in server.routes():
-        is_open = path in ("/health", "/ready")
+    for path, route, summary, answer in (
+        ("/v1/decisions", server.decisions, "Questions, in OpenAI's dialect.", DecisionsAnswer),
+        ("/v1/systemone", server.system_one, "Questions, in System One's.", SystemOneAnswer),
+        ("/v1/score", server.score, "Rows scored on a metric, with signature.", ScoreAnswer),
+        ("/v1/models", server.models, "The judges.", _Models),
+        ("/v1/models/{name:path}", server.model, "One judge.", _Listed),
+        ("/metrics", server.metrics, "Counters for Prometheus.", None),
+        ("/health", server.health, "Whether the process lives; needs no key.", _Health),
+        ("/ready", server.ready, "Whether requests are taken; needs no key.", _Ready),
+    ):
+        is_open, takes_body = path in ("/health", "/ready"), answer in _BODIES
         refused: Any = SystemOneError if path == "/v1/systemone" else OpenAIError
         codes = [503] if path == "/ready" else [] if is_open else [401, 403, 404]
-        codes += [400, 408, 413, 415, 422, 429, 500, 503] if method == "POST" else []
+        codes += [400, 408, 413, 415, 422, 429, 500, 503] if takes_body else []
         app.add_api_route(
             path,
             route,
-            methods=[method],
+            methods=["POST" if takes_body else "GET"],
             summary=summary,
             dependencies=[] if is_open else [_KEY],
             response_model=None,
@@ -140,20 +165,25 @@ def create_app(
     app.add_api_route("/docs", lambda: HTMLResponse(_page(app)), include_in_schema=False)
     for kind in (HTTPException, RequestValidationError, GevalError, Refused):
         app.add_exception_handler(kind, partial(_refuse, app))
-    app.add_middleware(_Watch, server=server)
+    app.add_middleware(Watch, counters=server.counters, logs_requests=server.settings.log_requests)
     return app
 
 
 class _Read(Request):
-    """A request whose body was read already."""
+    """A request whose body is read before FastAPI asks for it."""
 
-    values: Any
+    values: Any = None
+    is_large = False
 
     async def body(self) -> bytes:
         return b"values"
 
     async def json(self) -> Any:
         return self.values
+
+    async def work(self, function: Callable[..., _T], *given: Any) -> _T:
+        """Call a function, in another thread if the body is large."""
+        return await run_in_threadpool(function, *given) if self.is_large else function(*given)
 
 
 class _Route(APIRoute):
@@ -168,16 +198,13 @@ class _Route(APIRoute):
                 server.authorize(given)
             if self.body_field is None:
                 return await handle(given)
-            if not server.served.are_ready:
-                raise Refused(
-                    "the judges are being loaded; /ready tells when", 503, code="loading", headers={"Retry-After": "2"}
-                )
+            if not server.are_loaded:
+                said = "the judges are being loaded; /ready tells when"
+                raise Refused(said, 503, code="loading", headers={"Retry-After": "2"})
             request = _Read(given.scope, given.receive)
-            try:
-                request.values = await server.read(request)
+            with server.body_bytes.of_one_request() as take:
+                await server.read(request, take)
                 return await handle(request)
-            finally:
-                server.body_bytes.give_back(getattr(request.state, "held", 0))
 
         return guarded
 
@@ -191,59 +218,82 @@ class _Server:
     ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.served = ServedJudges(judges, settings.queue, self.counters, on_loaded)
         self.started = datetime.now(timezone.utc)
         self.is_closing = False
         self.body_bytes = HeldBytes(HELD * settings.max_body)
-        key = settings.api_key
-        self._key = None if key is None else hashlib.sha256(key.encode()).digest()
+        self.names = tuple(judges)
+        self.judges: dict[str, Judge] = {}
+        self.batchers: dict[str, Batcher] = {}
+        self._key = None if settings.api_key is None else hashlib.sha256(settings.api_key.encode()).digest()
+        self._on_loaded = on_loaded
+        self._taking = Lock()
+        self._loads: dict[str, Load] = {}
+        for name, given in judges.items():
+            if callable(given):
+                self._loads[name] = given
+            else:
+                self._take(name, given)
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self.served.start()
+        """Load judges in a thread that does not keep the process alive; at the end, finish the calls that wait."""
+        if self._loads:
+            Thread(target=self._load, name="geval-local-loading", daemon=True).start()
         try:
             yield
         finally:
-            self.is_closing = True
-            await run_in_threadpool(self.served.close)
+            with self._taking:
+                self.is_closing = True
+            for batcher in self.batchers.values():
+                await run_in_threadpool(batcher.close)
 
-    def routes(self) -> list[tuple[str, str, Callable[..., Awaitable[Response]], str, Any]]:
-        decided, scored = openai.DecisionsAnswer, scores.ScoreAnswer
-        return [
-            ("/v1/decisions", "POST", self.decisions, "Questions, in OpenAI's dialect.", decided),
-            ("/v1/systemone", "POST", self.system_one, "Questions, in System One's.", systemone.SystemOneAnswer),
-            ("/v1/score", "POST", self.score, "Rows scored on a metric, with signature.", scored),
-            ("/v1/models", "GET", self.models, "The judges.", _Models),
-            ("/v1/models/{name:path}", "GET", self.model, "One judge.", _Listed),
-            ("/metrics", "GET", self.metrics, "Counters for Prometheus.", None),
-            ("/health", "GET", self.health, "Whether the process lives; needs no key.", _Health),
-            ("/ready", "GET", self.ready, "Whether requests are taken; needs no key.", _Ready),
-        ]
+    # --- judges -----------------------------------------------------------------------------------------------------
+
+    @property
+    def are_loaded(self) -> bool:
+        return len(self.batchers) == len(self.names)
+
+    def _load(self) -> None:
+        try:
+            for name, load in self._loads.items():
+                self._take(name, load())
+        except BaseException as error:
+            self._on_loaded(error)
+        else:
+            self._on_loaded(None)
+
+    def _take(self, name: str, judge: Judge) -> None:
+        from geval_local.judge.batcher import Batcher
+
+        with self._taking:
+            if not self.is_closing:
+                batcher = Batcher(judge, queue=self.settings.queue, on_batch=partial(self.counters.batch, name))
+                self.counters.watch(name, batcher)
+                self.judges[name] = judge
+                self.batchers[name] = batcher
 
     # --- routes -----------------------------------------------------------------------------------------------------
 
-    async def decisions(self, request: Request, body: openai.DecisionsRequest) -> Response:
+    async def decisions(self, request: _Read, body: DecisionsRequest) -> Response:
         name = self._judge_name(body.model)
-        decision = await self._decide(request, name, body)
-        return JSONResponse(openai.write_answer(decision, name))
+        return JSONResponse(write_decisions(await self._decide(request, name, body), name))
 
-    async def system_one(self, request: Request, body: systemone.SystemOneRequest) -> Response:
+    async def system_one(self, request: _Read, body: SystemOneRequest) -> Response:
         name = self._judge_name(body.model)
-        decision = await self._decide(request, name, body)
-        return JSONResponse(systemone.write_answer(decision, name, body))
+        return JSONResponse(write_system_one(await self._decide(request, name, body), name, body))
 
-    async def score(self, request: Request, body: scores.ScoreRequest) -> Response:
-        name = self.served.names[0] if body.model is None else self._judge_name(body.model)
-        metric, samples = await _maybe_in_thread(request, body.asked)
+    async def score(self, request: _Read, body: ScoreRequest) -> Response:
+        name = self.names[0] if body.model is None else self._judge_name(body.model)
+        metric, samples = await request.work(body.asked)
         # Nothing is missing from the metric that the model's thread would have to add, so this waits for no turn.
-        signature = await run_in_threadpool(self.served.judges[name].signature, metric)
-        score = self.served.batchers[name].score
+        signature = await run_in_threadpool(self.judges[name].signature, metric)
+        score = self.batchers[name].score
         found = await self._wait(request, name, partial(score, metric, samples, threshold=body.threshold))
         self.counters.answered(name, len(found), 0)
-        return JSONResponse(scores.write_answer(metric, samples, found, name, str(signature)))
+        return JSONResponse(write_scores(metric, samples, found, name, str(signature)))
 
     async def models(self) -> Response:
-        names = self.served.names
+        names = self.names
         described = {name: f"Local judge {name}, exact label probabilities." for name in names}
         described |= {} if ALIAS in names else {ALIAS: f"Another name of {names[0]}."}
         date = self.started.date().isoformat()
@@ -260,8 +310,8 @@ class _Server:
         return JSONResponse({"status": "alive", "version": __version__})
 
     async def ready(self) -> Response:
-        status = "closing" if self.is_closing else "ready" if self.served.are_ready else "loading"
-        return JSONResponse({"status": status, "models": self.served.names}, 200 if status == "ready" else 503)
+        status = "closing" if self.is_closing else "ready" if self.are_loaded else "loading"
+        return JSONResponse({"status": status, "models": self.names}, 200 if status == "ready" else 503)
 
     # --- shared by routes -------------------------------------------------------------------------------------------
 
@@ -269,76 +319,61 @@ class _Server:
         if self._key is None:
             # A website may resolve its own name to this machine; the browser then sends that name.
             if not is_loopback(_host_name(request.headers.get("host", ""))):
-                raise Refused(
-                    "without an API key this server answers to localhost only; start it with a key for other names",
-                    403,
-                )
+                said = "without an API key this server answers to localhost only; start it with a key for other names"
+                raise Refused(said, 403)
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         # Compare digests of equal length: the time reveals neither the key's length nor a correct prefix.
         given = hashlib.sha256(key.strip().encode("latin-1", "replace")).digest()
         if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
-            raise Refused(
-                "the API key is missing or wrong",
-                401,
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            asked = {"WWW-Authenticate": "Bearer"}
+            raise Refused("the API key is missing or wrong", 401, code="invalid_api_key", headers=asked)
 
-    async def read(self, request: Request) -> dict[str, Any]:
+    async def read(self, request: _Read, take: Callable[[int], None]) -> None:
         """Read a body: bytes, unpacked, as values."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind.startswith("multipart/"):
             raise Refused("images and other files cannot be read: this server's models read text only", 400)
         if kind != "application/json":
             raise Refused("the body is JSON: send Content-Type: application/json", 415)
-
-        def taken(count: int) -> None:
-            request.state.held = getattr(request.state, "held", 0) + count
-
-        settings = self.settings
-        raw = await read_body(
-            request.stream(), limit=settings.max_body, seconds=settings.body_seconds, held=self.body_bytes, taken=taken
-        )
+        most, seconds = self.settings.max_body, self.settings.body_seconds
+        try:
+            packed = await asyncio.wait_for(read_body(request.stream(), most, take), seconds)
+        except (TimeoutError, asyncio.TimeoutError):
+            said = f"the body took longer than {seconds:g} seconds"
+            raise Refused(said, 408, headers={"Connection": "close"}) from None
         encoding = request.headers.get("content-encoding")
-        request.state.large = len(raw) > LARGE or encoding is not None
-        packed = len(raw)
-        raw = await _maybe_in_thread(request, unpack, raw, encoding, settings.max_body)
-        if len(raw) > packed:
-            self.body_bytes.take(len(raw) - packed)
-            taken(len(raw) - packed)
-        return await _maybe_in_thread(request, read_values, raw)
+        request.is_large = len(packed) > LARGE or encoding is not None
+        raw = await request.work(unpack, packed, encoding, most)
+        take(max(0, len(raw) - len(packed)))
+        request.values = await request.work(read_values, raw)
 
     def _listed(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": int(self.started.timestamp()), "owned_by": "local"}
 
     def _judge_name(self, model: str) -> str:
-        if model in self.served.names:
+        if model in self.names:
             return model
         if model == ALIAS:
-            return self.served.names[0]
-        known = ", ".join(self.served.names)
-        raise Refused(
-            f"there is no model {model[:100]!r}; there is {known}", 404, param="model", code="model_not_found"
-        )
+            return self.names[0]
+        said = f"there is no model {model[:100]!r}; there is {', '.join(self.names)}"
+        raise Refused(said, 404, param="model", code="model_not_found")
 
-    async def _decide(
-        self, request: Request, name: str, body: openai.DecisionsRequest | systemone.SystemOneRequest
-    ) -> Decision:
-        state, questions = await _maybe_in_thread(request, body.asked)
+    async def _decide(self, request: _Read, name: str, body: DecisionsRequest | SystemOneRequest) -> Decision:
+        state, questions = await request.work(body.asked)
         rotations = body.rotations or self.settings.rotations
         _refuse_many_prompts(questions, rotations)
-        decide = self.served.batchers[name].decide
+        decide = self.batchers[name].decide
         decision = await self._wait(request, name, partial(decide, state, questions, rotations=rotations))
         self.counters.answered(name, len(decision), decision.tokens)
         return decision
 
-    async def _wait(self, request: Request, name: str, ask: Callable[[], Future[_T]]) -> _T:
+    async def _wait(self, request: _Read, name: str, ask: Callable[[], Future[_T]]) -> _T:
         """Wait for an answer as long as the client does."""
         try:
-            future = await _maybe_in_thread(request, ask)
+            future = await request.work(ask)
         except BusyError as error:
-            after = str(self.served.batchers[name].retry_after)
+            after = str(self.batchers[name].retry_after)
             raise Refused(error.message, 429, code="busy", headers={"Retry-After": after}) from None
         answer = asyncio.wrap_future(future)
         gone = asyncio.create_task(_disconnected(request))
@@ -360,10 +395,8 @@ def _refuse_many_prompts(questions: Sequence[Question], rotations: int) -> None:
         count * len(question.model_dump_json()) for question, count in zip(questions, orders, strict=True) if count > 1
     )
     if sum(orders) > MOST_PROMPTS or characters > MOST_CHARACTERS:
-        raise Refused(
-            f"{sum(orders)} orders of questions are too many for one call: ask fewer, or with fewer rotations",
-            param="rotations",
-        )
+        said = f"{sum(orders)} orders of questions are too many for one call: ask fewer, or with fewer rotations"
+        raise Refused(said, param="rotations")
 
 
 def _host_name(header: str) -> str:
@@ -377,55 +410,6 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _maybe_in_thread(request: Request, function: Callable[..., _T], *given: Any) -> _T:
-    return await run_in_threadpool(function, *given) if request.state.large else function(*given)
-
-
-class _Watch:
-    """Middleware that assigns an id to every request, counts it, and logs failures without request texts."""
-
-    def __init__(self, app: ASGIApp, server: _Server) -> None:
-        self._app = app
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        number = uuid.uuid4().hex
-        start = time.perf_counter()
-        status = 0
-
-        async def numbered(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                ids = [(name, number.encode()) for name in (b"x-request-id", b"x-typesafe-request-id")]
-                message = {**message, "headers": [*message.get("headers", ()), *ids]}
-            await send(message)
-
-        try:
-            await self._app(scope, receive, numbered)
-        except (ClientDisconnect, asyncio.CancelledError):
-            status = status or 499
-        except BaseException as error:
-            # Also what is no `Exception`, such as a library's panic, costs this request and no other.
-            # The error's message may contain text of the request; its stack frames do not.
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            logger.error("request %s failed: %s\n%s", number, type(error).__name__, frames)
-            if not status:
-                refused = Refused("the server failed; see its log", 500, code="internal_error")
-                await JSONResponse(error_body(scope["path"], refused), 500)(scope, receive, numbered)
-        finally:
-            route = getattr(scope.get("route"), "path", "unknown")
-            seconds = time.perf_counter() - start
-            self._server.counters.request(route, status, seconds)
-            if self._server.settings.log_requests:
-                figures = {"request": number, "route": route, "status": status, "ms": round(1000 * seconds)}
-                said = (number, scope["method"], route, status, 1000 * seconds)
-                logger.info("%s %s %s %s %.0f ms", *said, extra={"figures": figures | {"method": scope["method"]}})
-
-
 async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
     """Answer a rejection in the format of the route's dialect."""
     path = request.url.path
@@ -434,24 +418,25 @@ async def _refuse(app: FastAPI, request: Request, error: Exception) -> Response:
     elif isinstance(error, GevalError):
         error = Refused(error.message)
     elif isinstance(error, HTTPException):
-        there = ", ".join(f"{' '.join(route.methods or ())} {route.path}" for route in _shown(app))
+        there = ", ".join(_shown(app))
         said = {404: f"there is no such path; there are {there}", 405: "this path takes another method"}
         refused = said.get(error.status_code, "the request cannot be served")
-        error = Refused(refused, error.status_code, headers=error.headers)
+        error = Refused(refused, error.status_code, headers=error.headers or {})
     assert isinstance(error, Refused)
-    return JSONResponse(error_body(path, error), error.status, headers=error.headers)
+    return JSONResponse(error_body(path, error), error.status, headers=dict(error.headers))
 
 
-def _shown(app: FastAPI) -> list[APIRoute]:
-    return [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+def _shown(app: FastAPI) -> dict[str, str]:
+    """List the routes of the schema, as method and path, with what they give."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    return {f"{' '.join(route.methods or ())} {route.path}": route.summary or "" for route in routes}
 
 
 def _page(app: FastAPI) -> str:
     """Build the page with the list of routes; it loads no external resources."""
     rows = "".join(
-        f"<tr><td><code>{' '.join(route.methods or ())} {html.escape(route.path)}</code></td>"
-        f"<td>{html.escape(route.summary or '')}</td></tr>"
-        for route in _shown(app)
+        f"<tr><td><code>{html.escape(route)}</code></td><td>{html.escape(gives)}</td></tr>"
+        for route, gives in _shown(app).items()
     )
     example = {
         "model": ALIAS,

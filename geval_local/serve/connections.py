@@ -17,8 +17,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from geval_local.serve.settings import ServeSettings
 
-__all__ = ["server_config"]
-
 #: Descriptors that are left to everything else.
 _SPARE_DESCRIPTORS = 64
 #: Seconds between two looks whether a client that sends nothing more is still there.

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from geval_local.errors import ConfigurationError
 
-__all__ = ["KEY_VARIABLE", "ServeSettings", "is_loopback", "parse_size", "read_key"]
-
 KEY_VARIABLE = "GEVAL_LOCAL_API_KEY"
 _SIZE = re.compile(r"(\d+)\s*(|B|KB|MB|GB|KiB|MiB|GiB)", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

@@ -29,8 +29,6 @@ from geval_local.tokens.shared_text import SharedTextEncoder, encodable
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["PromptEncoder", "Style"]
-
 Style = Literal["completion", "chat", "chat-no-prefill"]
 TokenIds = NDArray[np.int32]
 

@@ -16,8 +16,6 @@ from geval_local.prompt import Prompt, render_form
 from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 
-__all__ = ["DroppedForm", "FormLabels", "LabelReader", "find_labels", "label_variants", "spellings"]
-
 #: Separators between the form's last character and the label. A new line is not among them: several tokenizers
 #: merge ":\n", and where they do not it would cost one more token per sample for next to no probability.
 LEADS = ("", " ")

@@ -24,8 +24,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["InnerNode", "LabelTrie", "SurfaceForm"]
-
 
 @dataclass(frozen=True)
 class SurfaceForm:

@@ -18,8 +18,6 @@ from geval_local.tokens.encoder import PromptEncoder, TokenIds
 from geval_local.tokens.label_forms import LabelReader
 from geval_local.tokens.label_trie import LabelTrie
 
-__all__ = ["Ids", "Prepared", "Request", "RequestMaker", "common_prefix"]
-
 Ids = NDArray[np.int32]
 
 

@@ -26,8 +26,6 @@ from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError, UnscorableError, first_line, is_panic
 
-__all__ = ["SharedTextEncoder", "can_cut", "cut_pieces", "encodable"]
-
 _Ids = NDArray[np.int32]
 #: A stretch of a prompt between two cuts, with the neighbouring character on either side; whether it
 #: is the first; whether it is the last.

@@ -12,10 +12,10 @@ from geval_local.analysis.ratings.benchmarks import (
     read_benchmark,
 )
 from geval_local.analysis.ratings.responses import geval_items, parse_response, read_responses, run_items, unieval_items
-from geval_local.analysis.records import pair
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.metric import preset_names
+from geval_local.metric_file import preset_names
 from geval_local.scale import Scale
+from geval_local.statistics.records import pair
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")

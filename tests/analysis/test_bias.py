@@ -7,10 +7,10 @@ from scipy import stats
 
 from geval_local.analysis.biases import against_people, gaps_by_preference, length_bias, preferences
 from geval_local.analysis.differences import gap, side_means
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.resampling import sign_flip
 from geval_local.errors import DataError
 from geval_local.scale import Scale
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.resampling import sign_flip
 
 
 def duel(documents=40, shift=0.0, seed=0, difficulty=2.0):

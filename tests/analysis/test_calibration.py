@@ -14,9 +14,9 @@ from geval_local.analysis.calibration import (
     load_calibration,
     save_calibration,
 )
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.scale import Scale
+from geval_local.statistics.records import ScoredItem
 
 SCALE = Scale.parse("1-5")
 

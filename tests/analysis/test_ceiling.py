@@ -3,9 +3,9 @@ import pytest
 from scipy import stats
 
 from geval_local.analysis.meta_evaluation import human_ceiling
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.agreement import krippendorff_alpha
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.statistics.agreement import krippendorff_alpha
+from geval_local.statistics.records import ScoredItem
 
 
 def rated(documents=40, per_document=6, noise=0.7, judge_noise=1.4, seed=0):

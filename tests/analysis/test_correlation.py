@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.coefficients import (
+from geval_local.errors import DataError
+from geval_local.statistics.coefficients import (
     coefficient_rows,
     coefficients,
     leave_groups_out,
     tie_threshold,
 )
-from geval_local.analysis.statistics.correlation import average_interval, correlate
-from geval_local.analysis.statistics.levels import BLOCKS, level_figures
-from geval_local.errors import DataError
+from geval_local.statistics.correlation import average_interval, correlate
+from geval_local.statistics.levels import BLOCKS, level_figures
+from geval_local.statistics.records import ScoredItem
 
 
 def make(groups, per_group, seed=0, noise=1.0, levels=5):

@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
 from geval_local.analysis.juries import against_judges, convene, distances
-from geval_local.analysis.records import ScoredItem
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
+from geval_local.statistics.records import ScoredItem
 
 SCALE = Scale.parse("1-3")
 

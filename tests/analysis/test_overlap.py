@@ -6,8 +6,8 @@ import pytest
 
 from geval_local.analysis.overlap import BASELINES, baseline_items, baseline_scores, references
 from geval_local.analysis.ratings.benchmarks import read_benchmark
-from geval_local.analysis.statistics.correlation import correlate
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.statistics.correlation import correlate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")

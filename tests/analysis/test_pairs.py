@@ -20,11 +20,11 @@ from geval_local.analysis.pairs import (
     system_pairs,
     with_people,
 )
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.bradley_terry import fit_bradley_terry
 from geval_local.errors import DataError
-from geval_local.interval import mean_interval, t_interval
 from geval_local.scale import Scale
+from geval_local.statistics.bradley_terry import fit_bradley_terry
+from geval_local.statistics.interval import mean_interval, t_interval
+from geval_local.statistics.records import ScoredItem
 
 
 def one(document, first, second, value, tie=0.0, **more) -> Preference:
@@ -206,7 +206,7 @@ def test_systems_are_told_apart_by_flipping_signs_of_documents():
 
 
 def test_without_choix_all_but_the_strengths_is_told(monkeypatch):
-    monkeypatch.setattr("geval_local.analysis.statistics.bradley_terry.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.statistics.bradley_terry.find_spec", lambda name: None)
     study = study_pairs(drawn(systems=3))
     assert "geval-local[pairs]" in study.warning
     assert math.isnan(study.ranks[0].strength.value)

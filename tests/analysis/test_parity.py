@@ -6,7 +6,7 @@ import pytest
 
 from geval_local.analysis.ratings.benchmarks import read_benchmark
 from geval_local.analysis.ratings.responses import geval_items, unieval_items
-from geval_local.analysis.statistics.correlation import correlate
+from geval_local.statistics.correlation import correlate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files are not at {DATA}")

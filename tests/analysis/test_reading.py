@@ -3,7 +3,6 @@ import math
 
 import pytest
 
-from geval_local.analysis.records import ScoredItem, pair, usable
 from geval_local.analysis.results import each_place, number_at, read_results, read_rows
 from geval_local.errors import DataError
 from geval_local.fields import field_value, lookup
@@ -11,6 +10,7 @@ from geval_local.io.samples import Sample
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Score
+from geval_local.statistics.records import ScoredItem, pair, usable
 
 
 def result_rows():

@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from geval_local.analysis.ratings.responses import geval_items, parse_response
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.agreement import agree, krippendorff_alpha
-from geval_local.analysis.statistics.correlation import correlate
-from geval_local.analysis.statistics.levels import level_figures
-from geval_local.analysis.statistics.significance import compare, compare_average, corrected, holm
 from geval_local.errors import DataError
+from geval_local.statistics.agreement import agree, krippendorff_alpha
+from geval_local.statistics.correlation import correlate
+from geval_local.statistics.levels import level_figures
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import compare, compare_average, corrected, holm
 
 NAN = float("nan")
 DATA = Path(__file__).parents[3] / "shared" / "data"

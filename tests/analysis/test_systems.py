@@ -12,10 +12,10 @@ import pytest
 from scipy import stats
 
 from geval_local.analysis.differences import letter_groups, pair_table, rank_systems, ranking_table, telling_pairs
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.significance import holm
-from geval_local.cli.output.tables import as_record
+from geval_local.analysis.tables import as_record
 from geval_local.errors import ConfigurationError, DataError
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import holm
 
 
 def made(means, documents=40, noise=0.3, seed=0):

@@ -10,11 +10,11 @@ from geval_local.analysis.calibration import calibration_table, fit_calibration
 from geval_local.analysis.differences import gap, gap_table, side_means, side_table
 from geval_local.analysis.meta_evaluation import benchmark_table, ceiling_table, human_ceiling
 from geval_local.analysis.ratings.benchmarks import published_table
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.agreement import agree
-from geval_local.analysis.statistics.correlation import average_interval, correlate
-from geval_local.analysis.statistics.significance import compare
 from geval_local.scale import Scale
+from geval_local.statistics.agreement import agree
+from geval_local.statistics.correlation import average_interval, correlate
+from geval_local.statistics.records import ScoredItem
+from geval_local.statistics.significance import compare
 
 SCALE = Scale.parse("1-3")
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from geval_local.cli.completion import complete_judge, complete_metric
+from geval_local.cli.options import complete_judge, complete_metric
 
 SHOW = """\
 import sys

@@ -15,9 +15,9 @@ from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
 import geval_local.runs.run_file
 from geval_local import Judge
-from geval_local.cli import stopping
+from geval_local.cli import scoring as stopping
 from geval_local.cli.ending import EXIT_DEFECT
-from geval_local.cli.stopping import Stopper
+from geval_local.cli.scoring import Stopper
 from geval_local.errors import GevalError, JudgeError
 from geval_local.models.registry import find_judge
 

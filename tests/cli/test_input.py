@@ -33,7 +33,7 @@ def no_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*given: object, **named: object) -> None:
         raise AssertionError("a judge is loaded")
 
-    monkeypatch.setattr("geval_local.judge.Judge.load", load)
+    monkeypatch.setattr("geval_local.judge.judge.Judge.load", load)
 
 
 MAPPED = ("--field", "source=doc.body", "--field", "output=out.0")

@@ -10,7 +10,7 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_rows
 from rated_runs import prepare
 
-import geval_local.judge
+import geval_local.judge.judge
 from geval_local.cli.option_groups import split_judge
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.models.registry import labels_of
@@ -37,7 +37,7 @@ def loaded(monkeypatch) -> list[dict[str, object]]:
         asked.append(options.model_dump())
         raise JudgeError("enough")
 
-    monkeypatch.setattr(geval_local.judge.Judge, "load", load)
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "load", load)
     return asked
 
 

@@ -9,7 +9,7 @@ import pytest
 from cli_run import METRIC, judge_directory, run
 from rated_runs import prepare
 
-import geval_local.judge
+import geval_local.judge.judge
 from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.options import JudgeOptions, RunOptions
@@ -47,7 +47,7 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
         asked.append(options)
         raise JudgeError("enough")
 
-    monkeypatch.setattr(geval_local.judge.Judge, "load", load)
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "load", load)
     left_out = WRITING_STEPS if verb == "steps" else ()
     adapter = tmp_path / "tuned"
     adapter.mkdir()

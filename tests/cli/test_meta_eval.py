@@ -11,7 +11,7 @@ from cli_run import judge_directory, read_rows, run, write_rows
 from rated_runs import other_judge, prepare, score
 from scipy import stats
 
-import geval_local.judge
+import geval_local.judge.judge
 from geval_local.analysis import overlap as baselines
 from geval_local.analysis.results import ABLATIONS, estimate_name
 
@@ -55,7 +55,7 @@ def figure(record, level, name, dimension, coefficient):
 @pytest.mark.slow
 @needs_data
 def test_published_responses_and_predictions_without_a_model(here, monkeypatch):
-    monkeypatch.setattr(geval_local.judge.Judge, "load", None)
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "load", None)
     named = [part for path in RESPONSES for part in ("--from-responses", path)]
     record = evaluate(here, DATA / "topical_chat.json", "--benchmark", "topical-chat", *named)
     gpt, unieval = "gpt3.5_topical_chat", "UniEval (predict_scores)"
@@ -108,13 +108,13 @@ def test_a_benchmark_is_scored_once_and_never_taken_for_something_else(here, mon
     by_results = evaluate(here, *arguments[:6], "-m", "fluency", "--results", kept)
     assert by_results["correlations"]["summary"][name] == first["correlations"]["summary"][name]
 
-    scoring = geval_local.judge.Judge.iter_scores
-    monkeypatch.setattr(geval_local.judge.Judge, "iter_scores", None)
+    scoring = geval_local.judge.judge.Judge.iter_scores
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "iter_scores", None)
     assert evaluate(here, *arguments)["correlations"] == first["correlations"]
     refused = evaluate(here, *arguments, "--dtype", "float64", code=2)
     assert "under another signature" in refused
     assert "dtype: float32 there, float64 here" in refused
-    monkeypatch.setattr(geval_local.judge.Judge, "iter_scores", scoring)
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "iter_scores", scoring)
     both = evaluate(here, *arguments, "-m", "coherence")
     assert set(read_rows(kept)[0]["geval"]) == {"summarization/fluency", "summarization/coherence"}
     assert both["correlations"]["summary"][name]["fluency"] == first["correlations"]["summary"][name]["fluency"]

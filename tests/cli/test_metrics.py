@@ -8,7 +8,7 @@ import pytest
 from cli_run import METRIC, run
 
 from geval_local import Metric
-from geval_local.metric import preset_names
+from geval_local.metric_file import preset_names
 
 
 def test_list_names_every_preset(tmp_path):

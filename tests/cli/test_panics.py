@@ -54,7 +54,7 @@ def test_a_tokenizer_that_never_works_is_refused_in_words(here, monkeypatch):
         raise PanicException("called `Option::unwrap()` on a `None` value\nand more")
 
     write_rows(here / "data.jsonl", good_rows(2))
-    monkeypatch.setattr("geval_local.judge.Judge.load", panic)
+    monkeypatch.setattr("geval_local.judge.judge.Judge.load", panic)
     done = score(here, "-o", "out.jsonl")
     assert done.exit_code == 2, done.exception
     assert "error: the tokenizer cannot be used: called" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_run import METRIC, STEPS, good_rows, judge_directory, run, write_rows
 
-import geval_local.judge
+import geval_local.judge.judge
 from geval_local import Judge
 from geval_local.cli import progress
 from geval_local.cli.progress import Progress, show_progress
@@ -86,13 +86,13 @@ def test_a_line_tells_rows_rate_and_time_left_where_stderr_is_no_terminal(here, 
 
 
 def test_a_line_tells_of_loading(here, monkeypatch):
-    load = geval_local.judge.Judge.load
+    load = geval_local.judge.judge.Judge.load
 
     def slow(*given, **named):
         time.sleep(0.5)
         return load(*given, **named)
 
-    monkeypatch.setattr(geval_local.judge.Judge, "load", slow)
+    monkeypatch.setattr(geval_local.judge.judge.Judge, "load", slow)
     monkeypatch.setattr(progress, "HEARTBEAT", 0.1)
     done = score(here, "-m", "clarity.yaml")
     assert re.search(r"^loading the judge: 0:0\d so far$", done.stderr, re.MULTILINE)

@@ -7,7 +7,7 @@ import json
 import pytest
 from cli_run import METRIC, good_rows, judge_directory, run, write_rows
 
-from geval_local.judging import reasons
+from geval_local.judge import reason_writer as reasons
 from geval_local.models.generate import Paragraph
 
 ROWS = 12

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from cli_run import METRIC, STEPS, good_rows, judge_directory, read_rows, run, write_rows
 
-import geval_local.judging.scorer
+import geval_local.judge.scorer
 from geval_local import Estimator, Judge, Metric, read_samples
 
 FORMS = ["summarization/coherence", "summarization/fluency"]
@@ -31,7 +31,7 @@ def score(here: Path, *arguments: object, file: str = "data.jsonl", metric: str 
 
 
 def test_figures_are_those_of_the_python_api_to_the_last_bit(here, monkeypatch):
-    monkeypatch.setattr(geval_local.judging.scorer, "WINDOW", 4)
+    monkeypatch.setattr(geval_local.judge.scorer, "WINDOW", 4)
     done = run(
         *("score", "data.jsonl", "-m", FORMS[0], "-m", FORMS[1], "--judge", judge_directory(), "--no-steps"),
         *("-o", "out.jsonl", "--json", "--batch-tokens", 3000, "--window", 4),

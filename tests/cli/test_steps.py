@@ -9,7 +9,7 @@ import pytest
 from cli_run import STEPS, judge_directory, run
 
 from geval_local import Judge, Metric
-from geval_local.cli.steps_file import with_steps_in_text
+from geval_local.cli.commands.steps import with_steps_in_text
 from geval_local.errors import MetricError
 from geval_local.metric import StepsProvenance
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from geval_local.interval import mean_interval
 from geval_local.io.samples import Sample
 from geval_local.score import Score
+from geval_local.statistics.interval import mean_interval
 from geval_local.summary import ROWS_NAMED, Tally
 
 

@@ -13,9 +13,9 @@ import pytest
 from cli_run import METRIC, good_rows, judge_directory, write_rows
 
 from geval_local.cli.app import app
+from geval_local.cli.ending import guarded_streams
 from geval_local.cli.output.console import note, print_json, print_table, result_console
 from geval_local.cli.progress import show_progress
-from geval_local.cli.streams import guarded_streams
 from geval_local.fields import visible
 
 #: Writes the clipboard, rings, clears the screen, colours, by one character too, and turns the line round.

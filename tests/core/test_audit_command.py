@@ -9,11 +9,11 @@ from cli_run import judge_directory
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge, Metric, Sample
-from geval_local.audit import audit_judge, audit_prompt, example_samples
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Readout
 from geval_local.errors import JudgeError, UnscorableError
-from geval_local.metric import preset_names
+from geval_local.judge.audit import audit_judge, audit_prompt, example_samples
+from geval_local.metric_file import preset_names
 from geval_local.models.head import Head
 from geval_local.tokens.requests import RequestMaker
 

@@ -8,11 +8,12 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecut
 
 import numpy as np
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from geval_local import Judge, Metric, PredicateQuestion
 from geval_local.errors import BusyError, GevalError
-from geval_local.judging.batcher import Batcher
-from geval_local.testing import MockEngine, MockJudge
+from geval_local.judge.batcher import Batcher
+from geval_local.testing import MockEngine, MockJudge, byte_tokenizer
 
 METRIC = Metric(name="quality", criteria="Is it good?", scale="1-5", steps=())
 
@@ -251,23 +252,41 @@ class Panic(BaseException):
     """What PyO3 raises for a panic in Rust: no Exception."""
 
 
-def test_a_tokenizer_that_panics_costs_its_row_and_no_other():
-    class Panicking(MockJudge):
-        def prepare(self, metric, samples):
-            if any("poison" in str(sample.fields.get("output", sample.fields.get("state"))) for sample in samples):
-                raise Panic("poison")
-            return super().prepare(metric, samples)
+#: A text on which the tokenizer of `panicking` gives up in Rust, which is no `Exception` in Python.
+POISON = f"{'a' * 60}!"
 
-    expected = MockJudge().score(METRIC, output="good")
-    with Batcher(Panicking()) as batcher:
-        rows = [{"output": text} for text in ("good", "poison", "good")]
+
+def panicking(context=1 << 20):
+    tokenizer = byte_tokenizer()
+    backend = tokenizer.backend_tokenizer
+    never_done = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([never_done, backend.pre_tokenizer])
+    return MockJudge(tokenizer=tokenizer, context=context)
+
+
+def test_a_tokenizer_that_panics_costs_its_row_and_no_other():
+    expected = panicking().score(METRIC, output="good")
+    with Batcher(panicking()) as batcher:
+        rows = [{"output": text} for text in ("good", POISON, "good")]
         first, second, third = batcher.score(METRIC, rows).result(20)
         assert first.value == third.value == expected.value
         assert second.value is None or np.isnan(second.value)
-        assert "gave up on this text (Panic)" in second.error
-        assert "poison" not in second.error
-        answer = batcher.decide("poison", predicates(2)).result(20)
-        assert not answer[0].is_answered
+        assert "tokenizer cannot encode this text" in second.error
+        assert POISON not in second.error
+
+
+@pytest.mark.parametrize("context", [1 << 20, 30_000], ids=["short", "cut to be counted"])
+def test_a_tokenizer_that_panics_costs_its_question_and_no_other(context):
+    poison = POISON.ljust(70_000, "." if context < 70_000 else " ").strip()
+    options = [{"value": "x"}, {"value": "y", "description": poison}]
+    asked = [*predicates(1), PredicateQuestion(instructions=poison), {"type": "choice", "options": options}]
+    with Batcher(panicking(context)) as batcher:
+        answers = batcher.decide("fine", asked).result(20)
+        assert [answer.is_answered for answer in answers] == [True, False, False]
+        for answer in answers[1:]:
+            assert "tokenizer cannot encode this text" in answer.error
+            assert not answer.is_too_long
+        assert not any(answer.is_answered for answer in batcher.decide(poison, predicates(2)).result(20))
         assert batcher.decide("fine", predicates(1)).result(20)[0].is_answered
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import estimated_items
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, Outcome
+from geval_local.statistics.records import ScoredItem
 
 SCALES = ("1-5", "0-10", "0-1 step 0.25", "-2 to 2")
 

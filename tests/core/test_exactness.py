@@ -37,8 +37,9 @@ CASES = [
     *((kind, "0-100") for kind in LONG_SCALE_ARCHITECTURES),
     *((kind, "0-10") for kind in MORE_ARCHITECTURES),
 ]
-#: MPT computes its attention in float32 for any dtype of the model, so float64 cannot be more exact.
-FLOAT64_TOLERANCE = {"mpt": 1e-7}
+#: MPT's softmax and the product of tokens with DeepSeek's router are float32 for any dtype of the model, and their sums
+#: are ordered by the shape of a pass: ten float32 roundings. What else is float32 rounds alike in every pass.
+FLOAT64_TOLERANCE = {"mpt": 1e-6, "deepseek_v3": 1e-6}
 SAMPLES = [
     {"output": "A short one."},
     {"output": "A much longer text, which says 10 and 1 and nothing else, so that the batch is padded."},

@@ -14,8 +14,8 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError
 from geval_local.io.samples import Sample
-from geval_local.judge import Judge
-from geval_local.judging import scorer
+from geval_local.judge import scorer
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from geval_local.errors import MetricError
-from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance, preset_names
+from geval_local.metric import DEFAULT_INTRODUCTION, Metric, StepsProvenance
+from geval_local.metric_file import preset_names
 from geval_local.prompt import FORM_HEADING, render_form, render_steps_prompt
 from geval_local.scale import Scale
 

@@ -8,9 +8,9 @@ from cli_run import judge_directory
 from tiny import byte_tokenizer, tiny_model
 
 from geval_local.io.samples import Sample
-from geval_local.judge import Judge
-from geval_local.judging import reasons
-from geval_local.judging.reasons import check_writing, cited, write_reasons
+from geval_local.judge import reason_writer as reasons
+from geval_local.judge.judge import Judge
+from geval_local.judge.reason_writer import check_writing, cited, write_reasons
 from geval_local.metric import Metric
 from geval_local.models.generate import Paragraph, generate_paragraphs
 from geval_local.prompt import render_form, render_reason_prompt

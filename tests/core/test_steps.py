@@ -11,10 +11,10 @@ from tiny import byte_tokenizer, shared_tokenizer, tiny_model
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from geval_local.errors import JudgeError, MetricError
+from geval_local.judge.steps import parse_steps, pinned_path, pinned_steps, write_steps
 from geval_local.metric import Metric
 from geval_local.models.generate import generate_list, repetition_start, without_repetition
 from geval_local.prompt import STEPS_REQUEST, Prompt
-from geval_local.steps import parse_steps, pinned_path, pinned_steps, write_steps
 from geval_local.tokens.encoder import PromptEncoder
 
 WRITTEN = " Read the text.\n2. Compare it with the source.\n3. Assign a score."

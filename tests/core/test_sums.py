@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from geval_local.grouping import Documents
-from geval_local.interval import MeanSums, mean_interval
 from geval_local.score import Score
+from geval_local.statistics.interval import MeanSums, mean_interval
 from geval_local.summary import Sums, Tally
 
 

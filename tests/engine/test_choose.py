@@ -226,6 +226,44 @@ def test_stepping_down_is_said_once(caplog):
     assert "no trie" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        (transformers.LlamaConfig(), None),
+        (transformers.Qwen2Config(), None),  # its window is stored, and not used
+        (transformers.MistralConfig(sliding_window=70), 70),
+        (transformers.Gemma3TextConfig(sliding_window=70), 70),
+        (transformers.ReformerConfig(local_attn_chunk_length=70), 70),
+        (transformers.RecurrentGemmaConfig(attention_window_size=70), 70),
+        (transformers.Mamba2Config(chunk_size=70), 70),
+        (transformers.MiniMaxConfig(block_size=70), 70),
+        (transformers.GPTNeoConfig(window_size=70), 70),
+        (transformers.DogeConfig(keep_window_size=70), 70),
+        (transformers.Qwen3NextConfig(), 64),
+        (transformers.DeepseekV32Config(index_topk=70), 70),
+        (transformers.MiniMaxM3VLTextConfig(index_block_size=16, index_topk_blocks=5), 80),
+    ],
+    ids=lambda one: getattr(one, "model_type", None),
+)
+def test_the_probe_reaches_every_length_at_which_a_model_changes(config, length):
+    assert gate.longest_span(config) == length
+
+
+def test_attention_that_hashes_all_tokens_is_refused_beyond_its_chunk():
+    torch.manual_seed(0)
+    sizes = {
+        "attn_layers": ["local", "lsh"],
+        "hash_seed": 0,
+        "axial_pos_shape": (32, 32),
+        "axial_pos_embds_dim": (32, 32),
+    }
+    config = transformers.ReformerConfig(
+        vocab_size=VOCAB, hidden_size=64, is_decoder=True, max_position_embeddings=1024, initializer_range=0.4, **sizes
+    )
+    with pytest.raises(UnsupportedModelError, match="no next-token distribution"):
+        choose(AutoModelForCausalLM.from_config(config).eval())
+
+
 def test_chunked_attention_needs_no_probe():
     config = transformers.Llama4TextConfig(num_hidden_layers=4)
     with torch.device("meta"):

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from geval_local.engine import choose, probe
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine, find_budget
-from geval_local.engine.prefix_sharing import kernels
+from geval_local.engine.prefix_sharing import attention as kernels
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import JudgeError, UnsupportedModelError
 from geval_local.models import head as read_out

@@ -9,7 +9,6 @@ from prompts import VOCAB
 from tiny import tiny_model
 
 from geval_local.engine import self_check
-from geval_local.engine.attention_check import attention_errors
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, choose_engine
 from geval_local.engine.interface import Readout
@@ -18,7 +17,7 @@ from geval_local.engine.prefix_sharing import engine as sharing
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.probe import synthetic_requests
-from geval_local.engine.self_check import check_engine
+from geval_local.engine.self_check import attention_errors, check_engine
 from geval_local.models import head as read_out
 from geval_local.models.head import Head
 

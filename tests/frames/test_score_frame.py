@@ -14,7 +14,7 @@ from cli_run import METRIC, judge_directory, run
 
 from geval_local import Metric, ascore_frame, register_accessors, score_frame
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.testing import MockJudge
 
 METRICS = [Metric.from_yaml(METRIC), Metric.load("summarization/fluency").with_steps(())]

@@ -12,13 +12,13 @@ from cli_run import run
 from markdown_text import Block, blocks, commands
 
 import geval_local
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.models.registry import label_of
 from geval_local.testing import MockJudge
 from geval_local.yaml_text import load_yaml
 
 ROOT = Path(geval_local.__file__).parents[1]
-#: Those of other tools are run in tests/integrations, with the tools.
+#: Those of other tools are run in tests/hosts, with the tools.
 BLOCKS = [
     block
     for block in blocks(ROOT / "examples" / "README.md")

@@ -11,7 +11,7 @@ import pytest
 from cli_run import METRIC, judge_directory, run, write_rows
 from fuzz import judge_case, metric_case, rows_case
 
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 
 #: Cases of a run without the slow tests, and of one of all tests; GEVAL_LOCAL_FUZZ=1000 for as many as one likes.
 FEW, MANY = 4, int(os.environ.get("GEVAL_LOCAL_FUZZ", "200"))

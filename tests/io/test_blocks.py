@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from geval_local.errors import ConfigurationError, DataError
-from geval_local.io.blocks import MOST_PIECES, Cut, block_rows, find_files, first_rows, survey
 from geval_local.io.places import Place
 from geval_local.io.rows import read_rows
+from geval_local.ray.blocks import MOST_PIECES, Cut, block_rows, find_files, first_rows, survey
 
 pa = pytest.importorskip("pyarrow", reason="places are those of pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

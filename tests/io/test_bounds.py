@@ -64,6 +64,14 @@ BOMBS = {
 }
 
 
+def test_no_row_of_a_bomb_is_read_before_it_is_refused(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    with gzip.open(path, "wb") as packed:
+        packed.write(b"{}\n" * (1 << 21))
+    with pytest.raises(DataError, match="expands to more than 800 times its size"):
+        next(iter(read_rows(path)))
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_gzip_that_expands_beyond_measure_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setattr(files, "_EXPANSION_BYTES", 1 << 18)

@@ -9,7 +9,7 @@ import pytest
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import read_mapping
-from geval_local.io.checks import check_input
+from geval_local.io.input_checks import check_input
 from geval_local.io.samples import Sample
 from geval_local.metric import Metric
 from geval_local.testing import MockJudge

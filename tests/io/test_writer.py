@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.io import text_formats as output_formats
-from geval_local.io.columns import check_chosen, read_columns
+from geval_local.io.columns import FIGURES, check_chosen, read_columns
 from geval_local.io.samples import Sample, read_samples
-from geval_local.io.text_formats import FIGURES
 from geval_local.io.writer import ResultWriter
 from geval_local.scale import Scale
 from geval_local.score import Distribution, Estimator, OrderFigures, Score

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge, label_of

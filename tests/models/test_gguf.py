@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint
 from geval_local.models.gguf_file import GGUFTensor, find_gguf, gguf_files, is_gguf, read_header

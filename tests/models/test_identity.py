@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import Interrupted, JudgeError, OutputError, TokenizerError, WeightsError
-from geval_local.judge import Judge
-from geval_local.judging.batcher import Batcher
+from geval_local.judge.batcher import Batcher
+from geval_local.judge.judge import Judge
+from geval_local.judge.steps import write_steps
 from geval_local.metric import Metric
 from geval_local.models import load as module
 from geval_local.models.chat_template import chat_frame
@@ -33,7 +34,6 @@ from geval_local.prompt import Prompt
 from geval_local.runs.directory import open_run
 from geval_local.runs.executor import Window, Worker
 from geval_local.runs.store import MemoryStore
-from geval_local.steps import write_steps
 from geval_local.testing import MockJudge
 
 METRIC = Metric(name="clarity", criteria="How clear it is.", scale="1-5", fields={"source": "S", "output": "O"})

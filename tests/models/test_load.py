@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny import KINDS, byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import ConfigurationError, JudgeError, TokenizerError, UnsupportedModelError, WeightsError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import check_style, load_model, load_tokenizer, resolve_directory
 from geval_local.models.registry import JudgeEntry, find_judge
@@ -233,6 +233,7 @@ def test_a_head_left_out_is_not_made_up_but_a_tied_one_is_no_gap(judge, tmp_path
         (transformers.BartConfig(), "'bart' is an encoder-decoder model"),
         (transformers.BertConfig(architectures=["BertForMaskedLM"]), "'bert' is an encoder"),
         (transformers.XLMRobertaConfig(), "'xlm-roberta' is an encoder"),
+        (transformers.ReformerConfig(is_decoder=True), "'reformer' attends to tokens by hashes"),
         (transformers.DebertaV2Config(), "'deberta-v2' has no causal language model head"),
         (transformers.CLIPConfig(), "'clip' has no causal language model head"),
         (

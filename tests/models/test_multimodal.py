@@ -13,7 +13,7 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from transformers import AutoModelForImageTextToText
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge
@@ -161,6 +161,23 @@ def test_a_wrapper_around_an_encoder_decoder_is_no_judge(tmp_path):
         load_model(find_judge(directory))
 
 
+def test_a_wrapper_that_cannot_do_without_an_image_is_refused_by_name(tmp_path):
+    parts = {
+        "vocab_size": 300,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+    }
+    text = TEXT | {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32}
+    config = transformers.Blip2Config(vision_config=VISION, qformer_config=parts, text_config=text, num_query_tokens=2)
+    model = AutoModelForImageTextToText.from_config(config)
+    entry = find_judge(save_judge(tmp_path / "judge", model, byte_tokenizer()))
+    says = "Blip2ForConditionalGeneration does not read a text alone: .*'pixel_values'"
+    with pytest.raises(UnsupportedModelError, match=says):
+        load_model(entry)
+
+
 # --- quantized checkpoints ------------------------------------------------------------------------------------------
 
 
@@ -187,7 +204,7 @@ def quantized_by(directory, **record):
     ],
 )
 def test_the_library_that_a_quantized_checkpoint_needs_is_named(plain, monkeypatch, method, package):
-    monkeypatch.setattr("geval_local.models.checks.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("geval_local.models.config_checks.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("geval_local.models.load.loader_for", None)
     quantized_by(plain, quant_method=method, bits=4)
     with pytest.raises(ConfigurationError, match=f"quantized by {method}, which needs the package {package}") as caught:

@@ -18,7 +18,7 @@ import torch
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import GevalError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
 from geval_local.signature import signature_differences
 

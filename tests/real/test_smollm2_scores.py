@@ -111,7 +111,7 @@ def test_a_resumed_run_agrees_to_the_last_bit(judge, smollm2, tmp_path, monkeypa
 
     from geval_local.runs.directory import open_run
     from geval_local.runs.executor import Interrupted
-    from geval_local.runs.export import Exporter, deliver
+    from geval_local.runs.exporter import Exporter, deliver
     from geval_local.runs.manifest import definition
 
     file = tmp_path / "rows.jsonl"

@@ -8,12 +8,12 @@ import pytest
 from html_page import Page
 from report_data import HOSTILE, rescored, rows
 
-from geval_local.analysis.statistics.agreement import agree
 from geval_local.errors import DataError
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
 from geval_local.report.described import differences
 from geval_local.report.human_ratings import scored_items
+from geval_local.statistics.agreement import agree
 
 SIGNATURE = "judge:{}|metric:coherence@77ab|dtype:{}|estimator:exact"
 SAME = {"coherence": SIGNATURE.format("nano@12", "float32"), "fluency": SIGNATURE.format("nano@12", "float32")}

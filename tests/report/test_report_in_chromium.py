@@ -9,7 +9,6 @@ from chromium import browser, console, missing, requests, set_view
 from report_data import HOSTILE, many, pair_rows, reason_lines, rescored, rows
 
 from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.statistics.significance import corrected
 from geval_local.analysis.tables import comparison_table, folded
 from geval_local.io.results import load_results
 from geval_local.report.comparison_page import write_comparison
@@ -17,6 +16,7 @@ from geval_local.report.human_ratings import scored_items
 from geval_local.report.run_page import write_report
 from geval_local.report.written_reasons import read_reasons
 from geval_local.scale import Scale
+from geval_local.statistics.significance import corrected
 
 if reason := missing():
     pytest.skip(f"the report is tested in Chromium, and there is {reason}", allow_module_level=True)

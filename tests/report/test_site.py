@@ -10,12 +10,12 @@ from cli_run import read_rows, run, write_rows
 from html_page import Page
 from report_data import HOSTILE, rescored, rows
 
-from geval_local.analysis.records import ScoredItem
-from geval_local.analysis.statistics.correlation import correlate
 from geval_local.analysis.tables import interval
-from geval_local.interval import mean_interval
 from geval_local.io.ownership import checksummed, file_sha256
 from geval_local.report.site import INDEX, MANIFEST
+from geval_local.statistics.correlation import correlate
+from geval_local.statistics.interval import mean_interval
+from geval_local.statistics.records import ScoredItem
 
 
 @pytest.fixture

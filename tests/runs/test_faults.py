@@ -21,7 +21,7 @@ from geval_local.models.head import Head
 from geval_local.runs import store
 from geval_local.runs import store as database
 from geval_local.runs.directory import open_run
-from geval_local.runs.export import Exporter, deliver
+from geval_local.runs.exporter import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge
 from geval_local.tokens.encoder import PromptEncoder
 

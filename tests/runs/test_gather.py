@@ -13,7 +13,7 @@ from run_kit import METRICS, read, write_input
 
 from geval_local.errors import ConfigurationError, DataError, OutputError
 from geval_local.io.parts import PART_KEY
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.runs.run_file import score_file
 
 pa = pytest.importorskip("pyarrow", reason="parts are Parquet files")

@@ -17,11 +17,11 @@ from ray_kit import LoggedLoad
 from run_kit import METRICS, execute, read, wanted, write_input
 
 from geval_local.errors import JudgeError
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
+from geval_local.ray.merge import merge_parts
 from geval_local.runs.directory import open_run
-from geval_local.runs.export import Exporter, deliver
+from geval_local.runs.exporter import Exporter, deliver
 from geval_local.runs.manifest import read_manifest
-from geval_local.runs.ray.merge import merge_parts
 from geval_local.testing import MockEngine
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -19,20 +19,20 @@ from geval_local import __version__
 from geval_local.analysis.results import read_results
 from geval_local.engine.interface import Readout
 from geval_local.errors import ConfigurationError, DataError, Interrupted, JudgeError, OutputError
-from geval_local.io.blocks import Block, SourceFile
 from geval_local.io.parts import part_names
 from geval_local.io.places import Place
 from geval_local.io.results import load_results
 from geval_local.metric import Metric
+from geval_local.ray import driver
+from geval_local.ray.blocks import Block, SourceFile
+from geval_local.ray.cluster import WorkerShare, share_out
+from geval_local.ray.input_blocks import choose_cut
+from geval_local.ray.merge import merge_parts
+from geval_local.ray.messages import Job, Task, pack, unpack
+from geval_local.ray.own_cluster import watched_head
+from geval_local.ray.worker import BlockScorer
 from geval_local.runs.manifest import JudgeRecord, definition, read_manifest
 from geval_local.runs.own_files import hold
-from geval_local.runs.ray import driver
-from geval_local.runs.ray.cluster import WorkerShare, share_out
-from geval_local.runs.ray.input_blocks import choose_cut
-from geval_local.runs.ray.merge import merge_parts
-from geval_local.runs.ray.messages import Job, Task, pack, unpack
-from geval_local.runs.ray.own_cluster import watched_head
-from geval_local.runs.ray.worker import BlockScorer
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
 

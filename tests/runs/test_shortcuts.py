@@ -23,7 +23,7 @@ from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.errors import Interrupted, UnscorableError
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
-from geval_local.judging.windows import WINDOW, window_sizes
+from geval_local.judge.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form
 from geval_local.runs.executor import read_windows, run_ahead

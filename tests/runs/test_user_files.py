@@ -545,6 +545,17 @@ def test_killed_before_the_manifest_was_whole(here):
     assert not side.exists()
 
 
+@pytest.mark.parametrize("is_whole", [False, True], ids=["first", "later"])
+def test_a_partial_manifest_of_a_killed_process_goes_with_the_next_run(here, is_whole):
+    if is_whole:
+        assert score(here, "-o", "out/").exit_code == 0
+    (here / "out").mkdir(exist_ok=True)
+    (here / "out" / ".manifest.json.0123456789abcdef.tmp").write_text('{\n "checksum": "00')
+    (here / "out" / ".geval-local.lock").write_text("123")
+    assert score(here, "-o", "out/").exit_code == 0
+    assert {path.name for path in (here / "out").glob(".*")} <= {".geval-local.lock"}
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("moment", range(6))
 def test_a_disk_that_fills_up_leaves_a_run_that_goes_on_or_is_replaced(here, monkeypatch, moment):

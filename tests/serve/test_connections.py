@@ -86,7 +86,7 @@ def test_a_client_that_asks_and_never_reads_is_let_go():
             while True:  # a TimeoutError is a failure
                 client.sendall(HEALTH * 100)
                 time.sleep(0.01)
-        until(lambda: server.served.batchers["mock"].pending == 0)
+        until(lambda: server.batchers["mock"].pending == 0)
 
 
 def test_silent_clients_shut_nobody_out_beyond_their_time():
@@ -133,8 +133,8 @@ def test_a_client_that_leaves_frees_its_work():
     with serving(MockJudge(engine)) as (port, server):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(posted(decision(400, instructions="It rains. " * 40)))
-            until(lambda: server.served.batchers["mock"].pending == 1)
-        until(lambda: server.served.batchers["mock"].pending == 0)
+            until(lambda: server.batchers["mock"].pending == 1)
+        until(lambda: server.batchers["mock"].pending == 0)
         assert engine.executed_packs < 400
 
 

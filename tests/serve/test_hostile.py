@@ -20,8 +20,7 @@ zstandard = pytest.importorskip("zstandard", reason="the extra `serve` (zstandar
 from serving import serving  # noqa: E402
 from tiny import shared_tokenizer  # noqa: E402
 
-from geval_local.serve.bodies import MOST_VALUES, read_values  # noqa: E402
-from geval_local.serve.refusals import Refused  # noqa: E402
+from geval_local.serve.requests import MOST_VALUES, Refused, read_values  # noqa: E402
 from geval_local.testing import MockEngine, MockJudge  # noqa: E402
 
 JSON = {"Content-Type": "application/json"}
@@ -313,7 +312,7 @@ def test_a_client_that_does_not_take_its_answer_is_let_go():
             while part := client.recv(1 << 20):
                 taken += len(part)
         assert taken < 400 * 40_000
-        assert server.served.batchers["mock"].pending == 0
+        assert server.batchers["mock"].pending == 0
         assert decisions(port)[0] == 200
 
 

@@ -15,8 +15,6 @@ from cli_run import run  # noqa: E402
 
 from geval_local.errors import JudgeError  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.counters import Counters  # noqa: E402
-from geval_local.serve.judges import ServedJudges  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 DECISION = {"model": "slow", "input": "A text.", "questions": [{"type": "predicate", "instructions": "It rains."}]}
@@ -83,13 +81,12 @@ def test_a_judge_that_comes_after_the_end_is_not_used():
         assert allowed.wait(30)
         return MockJudge()
 
-    served = ServedJudges({"slow": load}, 8, Counters(), loaded.append)
-    served.start()
-    served.close()
+    with client_of({"slow": load}, on_loaded=loaded.append) as client:
+        server = client.app.state.server
     allowed.set()
     until(lambda: loaded)
-    assert not served.batchers
-    assert not served.are_ready
+    assert not server.batchers
+    assert not server.are_loaded
 
 
 def test_the_command_ends_with_the_error_of_a_judge(tmp_path):

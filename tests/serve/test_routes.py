@@ -16,11 +16,10 @@ testclient = pytest.importorskip("fastapi.testclient", reason="fastapi's test cl
 from pydantic import TypeAdapter  # noqa: E402
 
 from geval_local import Metric  # noqa: E402
-from geval_local.serve import logs  # noqa: E402
+from geval_local.serve import watch  # noqa: E402
 from geval_local.serve.app import create_app  # noqa: E402
-from geval_local.serve.openai import DecisionsAnswer  # noqa: E402
+from geval_local.serve.dialects import DecisionsAnswer, SystemOneAnswer  # noqa: E402
 from geval_local.serve.settings import ServeSettings  # noqa: E402
-from geval_local.serve.systemone import SystemOneAnswer  # noqa: E402
 from geval_local.testing import MockJudge  # noqa: E402
 
 DECISIONS = {
@@ -125,7 +124,7 @@ def test_a_score_without_steps_writes_none_and_keeps_nothing(tmp_path, monkeypat
 
 
 def test_a_score_takes_one_turn_of_the_queue(client):
-    batcher = client.app.state.server.served.batchers["mock"]
+    batcher = client.app.state.server.batchers["mock"]
     turns = []
     submit = batcher._submit
     batcher._submit = lambda *given: turns.append(given) or submit(*given)
@@ -158,10 +157,10 @@ def test_what_is_no_exception_costs_a_request_and_not_the_server(caplog):
 def test_the_log_as_json(monkeypatch):
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
-    for name in logs.LOGGERS:
+    for name in watch.LOGGERS:
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
-    logs.log_json()
+    watch.log_json()
     with client_of(log_requests=True) as client:
         client.post("/v1/decisions", json=DECISIONS | {"input": "SECRET\n"})
         client.get("/SECRET")

@@ -462,4 +462,4 @@ def test_closing_finishes_what_is_in_flight():
         time.sleep(0.02)
         thread.join()
     assert found[0].status_code == 200
-    assert client.app.state.server.served.batchers[MODEL].pending == 0
+    assert client.app.state.server.batchers[MODEL].pending == 0

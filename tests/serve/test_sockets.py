@@ -54,14 +54,14 @@ def test_a_client_that_leaves_frees_its_work():
             + content
         )
         deadline = time.monotonic() + 10
-        while server.served.batchers["mock"].pending != 1 and time.monotonic() < deadline:
+        while server.batchers["mock"].pending != 1 and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert server.served.batchers["mock"].pending == 1
+        assert server.batchers["mock"].pending == 1
         client.close()
         deadline = time.monotonic() + 10
-        while server.served.batchers["mock"].pending and time.monotonic() < deadline:
+        while server.batchers["mock"].pending and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert server.served.batchers["mock"].pending == 0
+        assert server.batchers["mock"].pending == 0
         packs = engine.executed_packs
         assert post(port, body())[0] == 200
         assert engine.executed_packs == packs + 1
@@ -151,7 +151,7 @@ def test_a_body_that_ends_early_holds_nothing():
         while server.body_bytes.held and time.monotonic() < deadline:
             time.sleep(0.02)
         assert server.body_bytes.held == 0
-        assert server.served.batchers["mock"].pending == 0
+        assert server.batchers["mock"].pending == 0
         assert post(port, body())[0] == 200
 
 
@@ -161,7 +161,7 @@ def test_a_large_call_does_not_hold_up_a_small_one():
     with serving(judge) as (port, server), ThreadPoolExecutor(1) as pool:
         large = pool.submit(post, port, body(400))
         deadline = time.monotonic() + 10
-        while server.served.batchers["mock"].pending != 1 and time.monotonic() < deadline:
+        while server.batchers["mock"].pending != 1 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert post(port, body(1, "Another text."))[0] == 200
         assert not large.done()

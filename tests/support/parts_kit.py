@@ -13,17 +13,17 @@ import pytest
 from run_kit import METRICS
 
 from geval_local.errors import GevalError
-from geval_local.io.blocks import Survey, survey
 from geval_local.io.parts import PartRows
 from geval_local.metric import Metric
+from geval_local.ray import driver
+from geval_local.ray.blocks import Survey, survey
+from geval_local.ray.driver import PartsRun
+from geval_local.ray.gather import rows_of_block, write_bucket
+from geval_local.ray.input_blocks import wanted_parts
+from geval_local.ray.messages import error_of, pack, unpack
+from geval_local.ray.worker import BlockScorer
 from geval_local.runs.events import RunEvents
 from geval_local.runs.manifest import JudgeRecord, definition
-from geval_local.runs.ray import driver
-from geval_local.runs.ray.driver import PartsRun
-from geval_local.runs.ray.gather import rows_of_block, write_bucket
-from geval_local.runs.ray.input_blocks import wanted_parts
-from geval_local.runs.ray.messages import error_of, pack, unpack
-from geval_local.runs.ray.worker import BlockScorer
 from geval_local.runs.settings import Settings
 from geval_local.testing import MockEngine, MockJudge
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from geval_local.judge import Judge
+from geval_local.judge.judge import Judge
 from geval_local.runs.manifest import JudgeRecord
 from geval_local.testing import MockEngine, MockJudge
 

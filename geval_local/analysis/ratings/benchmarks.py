@@ -13,24 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geval_local.analysis.records import ScoredItem, word_count
 from geval_local.analysis.results import number_at, read_rows
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.io.results import numbered
-
-__all__ = [
-    "BENCHMARKS",
-    "CITATION",
-    "Benchmark",
-    "BenchmarkData",
-    "PublishedRow",
-    "PublishedTable",
-    "benchmark",
-    "benchmark_items",
-    "published_table",
-    "read_benchmark",
-]
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem, word_count
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from geval_local.errors import ConfigurationError
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
 
-__all__ = ["benchmark_metrics", "own_metrics"]
-
 
 def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metric]:
     """Choose the metrics of a benchmark's dimensions."""

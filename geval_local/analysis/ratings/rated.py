@@ -9,15 +9,13 @@ from typing import Any, Protocol
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
 from geval_local.analysis.ratings.responses import figure_items
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import check_ratings, missing_field, rated_items, read_rows
-from geval_local.analysis.statistics.levels import Level
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
-
-__all__ = ["OwnRatings", "PublishedRatings", "Rated", "read_own", "read_published"]
+from geval_local.statistics.levels import Level
+from geval_local.statistics.records import ScoredItem
 
 
 class Rated(Protocol):

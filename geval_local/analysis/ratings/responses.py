@@ -15,21 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items, read_benchmark
-from geval_local.analysis.records import ScoredItem
 from geval_local.analysis.results import figures_of, number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
 from geval_local.scale import Scale
-
-__all__ = [
-    "ParsedResponses",
-    "figure_items",
-    "geval_items",
-    "parse_response",
-    "read_responses",
-    "run_items",
-    "unieval_items",
-]
+from geval_local.statistics.records import ScoredItem
 
 OutOfScale = Literal["exclude", "clip", "keep"]
 

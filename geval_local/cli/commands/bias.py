@@ -9,8 +9,6 @@ import typer
 
 from geval_local.cli import options
 
-__all__ = ["bias"]
-
 
 def bias(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],

@@ -9,8 +9,6 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.output.console import note, print_json, result_console
 
-__all__ = ["cache"]
-
 
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Forget everything.")] = False, as_json: options.Json = False

@@ -10,8 +10,6 @@ import typer
 from geval_local.cli import options
 from geval_local.errors import OutputError
 
-__all__ = ["calibrate"]
-
 
 def calibrate(
     run: Annotated[

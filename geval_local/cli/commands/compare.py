@@ -9,8 +9,6 @@ import typer
 
 from geval_local.cli import options
 
-__all__ = ["compare"]
-
 
 def compare(
     runs: Annotated[

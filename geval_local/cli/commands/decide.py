@@ -11,8 +11,6 @@ from geval_local.cli import options
 from geval_local.cli.option_groups import takes_options
 from geval_local.options import JudgeOptions, RunOptions
 
-__all__ = ["decide"]
-
 _OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit")
 
 
@@ -56,10 +54,9 @@ def decide(
     finished work is kept at every moment: the same command, or `geval-local resume`, goes on after an interruption. A
     row or a question without an answer keeps its place, with the reason.
     """
-    from geval_local.cli.gates import read_gates
-    from geval_local.cli.scoring import follow
+    from geval_local.cli.scoring import follow, read_gates
     from geval_local.cli.standard_input import input_file
-    from geval_local.io.evidence import DEFAULT_STATE
+    from geval_local.io.input_checks import DEFAULT_STATE
     from geval_local.questions.question import load_questions
     from geval_local.runs.asked import question_metrics
     from geval_local.runs.run_file import decide_file

@@ -13,8 +13,6 @@ from geval_local.cli import options
 from geval_local.cli.output.console import note
 from geval_local.errors import ConfigurationError
 
-__all__ = ["export", "merge"]
-
 REPORT_NAME = "report.html"
 
 
@@ -47,7 +45,7 @@ def export(
     told = described(scored)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
-        from geval_local.integrations.mlflow import log_results
+        from geval_local.hosts.mlflow import log_results
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"mlflow cannot be imported: {error}", hint="Install it: pip install 'geval-local[mlflow]'"
@@ -84,7 +82,7 @@ def merge(
 ) -> None:
     """Merge the parts of a distributed run into one file, in input order, with a manifest beside it."""
     from geval_local.io.columns import read_columns
-    from geval_local.runs.ray.merge import merge_parts
+    from geval_local.ray.merge import merge_parts
 
     rows = merge_parts(run, output, columns=read_columns(columns), csv_safe=csv_safe, overwrite=overwrite)
     note(f"{rows} rows in {output}")

@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.completion import complete_metric
+from geval_local.cli.options import complete_metric
 from geval_local.errors import OutputError
-
-__all__ = ["init"]
 
 
 def init(

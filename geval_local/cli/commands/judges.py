@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.completion import complete_judge, complete_metric
 from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import complete_judge, complete_metric
 from geval_local.cli.output.console import note, print_json, print_table, result_console, show_text
 from geval_local.errors import JudgeError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
-    from geval_local.audit import JudgeAudit
+    from geval_local.judge.audit import JudgeAudit
     from geval_local.models.registry import JudgeEntry
-
-__all__ = ["app", "check", "fetch", "list_judges"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -137,16 +135,16 @@ def check(
     reason (which is no failure); then the device: attention, packs against one prompt at a time, memory that runs out,
     speed. Exit code 1 if a check fails.
     """
-    from geval_local.audit import audit_judge
-    from geval_local.cli.gates import EXIT_GATE
     from geval_local.cli.output.audits import self_check_record, show_self_check, show_writing
     from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.cli.scoring import EXIT_GATE
     from geval_local.engine.batched import PaddedEngine
     from geval_local.engine.self_check import check_engine
-    from geval_local.judging.reasons import check_writing
+    from geval_local.judge.audit import audit_judge
+    from geval_local.judge.reason_writer import check_writing
+    from geval_local.judge.steps import with_pinned_steps
     from geval_local.metric import Metric
     from geval_local.models.head import Head
-    from geval_local.steps import with_pinned_steps
     from geval_local.tokens.requests import RequestMaker
 
     chosen = Metric.load(metric)

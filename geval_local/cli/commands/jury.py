@@ -11,8 +11,6 @@ import typer
 from geval_local.cli import options
 from geval_local.errors import ConfigurationError, OutputError
 
-__all__ = ["jury"]
-
 
 def jury(
     runs: Annotated[

@@ -12,8 +12,6 @@ from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions
 
-__all__ = ["meta_eval"]
-
 
 @takes_options()
 def meta_eval(

@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.completion import complete_metric
+from geval_local.cli.options import complete_metric
 from geval_local.cli.output.console import note, print_json, print_table, show_text
 from geval_local.errors import ConfigurationError, MetricError, OutputError
-
-__all__ = ["app", "list_metrics", "new", "show", "validate"]
 
 app = typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics.")
 
@@ -63,7 +61,8 @@ def list_metrics(as_json: options.Json = False) -> None:
     from rich import box
     from rich.table import Table
 
-    from geval_local.metric import Metric, preset_names
+    from geval_local.metric import Metric
+    from geval_local.metric_file import preset_names
 
     presets = [Metric.load(name) for name in preset_names()]
     if as_json:

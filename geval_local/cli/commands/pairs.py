@@ -12,8 +12,6 @@ from geval_local.cli.option_groups import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 
-__all__ = ["pairs", "preferences"]
-
 
 @takes_options(run_only=("group_by", "fields", "window", "limit", "overwrite", "retry_errors", "use_cache"))
 def pairs(
@@ -56,11 +54,10 @@ def pairs(
     for the first output; `geval-local preferences` reads them again. An interrupted run goes on by the same command.
     """
     from geval_local.analysis.pairs import rank_run
-    from geval_local.cli.gates import EXIT_GATE, read_gates
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.run_summary import run_record, show_result
     from geval_local.cli.output.tables import show_study
-    from geval_local.cli.scoring import watch
+    from geval_local.cli.scoring import EXIT_GATE, read_gates, watch
     from geval_local.evaluation.gates import failures
     from geval_local.io.columns import EVERYTHING
     from geval_local.io.pairs import PairPlan

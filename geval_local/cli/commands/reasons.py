@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from geval_local.cli import options
 from geval_local.cli.option_groups import takes_options
+from geval_local.cli.output.console import note, print_table
 from geval_local.errors import ConfigurationError, OutputError
 from geval_local.options import JudgeOptions, RunOptions
-
-__all__ = ["reasons"]
 
 
 @takes_options(run_only=("fields", "overwrite"))
@@ -42,9 +42,8 @@ def reasons(
     from geval_local.analysis.pairs import holds_pairs
     from geval_local.analysis.results import ScoredRun, figures_of
     from geval_local.cli.output.console import note, print_json
-    from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
-    from geval_local.io.checks import check_rows
+    from geval_local.io.input_checks import check_rows
     from geval_local.io.ownership import check_replaceable, file_sha256
     from geval_local.io.results import numbered
     from geval_local.io.samples import Sample
@@ -92,3 +91,34 @@ def reasons(
     else:
         show_reasons(records, name)
     note(f"{len(records)} reasons are in {output}")
+
+
+#: Reasons that are printed; the file has all.
+REASONS_SHOWN = 10
+
+
+def show_reasons(records: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """Print the first reasons as a table, and on stderr how many are missing, cut off, or without a citation."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("row", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("label", no_wrap=True)
+    table.add_column(f"reason: {metric}", overflow="fold")
+    for record in records[:REASONS_SHOWN]:
+        told = record["reason"] or f"none: {record['error']}"
+        name = str(record.get("id", record["row"]))
+        table.add_row(*map(Text, (name, f"{record['score']:.3f}", str(record["label"]), told)))
+    print_table(table)
+    written = [record for record in records if record["reason"]]
+    uncited = sum(not record["cites_text"] for record in written)
+    cut = sum(not record["is_complete"] for record in written)
+    if len(written) < len(records):
+        note(f"{len(records) - len(written)} of {len(records)} rows have no reason; the file says why", "yellow")
+    if cut:
+        note(f"{cut} of {len(written)} reasons did not come to an end within --tokens, or repeat themselves", "yellow")
+    if uncited:
+        note(f"{uncited} of {len(written)} reasons cite nothing of the text: they may fit any text", "yellow")

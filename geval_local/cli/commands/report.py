@@ -10,8 +10,6 @@ import typer
 from geval_local.cli import options
 from geval_local.cli.output.console import note
 
-__all__ = ["report"]
-
 
 def report(
     runs: Annotated[

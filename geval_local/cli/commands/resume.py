@@ -8,8 +8,6 @@ import typer
 
 from geval_local.cli import options
 
-__all__ = ["resume"]
-
 
 def resume(
     context: typer.Context,
@@ -29,14 +27,12 @@ def resume(
     On the same machine, the results equal those of an uninterrupted run byte for byte.
     """
     from geval_local.analysis.calibration import read_calibration
-    from geval_local.cli.gates import read_gates
-    from geval_local.cli.scoring import follow
+    from geval_local.cli.scoring import follow, read_gates
     from geval_local.metric import Metric
     from geval_local.runs import run_file
-    from geval_local.runs.target import find_manifest
 
     gates = read_gates(fail_under, max_unscored)
-    manifest = find_manifest(run)
+    manifest = run_file.read_run(run)
     follow(
         lambda events: run_file.resume(
             run, retry_errors=retry_errors, load_calibration=read_calibration, events=events

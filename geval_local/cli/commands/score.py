@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.completion import complete_metric
 from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import complete_metric
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
-
-__all__ = ["score"]
 
 
 @takes_options()
@@ -62,7 +60,7 @@ def score(
     Without -o only the closing table is printed. With it, finished work is always kept: the same command, or
     `geval-local resume`, continues after an interruption. A row that cannot be scored keeps its place, with the reason.
     """
-    from geval_local.cli.gates import read_gates
+    from geval_local.cli.scoring import read_gates
     from geval_local.cli.standard_input import input_file
 
     gates = read_gates(fail_under, max_unscored)
@@ -78,10 +76,11 @@ def score(
 
     from geval_local.analysis.calibration import read_calibration
     from geval_local.cli.scoring import follow
-    from geval_local.runs.run_file import score_file
-    from geval_local.runs.target import find_parts_target, find_target
+    from geval_local.runs.run_file import cluster_room, score_file
+    from geval_local.runs.target import find_target
 
-    target = (find_parts_target if run.distributed else find_target)(output, run.formats)
+    find = cluster_room().find_parts_target if run.distributed else find_target
+    target = find(output, run.formats)
     options.check_csv(run, target.formats)
     given: list[str | Path] = [*file]
     with ExitStack() as stack:

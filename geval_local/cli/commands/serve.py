@@ -16,9 +16,7 @@ from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
-
-__all__ = ["serve"]
+    from geval_local.judge.judge import Judge
 
 logger = logging.getLogger("geval_local.serve")
 
@@ -73,7 +71,7 @@ def serve(
     except ImportError as error:
         raise ConfigurationError(f"serving needs {error.name}, of the `serve` extra", hint=INSTALL) from error
     if log_format == "json":
-        from geval_local.serve.logs import log_json
+        from geval_local.serve.watch import log_json
 
         log_json()
     choices = _named(judges)
@@ -99,9 +97,9 @@ def serve(
 
 
 def _load(name: str, choice: JudgeOptions) -> Judge:
-    from geval_local.judge import Judge
-
     logger.info("loading %s ...", name)
+    from geval_local.judge.judge import Judge
+
     judge = Judge.load(choice)
     logger.info("engine: %s", judge.engine_report.text)
     return judge

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from ruamel.yaml.error import YAMLError
 
 from geval_local.cli import options as shared
-from geval_local.cli.completion import complete_metric
 from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import complete_metric
 from geval_local.cli.output.console import note, print_json, show_text
 from geval_local.cli.progress import load_shown, show_progress
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, MetricError, OutputError
+from geval_local.metric import Metric
 from geval_local.options import JudgeOptions
+from geval_local.yaml_text import edit_yaml
 
 if TYPE_CHECKING:
     from geval_local.metric import Metric
-
-__all__ = ["steps"]
 
 
 @takes_options(judge_without=("batch_tokens", "engine"))
@@ -81,7 +82,7 @@ def _check_output(output: Path) -> None:
 def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str]:
     """Write and pin a preset's steps, unless this judge already has pinned ones."""
     from geval_local.files import save_text
-    from geval_local.steps import pinned_path, pinned_steps, read_pinned, write_steps
+    from geval_local.judge.steps import pinned_path, pinned_steps, read_pinned, write_steps
 
     judge = load_shown(options)
     bare = given.with_steps(None)
@@ -102,9 +103,8 @@ def _pin(given: Metric, options: JudgeOptions, force: bool) -> tuple[Metric, str
 
 def _write_into(file: Path | None, given: Metric, options: JudgeOptions) -> tuple[Metric, str]:
     """Write the steps of a metric file, into the file itself if one is given."""
-    from geval_local.cli.steps_file import with_steps_in_text
     from geval_local.files import save_text
-    from geval_local.steps import write_steps
+    from geval_local.judge.steps import write_steps
 
     judge = load_shown(options)
     with show_progress() as progress:
@@ -143,3 +143,21 @@ def _show(metric: Metric, *, as_json: bool) -> None:
             "provenance": None if provenance is None else provenance.model_dump(),
         }
     )
+
+
+_KEYS = {"steps", "steps_provenance"}
+
+
+def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
+    """Put a metric's steps and their provenance into the YAML text that it was read from; comments are kept."""
+    try:
+        result = edit_yaml(text, metric.model_dump(mode="json", include=_KEYS, exclude_none=True))
+        same = Metric.from_yaml(result) == metric
+    except (MetricError, YAMLError):
+        same = False
+    if not same:
+        raise MetricError(
+            f"{origin}: steps cannot be put into this file without touching the rest of it",
+            hint="Write the metric with its steps into another file: -o FILE.yaml",
+        )
+    return result

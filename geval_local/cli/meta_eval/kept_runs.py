@@ -16,7 +16,7 @@ from geval_local.analysis.results import read_rows
 from geval_local.cli.output.console import note
 from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io.checks import ROWS_CHECKED, check_rows
+from geval_local.io.input_checks import ROWS_CHECKED, check_rows
 from geval_local.io.ownership import file_sha256
 from geval_local.io.result_manifest import (
     Manifest,
@@ -37,10 +37,8 @@ from geval_local.score import Estimator
 from geval_local.signature import judge_name, signature_differences, told_differences
 
 if TYPE_CHECKING:
-    from geval_local.judge import Judge
+    from geval_local.judge.judge import Judge
     from geval_local.score import Score
-
-__all__ = ["KeptRuns", "check_directory", "from_judge", "judge_all", "kept_name", "without_steps"]
 
 NO_STEPS = "no-steps"
 

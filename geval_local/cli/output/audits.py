@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from geval_local.cli.output.console import print_table, result_console
 
 if TYPE_CHECKING:
-    from geval_local.audit import PromptAudit
     from geval_local.engine.self_check import SelfCheck
-    from geval_local.judging.reasons import WritingCheck
-
-__all__ = ["label_record", "self_check_record", "show_labels", "show_self_check", "show_tokens", "show_writing"]
+    from geval_local.judge.audit import PromptAudit
+    from geval_local.judge.reason_writer import WritingCheck
 
 #: Tokens shown from each end of a long form.
 TOKENS_SHOWN = 24

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = [
-    "message_console",
-    "note",
-    "print_json",
-    "print_table",
-    "result_console",
-    "show_error",
-    "show_log",
-    "show_text",
-]
-
 #: Line width if the output is not a terminal; tables are then as wide as their content.
 WIDTH = 120
 #: Wider than any table.
@@ -130,6 +119,6 @@ def _kept_console(stderr: bool, terminal: bool) -> Console:
 
         @property  # type: ignore[misc]
         def file(self) -> IO[str]:
-            return getattr(super().file, "rendered", super().file)  # see `geval_local.cli.streams`
+            return getattr(super().file, "rendered", super().file)  # see `geval_local.cli.ending`
 
     return Shown(stderr=stderr, highlight=False, width=None if terminal else WIDTH)

@@ -6,22 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from geval_local.audit import PromptAudit, audit_prompt
 from geval_local.cli.output.audits import label_record, show_labels, show_tokens
 from geval_local.cli.output.console import note, print_json, result_console
 from geval_local.errors import DataError, UnscorableError
-from geval_local.io.checks import check_input
+from geval_local.io.input_checks import check_input
 from geval_local.io.samples import Sample
+from geval_local.judge.audit import PromptAudit, audit_prompt
+from geval_local.judge.steps import with_pinned_steps
 from geval_local.metric import Metric
 from geval_local.models.fingerprint import fingerprint, weight_files
 from geval_local.models.load import load_tokenizer, resolve_directory
 from geval_local.models.registry import JudgeEntry, directory_entry, entry_of
 from geval_local.options import JudgeOptions
-from geval_local.steps import with_pinned_steps
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import RequestMaker
-
-__all__ = ["show_forms"]
 
 UNLIMITED = 1 << 20
 

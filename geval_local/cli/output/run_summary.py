@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from geval_local.runs.completion import RunResult
     from geval_local.summary import Reason, Summary
 
-__all__ = [
-    "common_record",
-    "low_mass_warning",
-    "run_record",
-    "show_pace",
-    "show_result",
-    "show_unscored",
-    "show_warnings",
-    "summary_table",
-]
-
 #: Most reasons shown per metric; `--json` has them all.
 REASONS_SHOWN = 8
 #: Most labels whose probabilities fit on a line.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from geval_local.analysis.tables import Study, Table, as_record
+from geval_local.analysis.tables import Study, Table
 from geval_local.cli.output.console import note, print_json, print_table, result_console
-
-__all__ = ["as_record", "show_study", "show_table"]
-
 
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24

@@ -5,11 +5,8 @@ packs            the stream cut into units and packs
 engine           execution of packs, and handling of exhausted memory
 forward          one stretch of the stream through the model's layers
 layout           attention visibility within a stretch: strands of tokens, blocks of keys
-attention        the function that layers call; passes the layout to the kernels
-kernels          attention over keys, with the log-sum-exp by which parts merge
-compiled         layers compiled to fuse their element-wise operations; only where it is asked for
+attention        the function that layers call, and attention over keys with the log-sum-exp by which parts merge
 flex             attention of a whole pack in one kernel, on a GPU
-linear           float32 matrix products by oneDNN where MKL is slower
 key_value_store  keys and values of the path to the next token, and of metrics' prefixes
 """
 

@@ -29,8 +29,6 @@ from geval_local.models.head import Head, gpus_of
 from geval_local.models.memory import is_out_of_memory
 from geval_local.tokens.requests import Request
 
-__all__ = ["FLOOR", "PrefixSharingEngine"]
-
 #: Smallest pack: a prompt is given up if not even this many tokens fit.
 FLOOR = 64
 

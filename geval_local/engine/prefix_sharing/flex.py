@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from geval_local.engine.prefix_sharing.layout import Layout
 from geval_local.models.head import to_device
 
-__all__ = ["TILE", "FlexKernel", "Intervals", "find_kernel", "ladder", "why_no_kernel"]
-
 #: Queries and keys per tile.
 TILE = 128
 #: Position of a key that is in every sliding window.

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.compiled import CompiledLayers
 from geval_local.engine.prefix_sharing.flex import FlexKernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
@@ -35,7 +35,40 @@ from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Request
 
-__all__ = ["NAME", "Launched", "Launcher", "attending_through"]
+#: Variants of a layer's parts: its dtypes, kinds of layer, a pack of one token. Beyond PyTorch's usual 8 of them it
+#: would go on uncompiled.
+_VARIANTS = 64
+
+
+class CompiledLayers:
+    """Compiled forward passes of a trunk's layers, beside their usual ones."""
+
+    def __init__(self, trunk: nn.Module, layers: int) -> None:
+        lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
+        found = next(lists, None)
+        if found is None:
+            raise UnsupportedModelError(f"{type(trunk).__name__} has no list of {layers} layers to compile")
+        # The number of tokens differs from pack to pack.
+        self._passes: list[tuple[nn.Module, Callable[..., Any]]] = [
+            (layer, torch.compile(layer.forward, dynamic=True)) for layer in found
+        ]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let the layers compute by their compiled passes for a while."""
+        config: Any = torch._dynamo.config
+        before = [(layer, vars(layer).get("forward")) for layer, _ in self._passes]
+        for layer, compiled in self._passes:
+            layer.forward = compiled
+        try:
+            with config.patch(recompile_limit=_VARIANTS):
+                yield
+        finally:
+            for layer, forward in before:
+                del layer.forward
+                if forward is not None:  # a hook of accelerate's
+                    layer.forward = forward
+
 
 NAME = "geval_local_prefix_sharing"
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from geval_local.models.memory import is_out_of_memory
 
-__all__ = ["MOST_POSITIONS", "PathStore", "PrefixStore"]
-
 #: Most prefix positions kept: a metric's prefix has some hundreds, and a run alternates between its metrics.
 MOST_POSITIONS = 4_096
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream
 
-__all__ = ["Block", "Layout", "Strand", "lay_out"]
-
 
 @dataclass(frozen=True)
 class Strand:

@@ -22,8 +22,6 @@ from geval_local.engine.prefix_sharing.prompt_trie import Index, Stream, build_s
 from geval_local.tokens.label_trie import LabelTrie
 from geval_local.tokens.requests import Ids, Request
 
-__all__ = ["StreamPack", "Work", "lay_requests_out", "plan_packs"]
-
 #: Fixed cost of a forward pass (reading the weights), as a fraction of a full pass's tokens.
 _PASS = 1 / 32
 #: Largest cost of the passes added by splitting a group, as a fraction of the group's tokens.

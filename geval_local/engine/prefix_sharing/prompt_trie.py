@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from geval_local.tokens.requests import Ids, common_prefix
 
-__all__ = ["Index", "Stream", "build_stream"]
-
 Index = NDArray[np.int64]
 
 

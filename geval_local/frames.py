@@ -1,0 +1,322 @@
+"""Scores of the rows of a data frame, as columns beside its own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import wraps
+from importlib.util import find_spec
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from geval_local.errors import ConfigurationError, DataError
+from geval_local.fields import nearest
+from geval_local.io.columns import EVERYTHING, FIGURES, figures_in
+from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
+from geval_local.io.samples import Sample
+from geval_local.judge.progress import OnProgress, in_thread
+from geval_local.metric import Metric
+from geval_local.score import Estimator, Score
+
+if TYPE_CHECKING:
+    from geval_local.judge.judge import Judge
+
+Kind = Literal["number", "count", "flag", "text", "distribution", "tokens"]
+
+
+class Column(NamedTuple):
+    """A column of figures."""
+
+    #: Such as ``summarization/coherence.score``.
+    name: str
+    #: What its values are.
+    kind: Kind
+    #: One per row; None where there is none.
+    values: list[Any]
+    #: The labels of a distribution.
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FrameLibrary:
+    """How a library's frames are read and extended."""
+
+    #: Gives the rows of a frame, each a dictionary of its columns.
+    rows: Callable[[Any], list[dict[str, Any]]]
+    #: Copies a frame with more columns; those of the same name are replaced.
+    extended: Callable[[Any, Sequence[Column]], Any]
+
+
+def library_of(frame: object) -> FrameLibrary:
+    """Find the library of a frame."""
+    known = {
+        (base.__module__.split(".")[0], base.__name__)
+        for base in type(frame).__mro__
+        if base.__name__ in ("DataFrame", "LazyFrame")
+    }
+    if ("polars", "LazyFrame") in known:
+        raise TypeError("a LazyFrame has no rows yet; score what it collects: frame.collect()")
+    for (module, _), library in ((one, _LIBRARIES[one[0]]) for one in known if one[0] in _LIBRARIES):
+        del module
+        return library
+    raise TypeError(f"a DataFrame of pandas or polars is expected, not {type(frame).__name__}")
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"the frame has columns twice: {', '.join(repeated)}", hint="Rename one of each.")
+
+
+# --- pandas -----------------------------------------------------------------------------------------------------------
+
+
+def _pandas_rows(frame: Any) -> list[dict[str, Any]]:
+    if frame.columns.nlevels > 1:
+        raise DataError(
+            "the frame's columns have several levels", hint="Flatten them: frame.columns = ['.'.join(c) for c in ...]."
+        )
+    names = [str(name) for name in frame.columns]
+    _refuse_repeated(names)
+    # By place, so that nothing depends on the index. A missing value is None, whatever the column calls it.
+    columns = [
+        [None if missing else value for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)]
+        for series in (frame.iloc[:, place] for place in range(len(names)))
+    ]
+    # A frame may have rows and no column, as groups have whose only column is the one that they are grouped by.
+    cells = zip(*columns, strict=True) if columns else [()] * len(frame)
+    return [dict(zip(names, row, strict=True)) for row in cells]
+
+
+def _pandas_extended(frame: Any, columns: Sequence[Column]) -> Any:
+    import numpy as np
+    import pandas as pd
+
+    copy = frame.copy(deep=False)
+    for column in columns:
+        # By place: rows stay where they are, also under an index with repeated labels.
+        if column.kind == "number":
+            values: Any = np.array([np.nan if one is None else one for one in column.values], dtype=np.float64)
+        elif column.kind in ("count", "flag"):
+            values = pd.array(column.values, dtype="Int64" if column.kind == "count" else "boolean")
+        else:
+            # A dtype of texts would turn None into NaN, which is true in a condition.
+            values = pd.Series(column.values, index=copy.index, dtype=object)
+        copy[column.name] = values
+    return copy
+
+
+# --- polars -----------------------------------------------------------------------------------------------------------
+
+
+def _polars_rows(frame: Any) -> list[dict[str, Any]]:
+    return list(frame.iter_rows(named=True))
+
+
+def _polars_extended(frame: Any, columns: Sequence[Column]) -> Any:
+    import polars as pl
+
+    kinds: Mapping[str, Any] = {
+        "number": pl.Float64,
+        "count": pl.Int64,
+        "flag": pl.Boolean,
+        "text": pl.String,
+        "tokens": pl.List(pl.Struct({"token": pl.String, "probability": pl.Float64})),
+    }
+
+    def series(column: Column) -> Any:
+        values = column.values
+        if column.kind == "distribution":
+            return pl.Series(column.name, values, dtype=pl.Struct(dict.fromkeys(column.labels, pl.Float64)))
+        if column.kind == "tokens":
+            values = [
+                None if one is None else [{"token": token, "probability": p} for token, p in one] for one in values
+            ]
+        return pl.Series(column.name, values, dtype=kinds[column.kind])
+
+    return frame.with_columns([series(column) for column in columns])
+
+
+_LIBRARIES = {
+    "pandas": FrameLibrary(_pandas_rows, _pandas_extended),
+    "polars": FrameLibrary(_polars_rows, _polars_extended),
+}
+
+
+_Frame = TypeVar("_Frame")
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+#: Metrics, or the names and files that `Metric.load` takes.
+Metrics: TypeAlias = "Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]"
+
+_KINDS: Mapping[str, Kind] = {
+    "probabilities": "distribution",
+    "mode": "text",
+    "error": "text",
+    "passed": "flag",
+    "other_tokens": "tokens",
+    "prompt_tokens": "count",
+    "dropped_tokens": "count",
+}
+
+
+def score_frame(
+    frame: _Frame,
+    metrics: Metrics,
+    judge: Judge | str | os.PathLike[str] | None = None,
+    *,
+    fields: Mapping[str, str] | None = None,
+    figures: Sequence[str] | Literal["all"] = ("score", "error"),
+    estimator: Estimator | None = None,
+    threshold: float | None = None,
+    progress: OnProgress = False,
+) -> _Frame:
+    """Score the rows of a data frame; the figures are those of the command line, to the last bit.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame or polars.DataFrame
+        One sample per row. It is not changed.
+    metrics : Metric, str, path, or sequence of them
+        What to rate: metrics, or the names and files that `Metric.load` takes.
+    judge : Judge, str, path, optional
+        Who rates, or its name; a judge that is named is loaded for this call. None is the default judge.
+    fields : mapping of str to str, optional
+        Field of a metric -> the column, or the dotted path into one, that it is read from. Fields that are not in it
+        are found by their names.
+    figures : sequence of str, or "all"
+        The figures that become columns, see `geval_local.score.Score`; ``all`` leaves out those that no row has.
+    estimator : Estimator, optional
+        Exact expectation when absent.
+    threshold : float, optional
+        The score that passes, on the metrics' scale; overrides the metrics' own.
+    progress : bool or callable
+        See `Judge.score_many`.
+
+    Returns
+    -------
+    pandas.DataFrame or polars.DataFrame
+        A copy with the columns ``METRIC.FIGURE``, rows and their order as they were. A row that cannot be scored has
+        no score (NaN in pandas, null in polars) and its reason in ``METRIC.error``; never 0.
+
+    Raises
+    ------
+    TypeError
+        If `frame` or a metric is none.
+    ConfigurationError
+        If a metric or the judge cannot be found, or a figure or field is unknown.
+    DataError
+        If no row can be scored on a metric for want of a column, before a judge is loaded.
+    """
+    library = library_of(frame)
+    chosen = load_metrics(metrics)
+    wanted = _figures(figures)
+    samples = [
+        Sample(row, number, "the frame", mapping=dict(fields or {}))
+        for number, row in enumerate(library.rows(frame), start=1)
+    ]
+    check_rows(list(islice(samples, ROWS_CHECKED)), chosen, "the frame", fields)
+    if judge is None or isinstance(judge, str | os.PathLike):
+        from geval_local.judge.judge import Judge
+
+        judge = Judge.load(None if judge is None else os.fspath(judge))
+    found = judge.score_many(chosen, samples, estimator=estimator, threshold=threshold, progress=progress)
+    columns = [column for metric in chosen for column in _columns(metric, found[metric.name], wanted)]
+    extended: _Frame = library.extended(frame, columns)
+    return extended
+
+
+def _asynchronous(score: Callable[_P, _T]) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Make a function with the parameters ``judge`` and ``progress`` one that runs beside an event loop."""
+    signature = inspect.signature(score)
+
+    @wraps(score)
+    async def beside_loop(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        judge, progress = given.arguments["judge"], given.arguments["progress"]
+
+        def work(told: OnProgress) -> _T:
+            given.arguments["progress"] = told
+            return score(*given.args, **given.kwargs)
+
+        # A judge that is named is loaded for this call alone.
+        turn: AbstractContextManager[object] = getattr(judge, "turn", nullcontext())
+        return await in_thread(work, progress, turn)
+
+    return beside_loop
+
+
+ascore_frame = _asynchronous(score_frame)
+ascore_frame.__name__ = ascore_frame.__qualname__ = "ascore_frame"
+ascore_frame.__doc__ = """Score the rows of a data frame beside an event loop; all else as in `score_frame`.
+
+Calls of one loaded judge are computed one after the other; see `Judge.ascore_many`.
+"""
+
+
+def _figures(given: Sequence[str] | str) -> tuple[str, ...] | None:
+    """List the figures that are asked for; None for all."""
+    if given == EVERYTHING:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
+    for name in names:
+        if name not in FIGURES:
+            raise ConfigurationError(
+                f"there is no figure {name!r}{nearest(name, FIGURES)}", hint=f"Figures: {', '.join(FIGURES)}, or all."
+            )
+    return names
+
+
+def _columns(metric: Metric, scores: Sequence[Score], figures: tuple[str, ...] | None) -> list[Column]:
+    records = [score.to_dict() for score in scores]
+    if figures is None:
+        present = figures_in({"": record} for record in records) | {"score", "error"}
+        figures = tuple(name for name in FIGURES if name in present)
+    return [
+        Column(
+            f"{metric.name}.{name}",
+            _KINDS.get(name, "number"),
+            [record.get(name) for record in records],
+            metric.scale.labels,
+        )
+        for name in figures
+    ]
+
+
+class GevalAccessor:
+    """What ``frame.geval`` is."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    def score(self, metrics: Metrics, judge: Any = None, **options: Any) -> Any:
+        """Score the rows; parameters, result and errors as in `geval_local.score_frame`."""
+        return score_frame(self._frame, metrics, judge, **options)
+
+    async def ascore(self, metrics: Metrics, judge: Any = None, **options: Any) -> Any:
+        """Score the rows beside an event loop, as `geval_local.ascore_frame`."""
+        return await ascore_frame(self._frame, metrics, judge, **options)
+
+
+def register_accessors() -> list[str]:
+    """Give the frames of the libraries that are installed, pandas and polars, the accessor ``geval``."""
+    found = [name for name in ("pandas", "polars") if find_spec(name) is not None]
+    if not found:
+        raise ConfigurationError(
+            "neither pandas nor polars is installed", hint="pip install 'geval-local[pandas]', or [polars]."
+        )
+    if "pandas" in found:
+        import pandas as pd
+
+        if getattr(pd.DataFrame, "geval", None) is not GevalAccessor:
+            pd.api.extensions.register_dataframe_accessor("geval")(GevalAccessor)
+    if "polars" in found:
+        import polars as pl
+
+        if not hasattr(pl.DataFrame, "geval"):
+            pl.api.register_dataframe_namespace("geval")(GevalAccessor)
+    return found

@@ -1,0 +1,214 @@
+"""What all tools share: one judge per process, one batcher per judge, and a metric bound to both.
+
+Tools call row by row, from threads or from tasks of an event loop. Every call goes through the judge's `Batcher`, which
+gathers those of some milliseconds, so that prompts share their introductions and sources as in a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from geval_local.errors import ConfigurationError
+from geval_local.fields import check_mapping
+from geval_local.io.input_checks import check_metrics
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.options import JudgeOptions
+from geval_local.scale import Scale
+from geval_local.score import LOW_LABEL_MASS, Estimator, Score
+
+if TYPE_CHECKING:
+    from geval_local.judge.batcher import Batcher
+    from geval_local.judge.judge import Judge
+
+#: Labels that are named; what the others have is summed up.
+LABELS_NAMED = 5
+
+
+def in_words(score: Score, scale: Scale) -> str:
+    """Say what the judge's label probabilities are, and what follows from them."""
+    if score.error is not None:
+        return f"unscored: {' '.join(score.error.split())}"
+    ranked = sorted((score.probabilities or {}).items(), key=lambda pair: -pair[1])
+    named = [f"{label} ({p:.0%})" for label, p in ranked[:LABELS_NAMED]]
+    if len(ranked) > LABELS_NAMED:
+        named.append(f"{len(ranked) - LABELS_NAMED} others ({sum(p for _, p in ranked[LABELS_NAMED:]):.0%})")
+    said = [
+        f"{score.value:.3g} on {scale.text}: {', '.join(named)}.",
+        f"Standard deviation {score.std:.2g}, label mass {score.label_mass:.2f}.",
+    ]
+    if score.threshold is not None and score.threshold_probability is not None:
+        said.append(f"The label reaches {score.threshold:g} with probability {score.threshold_probability:.0%}.")
+    if score.label_mass < LOW_LABEL_MASS and score.other_tokens:
+        others = ", ".join(f"{token!r} ({p:.0%})" for token, p in score.other_tokens[:3])
+        said.append(f"The label mass is low: the judge would rather have written {others}.")
+    return " ".join(said)
+
+
+#: A loaded judge, or how to load one: a name, a directory, a hub id; None is the default judge.
+JudgeLike: TypeAlias = "Judge | JudgeOptions | str | os.PathLike[str] | None"
+#: A metric, the name of a preset, or the path of a metric's YAML file.
+MetricLike: TypeAlias = "Metric | str | os.PathLike[str]"
+
+#: How long a call waits for others while the model has nothing to do.
+GATHER_SECONDS = 0.01
+
+_lock = threading.RLock()
+_judges: dict[JudgeOptions, Judge] = {}
+_batchers: dict[Judge, Batcher] = {}
+
+
+def shared_judge(judge: JudgeLike = None) -> Judge:
+    """Give a judge, loaded once per process however often and from however many threads it is asked for."""
+    from geval_local.judge.judge import Judge
+    from geval_local.models.registry import load_registry
+
+    if isinstance(judge, Judge):
+        return judge
+    choice = (
+        judge if isinstance(judge, JudgeOptions) else JudgeOptions(name=None if judge is None else os.fspath(judge))
+    )
+    with _lock:
+        if choice.name is None:
+            choice = choice.model_copy(update={"name": load_registry(choice.models_file).default})
+        if choice not in _judges:
+            _judges[choice] = Judge.load(choice)
+        return _judges[choice]
+
+
+def shared_batcher(judge: Judge) -> Batcher:
+    """Give the one batcher of a judge. From now on the judge is used through it."""
+    from geval_local.judge.batcher import Batcher
+
+    with _lock:
+        if judge not in _batchers:
+            # A tool may hand over all its rows at once, and none of them may be refused. It does work of its own
+            # between two rows, so that its workers come later, one after the other, than a server's clients.
+            _batchers[judge] = Batcher(judge, queue=sys.maxsize, gather_seconds=GATHER_SECONDS)
+        return _batchers[judge]
+
+
+def release_judges() -> None:
+    """Finish what is under way, stop the batchers, and forget the judges; a later call loads them anew."""
+    with _lock:
+        stopped = list(_batchers.values())
+        _batchers.clear()
+        _judges.clear()
+    for batcher in stopped:
+        batcher.close()
+
+
+def _start_anew_after_fork() -> None:
+    """Forget batchers whose threads have stayed in the parent process, and a lock that one of them may hold."""
+    global _lock
+    _lock = threading.RLock()
+    for batcher in _batchers.values():
+        atexit.unregister(batcher.close)
+    _batchers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew_after_fork)
+
+
+@dataclass(frozen=True)
+class BoundMetric:
+    """A metric on a judge, to be called row by row from any thread or task."""
+
+    #: With its final evaluation steps.
+    metric: Metric
+    #: Who scores.
+    judge: Judge
+    #: Field of the metric -> the column, or the dotted path into one, that it is read from.
+    fields: Mapping[str, str] = field(default_factory=dict)
+    #: Exact expectation when absent.
+    estimator: Estimator | None = None
+    #: The score that passes, on the metric's scale.
+    threshold: float | None = None
+
+    @classmethod
+    def bind(
+        cls,
+        metric: MetricLike,
+        judge: JudgeLike = None,
+        *,
+        fields: Mapping[str, str] | None = None,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+    ) -> BoundMetric:
+        """Check what is asked, load the judge unless it is loaded, and have it write steps that are still missing."""
+        found = _metric(metric)
+        mapping = dict(fields or {})
+        check_mapping(mapping, found.fields)
+        limit = found.threshold if threshold is None else threshold
+        if limit is not None and not found.scale.low <= limit <= found.scale.high:
+            raise ConfigurationError(
+                f"the threshold {limit:g} is outside the scale of {found.name}, {found.scale.text}",
+                hint="Write it on the metric's own scale.",
+            )
+        loaded = shared_judge(judge)
+        if found.needs_steps:
+            # Before the first row: a tool's limit on the time of a row is not to be spent on steps.
+            found = shared_batcher(loaded).call(partial(loaded.with_steps, found)).result()
+        return cls(found, loaded, mapping, estimator, limit)
+
+    @cached_property
+    def signature(self) -> str:
+        """What a score depends on: two may be compared only under one signature."""
+        return str(self.judge.signature(self.metric, self.estimator))
+
+    def sample(self, row: Mapping[str, Any]) -> Sample:
+        """Give a row as a sample that is read by the mapping."""
+        return Sample(row, mapping=self.fields)
+
+    def submit(self, row: Mapping[str, Any]) -> Future[list[Score]]:
+        """Hand in one row, as columns."""
+        batcher = shared_batcher(self.judge)
+        return batcher.score(self.metric, [self.sample(row)], estimator=self.estimator, threshold=self.threshold)
+
+    def score(self, row: Mapping[str, Any]) -> Score:
+        """Score one row, and wait for it."""
+        return self.submit(row).result()[0]
+
+    def words(self, score: Score) -> str:
+        """Say a score's distribution in words; see `in_words`."""
+        return in_words(score, self.metric.scale)
+
+    def record(self, score: Score) -> dict[str, Any]:
+        """Give a score's figures as plain values, with judge and signature."""
+        return {**score.to_dict(), "judge": self.judge.name, "signature": self.signature}
+
+
+def score_together(rows: Sequence[tuple[BoundMetric, Mapping[str, Any]]]) -> list[Score]:
+    """Score rows of one judge in one go, whatever their metrics and thresholds; nobody else waits for the judge."""
+    from geval_local.engine.window import read_window
+
+    judge = rows[0][0].judge
+
+    def score() -> list[Score]:
+        prepared = [judge.prepare(bound.metric, [bound.sample(row)])[0] for bound, row in rows]
+        readouts = read_window(judge.engine, prepared, lambda count: None)
+        return [
+            judge.outcome(entry, readout).score(
+                bound.metric, estimator=bound.estimator or Estimator(), threshold=bound.threshold
+            )
+            for (bound, _), entry, readout in zip(rows, prepared, readouts, strict=True)
+        ]
+
+    return shared_batcher(judge).call(score).result()
+
+
+def _metric(metric: MetricLike) -> Metric:
+    if isinstance(metric, str | os.PathLike):
+        return Metric.load(Path(metric) if isinstance(metric, os.PathLike) else metric)
+    check_metrics(metric)
+    return metric

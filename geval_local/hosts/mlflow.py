@@ -1,0 +1,163 @@
+"""MLflow: a scorer for ``mlflow.genai.evaluate`` on a local judge, and finished runs written as MLflow runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities import AssessmentError, AssessmentSource, Feedback
+from mlflow.genai.scorers import Scorer, scorer
+
+from geval_local import __version__
+from geval_local.errors import OutputError, first_line
+from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
+from geval_local.io.result_manifest import manifest_path, read_manifest
+from geval_local.io.results import load_results
+from geval_local.report.overview import summaries
+from geval_local.score import LOW_LABEL_MASS
+from geval_local.summary import Summary
+
+
+def geval(
+    metric: MetricLike,
+    judge: JudgeLike = None,
+    *,
+    name: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    threshold: float | None = None,
+    aggregations: Sequence[Any] | None = None,
+    timeout: float | None = None,
+) -> Scorer:
+    """Make a scorer whose feedback is the exact expectation over a local judge's label probabilities.
+
+    The columns of a row are those of its inputs and expectations, and ``output``, or those of its outputs where these
+    are an object; ``inputs``, ``outputs`` and ``expectations`` themselves are where a dotted path may begin.
+    """
+    bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
+    source = AssessmentSource(source_type="LLM_JUDGE", source_id=f"geval-local:/{bound.judge.name}")
+    title = name or bound.metric.name
+    limit = bound.threshold
+
+    def score(inputs: Any = None, outputs: Any = None, expectations: Any = None) -> Feedback:
+        found = bound.score(_row(inputs, outputs, expectations))
+        error = None
+        if not found.is_scored:
+            error = AssessmentError(error_code="UNSCORED", error_message=found.error)
+        return Feedback(
+            name=title,
+            value=found.value if found.is_scored else None,
+            rationale=bound.words(found),
+            source=source,
+            metadata=_texts(bound.record(found)),
+            error=error,
+        )
+
+    decorated: Scorer = scorer(
+        score,
+        name=title,
+        description=bound.metric.criteria,
+        aggregations=None if aggregations is None else list(aggregations),
+        timeout=timeout,
+        pass_if=None if limit is None else lambda value: value >= limit,
+    )
+    return decorated
+
+
+def _row(inputs: Any, outputs: Any, expectations: Any) -> dict[str, Any]:
+    """Lay a row's parts out as columns; the output stands before a column of the inputs that bears its name."""
+    parts = {"inputs": inputs, "outputs": outputs, "expectations": expectations}
+    row = {name: part for name, part in parts.items() if part is not None}
+    for part in (expectations, inputs):
+        row |= {str(name): value for name, value in part.items()} if isinstance(part, Mapping) else {}
+    if inputs is not None and not isinstance(inputs, Mapping):
+        row["input"] = inputs
+    if isinstance(outputs, Mapping):
+        row |= {str(name): value for name, value in outputs.items()}
+    elif outputs is not None:
+        row["output"] = outputs
+    return row
+
+
+def _texts(record: Mapping[str, Any]) -> dict[str, str]:
+    """Write figures as MLflow's metadata holds them: as texts."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in record.items()
+        if value is not None
+    }
+
+
+# --- finished runs ----------------------------------------------------------------------------------------------------
+
+
+def log_results(
+    results: Path,
+    *,
+    fields: Mapping[str, str] | None = None,
+    artifacts: Sequence[Path] = (),
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+    name: str | None = None,
+) -> str:
+    """Write a result file as one MLflow run: summaries as metrics, origin as parameters, files as artifacts."""
+    found = load_results(results, fields)
+    described = read_manifest(results)
+    before = mlflow.get_tracking_uri()
+    try:
+        if tracking_uri is not None:
+            mlflow.set_tracking_uri(tracking_uri)
+        if experiment is not None:
+            mlflow.set_experiment(experiment)
+        with mlflow.start_run(run_name=name or results.stem) as run:
+            mlflow.set_tag("geval_local.version", __version__)
+            if described is not None:
+                mlflow.log_params(
+                    {
+                        "judge": described.judge,
+                        "input": described.input,
+                        "input_sha256": described.input_sha256,
+                        "rows": described.rows,
+                    }
+                )
+                for metric, origin in described.metrics.items():
+                    mlflow.set_tag(f"geval_local.signature.{_key(metric)}", origin.signature)
+            for summary in summaries(found, low_mass=LOW_LABEL_MASS):
+                mlflow.log_metrics(_figures(summary))
+            for file in (results, manifest_path(results), *artifacts):
+                if file.is_file():
+                    mlflow.log_artifact(str(file))
+            return str(run.info.run_id)
+    except mlflow.exceptions.MlflowException as error:
+        raise OutputError(
+            f"MLflow does not take the run: {first_line(error)}", hint="Check --tracking-uri and --experiment."
+        ) from error
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def _figures(summary: Summary) -> dict[str, float]:
+    figures: dict[str, float | None] = {
+        "mean": summary.mean,
+        "low": summary.low,
+        "high": summary.high,
+        "std": summary.std,
+        "label_mass": summary.label_mass,
+        "label_mass_min": summary.label_mass_min,
+        "rows": summary.rows,
+        "scored": summary.scored,
+        "unscored": summary.unscored,
+        "passed_share": summary.passed_share,
+    }
+    return {
+        f"{_key(summary.metric)}/{name}": float(value)
+        for name, value in figures.items()
+        if value is not None and value == value
+    }
+
+
+def _key(metric: str) -> str:
+    """Name a metric as MLflow's keys may be: ``metric@judge`` and its options hold signs that they may not."""
+    return "".join(char if char.isalnum() or char in "_-./ " else "." for char in metric)

@@ -1,0 +1,271 @@
+"""A pytest plugin: scores of a local judge as assertions.
+
+::
+
+    def test_summary(assert_score):
+        assert_score("summarization/coherence", at_least=3, source=ARTICLE, output=summarize(ARTICLE))
+
+Tests of a group, marked ``@pytest.mark.geval_local_group`` or all with ``--geval-local-group``, run first. What they
+assert is scored together when the group's last test has run, and only then are they reported. That keeps what prompts
+share. Nothing but pytest is imported until a test asks for a score.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from geval_local.hosts.bound import BoundMetric, MetricLike
+    from geval_local.judge.judge import Judge
+    from geval_local.metric import Metric
+    from geval_local.score import Score
+
+MARK = "geval_local_group"
+#: Characters of a text that a failure shows.
+SHOWN = 100
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a test has said of a text: that it reaches a score."""
+
+    bound: BoundMetric
+    at_least: float
+    fields: Mapping[str, Any]
+    where: str
+
+    def failure(self, score: Score) -> str | None:
+        """Say in words why the claim does not hold; None if it does."""
+        if score.is_scored and score.value >= self.at_least:
+            return None
+        metric = self.bound.metric
+        said = f"{score.value:.3f} is below {self.at_least:g}" if score.is_scored else "there is no score"
+        lines = [f"{metric.name}: {said} (scale {metric.scale.text}, judge {self.bound.judge.name})"]
+        lines += [f"  {self.bound.words(score)}"]
+        lines += [f"  {name}: {_beginning(value)}" for name, value in self.fields.items()]
+        return "\n".join(lines)
+
+
+@dataclass
+class _Test:
+    """A test of a group that has run, with what is not scored yet."""
+
+    item: pytest.Item
+    reports: list[pytest.TestReport]
+    claims: list[_Claim]
+
+
+@dataclass
+class _Groups:
+    """Tests that have run and are not reported, and how many of their group are still to come."""
+
+    to_come: Counter[str] = field(default_factory=Counter)
+    held: dict[str, list[_Test]] = field(default_factory=dict)
+
+
+_GROUPS = pytest.StashKey[_Groups]()
+_CLAIMS = pytest.StashKey[list[_Claim]]()
+_METRICS = pytest.StashKey[dict[object, "Metric"]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add options; all bear the package's name."""
+    group = parser.getgroup("geval-local", "scores of a local judge (geval-local)")
+    group.addoption("--geval-local-judge", metavar="NAME", help="judge: a name, a directory, or a cached hub id")
+    group.addoption(
+        "--geval-local-group", action="store_true", help="score what all tests assert together, at the session's end"
+    )
+    parser.addini("geval_local_judge", "judge of assert_score, unless --geval-local-judge names one")
+    parser.addini("geval_local_group", "whether all tests are one group (see --geval-local-group)", type="bool")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line(
+        "markers", f"{MARK}(name): what the tests of a group assert with assert_score is scored together"
+    )
+
+
+@pytest.fixture(scope="session")
+def geval_judge(pytestconfig: pytest.Config) -> Judge:
+    """Give the session's judge, loaded with the first test that asks; override it to use another.
+
+    It is the one that ``--geval-local-judge`` names, or ``geval_local_judge`` in the configuration, or the default one.
+    """
+    from geval_local.hosts.bound import shared_judge
+
+    named = pytestconfig.getoption("--geval-local-judge") or pytestconfig.getini("geval_local_judge")
+    return shared_judge(named or None)
+
+
+@pytest.fixture
+def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
+    """Give the assertion ``assert_score(metric, at_least=..., **fields)``.
+
+    It takes a metric, a preset's name or a YAML file, ``at_least``, the lowest score that is good enough, on the
+    metric's scale (absent: the metric's own threshold), ``mapping``, as ``fields`` of `Judge.score_many`, and the texts
+    as keyword arguments. It returns the `Score`, or None in a group, where the score is not there yet.
+    """
+    known = request.config.stash.setdefault(_METRICS, {})
+
+    def assert_score(
+        metric: MetricLike,
+        /,
+        *,
+        at_least: float | None = None,
+        mapping: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Score | None:
+        __tracebackhide__ = True
+        from geval_local.errors import ConfigurationError
+        from geval_local.hosts.bound import BoundMetric
+
+        judge = request.getfixturevalue("geval_judge")
+        # A metric that is named is read once, with its steps.
+        name = (str(metric), os.getcwd(), id(judge)) if isinstance(metric, str | os.PathLike) else None
+        one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=at_least)
+        if name is not None:
+            known[name] = one.metric
+        if one.threshold is None:
+            raise ConfigurationError(
+                f"assert_score({one.metric.name!r}) says no score that is good enough",
+                hint="Write at_least=..., or give the metric a threshold.",
+            )
+        caller = sys._getframe(1)
+        claim = _Claim(one, one.threshold, fields, f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        claims = request.node.stash.get(_CLAIMS, None)
+        if claims is not None:
+            claims.append(claim)
+            return None
+        score = one.score(fields)
+        failure = claim.failure(score)
+        if failure is not None:
+            raise AssertionError(failure)
+        return score
+
+    return assert_score
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    mark = item.get_closest_marker(MARK)
+    if mark is not None:
+        return str(mark.args[0] if mark.args else mark.kwargs.get("name", ""))
+    config = item.config
+    return "" if config.getoption("--geval-local-group") or config.getini("geval_local_group") else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count the tests of every group."""
+    # A worker of pytest-xdist has to report every test before the next one begins.
+    if hasattr(session.config, "workerinput"):
+        return
+    names = (_group_of(item) for item in session.items if "assert_score" in getattr(item, "fixturenames", ()))
+    to_come = Counter(name for name in names if name is not None)
+    if to_come:
+        session.stash[_GROUPS] = _Groups(to_come)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test of a group and hold its reports back; every other test is left to pytest."""
+    groups = item.session.stash.get(_GROUPS, None)
+    name = None if groups is None else _group_of(item)
+    if groups is None or name is None or "assert_score" not in getattr(item, "fixturenames", ()):
+        return None
+    from _pytest.runner import runtestprotocol
+
+    item.stash[_CLAIMS] = []
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    groups.held.setdefault(name, []).append(_Test(item, reports, item.stash[_CLAIMS]))
+    groups.to_come[name] -= 1
+    if not groups.to_come[name]:
+        _report(groups.held.pop(name))
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Score and report what a session that ended early has held back; one that was interrupted reports none of it."""
+    groups = session.stash.get(_GROUPS, _Groups())
+    try:
+        return (yield)
+    except (KeyboardInterrupt, pytest.exit.Exception):
+        groups.held.clear()
+        raise
+    finally:
+        for name in list(groups.held):
+            _report(groups.held.pop(name))
+
+
+def _report(tests: list[_Test]) -> None:
+    """Score what the tests of a group have claimed, and report them one after the other."""
+    claims = [claim for test in tests for claim in test.claims]
+    failures = iter(_failures(claims))
+    for test in tests:
+        found = [next(failures) for _ in test.claims]
+        said = [f"{claim.where}\n{text}" for claim, text in zip(test.claims, found, strict=True) if text is not None]
+        hook = test.item.ihook
+        hook.pytest_runtest_logstart(nodeid=test.item.nodeid, location=test.item.location)
+        for report in test.reports:
+            hook.pytest_runtest_logreport(report=_with_failures(test.item, report, said) if said else report)
+        hook.pytest_runtest_logfinish(nodeid=test.item.nodeid, location=test.item.location)
+
+
+def _failures(claims: list[_Claim]) -> list[str | None]:
+    """Score claims, those on one judge together; for each say why it does not hold, or None."""
+    from geval_local.hosts.bound import score_together
+
+    by_judge: dict[int, list[int]] = {}
+    for place, claim in enumerate(claims):
+        by_judge.setdefault(id(claim.bound.judge), []).append(place)
+    found: list[str | None] = [None] * len(claims)
+    for places in by_judge.values():
+        try:
+            scores = score_together([(claims[place].bound, claims[place].fields) for place in places])
+        except Exception as error:  # each of these tests fails with it, and the others do not
+            for place in places:
+                found[place] = f"{claims[place].bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
+            continue
+        for place, score in zip(places, scores, strict=True):
+            found[place] = claims[place].failure(score)
+    return found
+
+
+def _with_failures(item: pytest.Item, report: pytest.TestReport, said: list[str]) -> pytest.TestReport:
+    """Make the report of a test's call one of a failure; a test that failed otherwise, or was to fail, remains so."""
+    if report.when != "call" or (report.skipped and hasattr(report, "wasxfail")):
+        return report
+    text = "\n".join(said)
+    if report.failed and not _is_xpass(report):
+        report.sections.append(("scores of geval-local", text))
+        return report
+
+    def fail() -> None:
+        pytest.fail(text, pytrace=False)
+
+    call = pytest.CallInfo.from_call(fail, when="call")
+    call.start, call.stop, call.duration = report.start, report.stop, report.duration
+    made: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return made
+
+
+def _is_xpass(report: pytest.TestReport) -> bool:
+    """Whether a test failed only because it was expected to fail, strictly, and passed so far."""
+    return isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+
+
+def _beginning(value: Any) -> str:
+    shown = value if isinstance(value, str) else reprlib.repr(value)
+    shown = " ".join(shown.split())
+    return repr(shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}...")

@@ -1,0 +1,239 @@
+"""Checks before anything expensive: arguments, columns, and whether rows fit a metric."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import ConfigurationError, DataError, FieldError, QuestionError, UnscorableError
+from geval_local.fields import check_mapping, field_value, nearest
+from geval_local.io.samples import Sample, read_samples
+from geval_local.metric import Metric
+from geval_local.questions.form import state_text
+
+#: Rows that are checked before a judge is loaded.
+ROWS_CHECKED = 1000
+#: Most columns listed in a message.
+COLUMNS_NAMED = 40
+_ABSENT = object()
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def check_metrics(metrics: object) -> list[Metric]:
+    """Make sure that a metric is one, or that metrics are some; list them."""
+    given: list[object] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+    if not given:
+        raise ConfigurationError("no metric is named", hint="`geval-local metrics list` shows the presets.")
+    listed: list[Metric] = []
+    for metric in given:
+        if isinstance(metric, str | os.PathLike):
+            name = os.fspath(metric)
+            raise TypeError(f"a Metric is expected, not the name {name!r}; load it: Metric.load({name!r})")
+        if not isinstance(metric, Metric):
+            raise TypeError(
+                f"a Metric is expected, not {type(metric).__name__}, or a list of metrics; see Metric.load and "
+                "Metric(name=..., ...)"
+            )
+        listed.append(metric)
+    check_distinct(listed)
+    return listed
+
+
+def load_metrics(given: Metric | str | os.PathLike[str] | Sequence[Metric | str | os.PathLike[str]]) -> list[Metric]:
+    """List metrics, of which some may be named."""
+    listed = [given] if isinstance(given, Metric | str | os.PathLike) else list(given)
+    return check_metrics([Metric.load(_name(one)) if isinstance(one, str | os.PathLike) else one for one in listed])
+
+
+def _name(given: str | os.PathLike[str]) -> str | Path:
+    return given if isinstance(given, str) else Path(given)
+
+
+def check_distinct(metrics: Sequence[Metric]) -> None:
+    """Refuse metrics of which two have the same name: results are named after them."""
+    names = [metric.name for metric in metrics]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` of one of them."
+        )
+
+
+def iter_samples(
+    samples: Iterable[Sample | Mapping[str, Any]], metrics: Sequence[Metric], fields: Mapping[str, str] | None = None
+) -> Iterator[Sample]:
+    """Yield rows as samples, with the mapping applied."""
+    if hasattr(samples, "to_dict") and hasattr(samples, "columns"):
+        raise TypeError(
+            f"samples are rows, and iterating over a {type(samples).__name__} gives its columns; score the frame: "
+            "geval_local.score_frame(frame, metrics, judge)"
+        )
+    if isinstance(samples, str | os.PathLike):
+        raise TypeError("samples are rows, not a path; read them: read_samples(path)")
+    if isinstance(samples, Mapping | Sample):
+        raise TypeError("samples are rows: give a list of them, [sample], or use judge.score(metric, **sample)")
+    if not isinstance(samples, Iterable):
+        raise TypeError(f"samples are an iterable of rows, not {type(samples).__name__}")
+    mapping = {} if fields is None else fields
+    check_mapping(mapping, (field for metric in metrics for field in metric.fields))
+    return (_sample(sample, number, dict(mapping)) for number, sample in enumerate(samples))
+
+
+def _sample(sample: object, number: int, mapping: dict[str, str]) -> Sample:
+    if isinstance(sample, Sample):
+        if not mapping:
+            return sample
+        return Sample(sample.fields, sample.row, sample.origin, sample.error, {**sample.mapping, **mapping})
+    if isinstance(sample, Mapping):
+        return Sample(sample, mapping=mapping)
+    raise TypeError(
+        f"sample {number} (from 0) is of type {type(sample).__name__}; a sample is a mapping of columns to texts, "
+        'such as {"source": ..., "output": ...}'
+    )
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def check_columns(samples: Sequence[Sample], mapping: Mapping[str, str]) -> None:
+    """Check that every mapped column occurs in at least one row."""
+    readable = [sample for sample in samples if sample.error is None]
+    for field, path in mapping.items():
+        if readable and all(field_value(sample.fields, path, _ABSENT) is _ABSENT for sample in readable):
+            columns = _columns(readable)
+            raise DataError(
+                f"{field!r} is mapped to {path!r}, and no row has such a column{nearest(path, columns)}",
+                hint=f"Columns: {_listed(columns)}. A dotted path leads into a column: turns.0.content.",
+            )
+
+
+def check_rows(
+    samples: Sequence[Sample], metrics: Iterable[Metric], where: str, mapping: Mapping[str, str] | None = None
+) -> None:
+    """Check that at least one row has the columns that each metric needs.
+
+    Broken, empty or null rows are unscored individually; they are no reason to reject a file.
+    """
+    metrics = list(metrics)
+    check_mapping(mapping or {}, (field for metric in metrics for field in metric.fields))
+    check_columns(samples, mapping or {})
+    readable = [sample for sample in samples if sample.error is None]
+    for metric in metrics:
+        problems: list[FieldError] = []
+        for sample in readable:
+            try:
+                sample.texts(metric.fields)
+            except FieldError as error:
+                problems.append(error)
+            except UnscorableError:
+                break  # it has the columns
+            else:
+                break
+        else:
+            if problems:
+                raise _misfit(problems[0], readable, metric, where)
+
+
+def check_input(
+    path: str | os.PathLike[str],
+    metrics: Iterable[Metric],
+    *,
+    limit: int | None = None,
+    mapping: Mapping[str, str] | None = None,
+) -> list[Sample]:
+    """Read the first rows of a file and check them as `check_rows` does; before a judge is loaded."""
+    first = list(islice(read_samples(path, limit=limit, fields=mapping), ROWS_CHECKED))
+    check_rows(first, metrics, os.fspath(path), mapping)
+    return first
+
+
+def _misfit(error: FieldError, samples: Sequence[Sample], metric: Metric, where: str) -> DataError:
+    columns = _columns(samples)
+    reason = error.message.removeprefix(f"{samples[0].where}: ").split(";", 1)[0]
+    missing = [field for field in metric.fields if f"the field {field!r}" in reason]
+    rows = "its only row" if len(samples) == 1 else f"its first {len(samples)} rows"
+    meant = nearest(missing[0], [column for column in columns if column not in metric.fields]) if missing else ""
+    field = missing[0] if missing else next(iter(metric.fields))
+    return DataError(
+        f"{where}: none of {rows} can be scored on {metric.name}: {reason}{meant}"
+        if len(samples) > 1
+        else f"{where}: {rows} cannot be scored on {metric.name}: {reason}{meant}",
+        hint=f"Columns: {_listed(columns)}. The metric reads {', '.join(metric.fields)}; map a field to its column: "
+        f"--field {field}=COLUMN, or in Python fields={{{field!r}: 'COLUMN'}}."
+        + (f"\n{error.hint}" if "is missing" not in reason and error.hint else ""),
+    )
+
+
+def _columns(samples: Sequence[Sample]) -> list[str]:
+    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))
+
+
+def _listed(columns: Sequence[str]) -> str:
+    more = len(columns) - COLUMNS_NAMED
+    return (", ".join(columns[:COLUMNS_NAMED]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+DEFAULT_STATE = "state"
+
+
+def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
+    """Read which columns make the evidence."""
+    if isinstance(given, Mapping):
+        return _checked({str(heading): str(column) for heading, column in given.items()})
+    listed = [given] if isinstance(given, str) else list(given or (DEFAULT_STATE,))
+    state: dict[str, str] = {}
+    for one in listed:
+        heading, equals, column = (part.strip() for part in one.partition("="))
+        column = column if equals else heading
+        if state.get(heading, column) != column:
+            raise ConfigurationError(f"--state names {heading!r} twice: {state[heading]!r} and {column!r}")
+        state[heading] = column
+    return _checked(state)
+
+
+def _checked(state: dict[str, str]) -> dict[str, str]:
+    if not state or not all((*state, *state.values())):
+        raise ConfigurationError(
+            "the evidence has an empty column or heading", hint="Write --state COLUMN, or --state HEADING=COLUMN."
+        )
+    return state
+
+
+def evidence_of(sample: Sample, state: Mapping[str, str]) -> tuple[str, str | None]:
+    """Write the evidence of a row as text."""
+    if sample.error is not None:
+        return "", sample.error
+    values: dict[str, Any] = {}
+    for heading, column in state.items():
+        value = field_value(sample.fields, column)
+        if value is None:
+            return "", f"{sample.where}: the column {column!r} is missing or null"
+        values[heading] = value
+    ((heading, column), *others) = state.items()
+    try:
+        return state_text(values if others or heading != column else values[heading]), None
+    except QuestionError as error:
+        return "", f"{sample.where}: {error.message}"
+
+
+def check_evidence(path: str | os.PathLike[str], state: Mapping[str, str], *, limit: int | None = None) -> list[Sample]:
+    """Read the first rows of a file, and make sure that some row has the columns; before a judge is loaded."""
+    first = list(islice(read_samples(path, limit=limit), ROWS_CHECKED))
+    readable = [sample for sample in first if sample.error is None]
+    for column in state.values():
+        if readable and all(field_value(sample.fields, column, _ABSENT) is _ABSENT for sample in readable):
+            names = _names(readable)
+            raise DataError(
+                f"{os.fspath(path)}: there is no column {column!r}{nearest(column, names)}",
+                hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: --state COLUMN, also "
+                "several times, and as --state HEADING=COLUMN.",
+            )
+    return first
+
+
+def _names(samples: Iterable[Sample]) -> list[str]:
+    return list(dict.fromkeys(str(column) for sample in samples for column in sample.fields))

@@ -1,0 +1,209 @@
+"""Audits: how a judge's tokenizer splits a metric's form and labels, and how the judge scores an example.
+
+The first half needs the tokenizer only; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.engine.interface import Engine
+from geval_local.errors import JudgeError, UnscorableError
+from geval_local.io.samples import Sample
+from geval_local.models.precision import Precision, dtype_name, measured
+from geval_local.prompt import render_form
+from geval_local.score import Distribution
+from geval_local.tokens.label_forms import DroppedForm
+from geval_local.tokens.requests import Request, RequestMaker
+
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
+from geval_local.models.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class LabelForm:
+    """One usable surface form of a label."""
+
+    #: The label.
+    label: str
+    #: Its value on the scale.
+    value: float
+    #: The token after the form.
+    text: str
+    #: Tokens added to the form.
+    token_ids: tuple[int, ...]
+    #: Text of each of them.
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PromptAudit:
+    """One filled form as a tokenizer sees it."""
+
+    #: The rendered prompt, with control tokens shown by name.
+    text: str
+    #: Token ids of the prompt.
+    token_ids: tuple[int, ...]
+    #: Text of each of them.
+    pieces: tuple[str, ...]
+    #: Number of beginning-of-sequence tokens in the prompt.
+    bos_count: int
+    #: Tokens cut off the field that may be shortened.
+    dropped_tokens: int
+    #: The usable surface forms, in the order of the labels.
+    forms: tuple[LabelForm, ...]
+    #: Surface forms that would change the tokens of the form itself.
+    dropped: tuple[DroppedForm, ...]
+    #: Pairs of labels where the tokens of the first are a prefix of the tokens of the second.
+    collisions: tuple[tuple[str, str], ...]
+    #: Positions of the label trie that are read: tokens after the form; empty for the end of the form.
+    inner_nodes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class JudgeAudit:
+    """A loaded judge on one metric."""
+
+    #: The example's form.
+    prompt: PromptAudit
+    #: The judge's label distribution for it.
+    example: Distribution
+    #: The likeliest next tokens outside the labels, with their probabilities.
+    other_tokens: tuple[tuple[str, float], ...]
+    #: Lengths in tokens of the prompts that were scored both ways.
+    lengths: tuple[int, ...]
+    #: Number of packs that held these prompts; with one prompt per pack the comparison would show nothing.
+    batches: int
+    #: Largest difference between the packed and the one-by-one scores, on the metric's scale.
+    batch_difference: float
+    #: Number of parameters, and memory in bytes, of the loaded model.
+    parameters: int
+    memory_bytes: int
+    #: Settings it runs with.
+    dtype: str
+    attention: str
+    engine: str
+    #: Reason for the dtype, and its effect on a score (measured here for half precision).
+    precision: Precision
+    #: Hashes of the weights and of the tokenizer.
+    fingerprint: str
+    tokenizer_hash: str
+    #: Longest prompt in tokens, including the label.
+    context: int
+    #: Directory of its files.
+    directory: Path
+
+
+def audit_prompt(maker: RequestMaker, sample: Sample) -> PromptAudit:
+    """Tokenize one sample's form and the labels after it."""
+    prepared = maker.prepare([sample])[0]
+    if prepared.request is None:
+        raise UnscorableError(prepared.error or "the form cannot be filled")
+    encoder, scale = maker.encoder, maker.metric.scale
+    ids, trie = prepared.request.ids, prepared.request.trie
+    prompt = render_form(maker.metric, sample.texts(maker.metric.fields))
+    # Only the maker knows the number of cut tokens; the rest follows from the token ids.
+    text = str(encoder.tokenizer.decode(ids)) if prepared.dropped_tokens else encoder.readable_text(prompt)
+    bos = encoder.tokenizer.bos_token_id
+    return PromptAudit(
+        text=text,
+        token_ids=tuple(ids.tolist()),
+        pieces=tuple(encoder.decode([token]) for token in ids.tolist()),
+        bos_count=0 if bos is None else int((ids == bos).sum()),
+        dropped_tokens=prepared.dropped_tokens,
+        forms=tuple(
+            LabelForm(
+                scale.labels[form.label],
+                scale.values[form.label],
+                form.text,
+                form.token_ids,
+                tuple(encoder.decode([token]) for token in form.token_ids),
+            )
+            for form in trie.forms
+        ),
+        dropped=maker.reader.labels.dropped,
+        collisions=tuple((scale.labels[short], scale.labels[long]) for short, long in trie.collisions()),
+        inner_nodes=tuple(node.path for node in trie.inner_nodes),
+    )
+
+
+def audit_judge(loaded: LoadedModel, engine: Engine, alone: Engine, maker: RequestMaker) -> JudgeAudit:
+    """Audit a loaded judge on one metric."""
+    samples = example_samples(maker.metric)
+    prompt = audit_prompt(maker, samples[0])
+    requests = [entry.request for entry in maker.prepare(samples) if entry.request is not None]
+    together, other = _distributions(engine, requests, maker)
+    one_by_one = _distributions(alone, requests, maker)[0]
+    return JudgeAudit(
+        prompt=prompt,
+        example=together[0],
+        other_tokens=other,
+        lengths=tuple(len(request.ids) for request in requests),
+        batches=sum(bool(pack.requests) for pack in engine.plan(requests)),
+        batch_difference=max(abs(one.score - many.score) for one, many in zip(one_by_one, together, strict=True)),
+        parameters=loaded.parameters,
+        memory_bytes=loaded.memory_bytes,
+        dtype=dtype_name(loaded.dtype),
+        attention=loaded.attention,
+        engine=engine.name,
+        precision=measured(loaded.precision, loaded.model, loaded.tokenizer, style=loaded.entry.style),
+        fingerprint=loaded.fingerprint,
+        tokenizer_hash=loaded.tokenizer_hash,
+        context=maker.context,
+        directory=loaded.directory,
+    )
+
+
+def _distributions(
+    engine: Engine, requests: Sequence[Request], maker: RequestMaker
+) -> tuple[list[Distribution], tuple[tuple[str, float], ...]]:
+    """Score requests in one plan; also the tokens outside the labels of the first."""
+    logprobs: dict[int, NDArray[np.float64]] = {}
+    other: tuple[tuple[str, float], ...] = ()
+    for pack, readouts in engine.execute(requests, engine.plan(requests)):
+        for index, readout in zip(pack.requests, readouts, strict=True):
+            if readout.label_logprobs is None:
+                raise JudgeError(
+                    f"an example prompt of {len(requests[index].ids)} tokens has no score: {readout.error}"
+                )
+            logprobs[index] = readout.label_logprobs
+            if index == 0:
+                other = tuple((maker.encoder.decode(tokens), p) for tokens, p in readout.other_tokens)
+    return [Distribution(maker.metric.scale, logprobs[index]) for index in range(len(requests))], other
+
+
+_STORY = (
+    "The town library reopened on Monday after eight months of repairs.",
+    "Builders replaced the roof, which had leaked for years, and added a reading room for children.",
+    "The work cost 1.2 million, a tenth more than planned, because the old beams had to be removed.",
+    "Around four hundred people came on the first day, and many of them joined as new members.",
+    "The librarian, Ana Keller, said that the quiet corner by the river windows was already the favourite place.",
+    "Evening opening hours start in March, when two more members of staff begin their work.",
+)
+_SHORT = "The library is open again after eight months of repairs, with a new roof and a room for children."
+#: Neutral texts for the fields that presets use; any other field gets a sentence of the story.
+EXAMPLE_TEXTS: Mapping[str, str] = {
+    "source": " ".join(_STORY),
+    "context": " ".join(_STORY[:3]),
+    "output": _SHORT,
+    "reference": _SHORT,
+    "fact": _STORY[2],
+    "question": "Why was the library closed?",
+}
+
+
+def example_samples(metric: Metric) -> list[Sample]:
+    """Make built-in samples of different lengths for a metric; the first is the example that is shown."""
+    example = {name: EXAMPLE_TEXTS.get(name, _STORY[0]) for name in metric.fields}
+    shorter = dict.fromkeys(metric.fields, _STORY[1])
+    longer = {name: " ".join([text, *_STORY]) for name, text in example.items()}
+    longest = {name: " ".join([*_STORY, text, *_STORY]) for name, text in example.items()}
+    one_word = dict.fromkeys(metric.fields, "Library")
+    return [Sample(fields, origin="the example") for fields in (example, shorter, longer, longest, one_word)]

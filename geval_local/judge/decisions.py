@@ -1,0 +1,162 @@
+"""Decisions: questions about one piece of evidence become prompts, stretch by stretch, and read-outs become answers.
+
+Prompts become label probabilities as in scoring: `Scorer.prepare`, the engine, `Scorer.outcome`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from geval_local.engine.prefix_sharing.key_value_store import MOST_POSITIONS
+from geval_local.errors import UnscorableError
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.questions.answer import Decision, answer_of
+from geval_local.questions.form import Marks, QuestionForm, question_forms, state_text
+from geval_local.questions.question import Question
+from geval_local.score import Outcome
+from geval_local.tokens.requests import Ids, Prepared, common_prefix
+
+#: Most characters per token assumed for a text that may still fit.
+CHARACTERS_PER_TOKEN = 8
+
+
+#: An evidence as text, and a form to be filled with it.
+Asked = tuple[str, QuestionForm]
+
+
+def prepare_forms(
+    asked: Sequence[Asked],
+    prepare: Callable[[Metric, Sequence[Sample]], list[Prepared]],
+    refuse: Callable[[str], str | None],
+) -> list[Prepared]:
+    """Turn forms about evidences into what the engine takes, or into reasons why not, in order."""
+    prepared: list[Prepared | None] = [None] * len(asked)
+    refused: dict[str, Prepared | None] = {}
+    groups: dict[int, tuple[Metric, list[int]]] = {}
+    for place, (text, form) in enumerate(asked):
+        for one in (text, form.text):
+            if one not in refused:
+                refused[one] = _refusal(one, refuse)
+        prepared[place] = refused[text] or refused[form.text]
+        if prepared[place] is None:
+            groups.setdefault(id(form.metric), (form.metric, []))[1].append(place)
+    for metric, places in groups.values():
+        samples = [Sample({"state": asked[place][0], "question": asked[place][1].text}) for place in places]
+        for place, entry in zip(places, prepare(metric, samples), strict=True):
+            prepared[place] = entry
+    return [entry for entry in prepared if entry is not None]
+
+
+def _refusal(text: str, refuse: Callable[[str], str | None]) -> Prepared | None:
+    try:
+        reason = refuse(text)
+    except UnscorableError as error:  # its tokens cannot be counted
+        return Prepared(None, error=str(error))
+    return None if reason is None else Prepared(None, error=reason, is_too_long=True)
+
+
+def refuse_long(text: str, count_tokens: Callable[[str], int], context: int) -> str | None:
+    """Say why a text is too long for a judge, as soon as its beginning shows it; None if it may not be.
+
+    Otherwise a text of megabytes would be tokenized once for every question, to be refused.
+    """
+    size = CHARACTERS_PER_TOKEN * context
+    while len(text) > 2 * context:
+        tokens = count_tokens(text[:size])
+        if tokens > context:
+            return (
+                f"the prompt has more than {tokens} tokens, the judge reads {context} with the label; "
+                "shorten the evidence or the question, or take a judge that reads more"
+            )
+        if size >= len(text):
+            break
+        size *= 2
+    return None
+
+
+@dataclass
+class DecisionWork:
+    """The questions about one piece of evidence, as work for a judge.
+
+    Every question contributes one item for each order of its outcomes; items are numbered from 0.
+    """
+
+    state: Any
+    questions: Sequence[Question]
+    prepare_asked: Callable[[Sequence[Asked]], list[Prepared]]
+    rotations: int = 1
+    marks: Marks | None = None
+    _ids: list[Ids] = field(default_factory=list, init=False)
+    _too_long: set[int] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._text = state_text(self.state)
+        self._items: list[tuple[int, QuestionForm]] = [
+            (number, form)
+            for number, question in enumerate(self.questions)
+            for form in question_forms(question, rotations=self.rotations, marks=self.marks)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def evidence(self) -> str:
+        """The evidence as text."""
+        return self._text
+
+    @property
+    def shared(self) -> int:
+        """Number of characters shared by all items."""
+        return len(self._text)
+
+    def own(self, item: int) -> int:
+        """Return the number of characters that one item adds to the shared ones."""
+        return len(self._items[item][1].text)
+
+    def prepare(self, start: int, stop: int) -> list[Prepared]:
+        """Turn a stretch of the items into what the engine takes, or into reasons why not, in order."""
+        found = self.prepare_asked([(self._text, form) for _, form in self._items[start:stop]])
+        self._too_long |= {start + place for place, entry in enumerate(found) if entry.is_too_long}
+        self._ids += [entry.request.ids for entry in found if entry.request is not None]
+        return found
+
+    def prefix(self) -> Ids | None:
+        """Give the tokens that all prompts about this evidence start with, for the engine to keep; None if unknown."""
+        form = self._items[0][1]
+        asked = [(self._text, replace(form, text=text)) for text in ("A", "7")]
+        requests = [entry.request for entry in self.prepare_asked(asked)]
+        if requests[0] is None or requests[1] is None:
+            return None
+        first, second = requests[0].ids, requests[1].ids
+        prefix = first[: common_prefix(first, second)]
+        return prefix if len(prefix) <= MOST_POSITIONS else requests[0].prefix
+
+    def finish(self, outcomes: Sequence[Outcome]) -> Decision:
+        """Put the decision together, given the outcomes of all items in order."""
+        by_question: list[list[int]] = [[] for _ in self.questions]
+        for item, (number, _) in enumerate(self._items):
+            by_question[number].append(item)
+        answers = tuple(
+            answer_of(
+                question,
+                [self._items[item][1] for item in items],
+                [outcomes[item] for item in items],
+                is_too_long=not self._too_long.isdisjoint(items),
+            )
+            for question, items in zip(self.questions, by_question, strict=True)
+        )
+        return Decision(answers, _distinct_tokens(self._ids))
+
+
+def _distinct_tokens(ids: Sequence[Ids]) -> int:
+    """Count the distinct tokens of prompts: shared ones count once."""
+    ordered = sorted(ids, key=lambda one: one.astype(">u4").tobytes())
+    total, before = 0, None
+    for one in ordered:
+        total += len(one) - (0 if before is None else common_prefix(before, one))
+        before = one
+    return total

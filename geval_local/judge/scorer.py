@@ -1,0 +1,419 @@
+"""Scorer: samples through an engine, window by window, into scores. The model itself belongs to `Judge`.
+
+A sample enters at `Scorer.iter_scores`, becomes a filled form, tokens and a label trie (`tokens.requests`), passes
+through the model in packs (`engine.interface`), and comes out as a `Score`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from geval_local.engine.interface import Engine, Readout
+from geval_local.engine.window import make_outcome, read_window
+from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
+from geval_local.io.samples import Sample
+from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refuse_long
+from geval_local.judge.progress import OnProgress, in_thread, progress_of
+from geval_local.judge.windows import WINDOW, window_sizes
+from geval_local.metric import Metric
+from geval_local.prompt import sharing
+from geval_local.questions.answer import Decision
+from geval_local.questions.form import Marks
+from geval_local.questions.pair import mean_outcomes
+from geval_local.questions.question import Question, parse_questions
+from geval_local.score import Estimator, Outcome, Score
+from geval_local.tokens.encoder import PromptEncoder
+from geval_local.tokens.requests import Prepared, RequestMaker
+
+#: Most metrics whose forms are cached: a server receives ever new ones.
+MOST_MAKERS = 512
+
+
+class Scorer(ABC):
+    """Base class of judges: scores samples."""
+
+    def __init__(self, encoder: PromptEncoder, engine: Engine) -> None:
+        self.encoder = encoder
+        self.engine: Engine = engine
+        self._makers: dict[tuple[str, str], RequestMaker] = {}
+        #: Held while an asynchronous call is under way: a judge does one thing at a time.
+        self.turn = threading.Lock()
+
+    @property
+    @abstractmethod
+    def context(self) -> int:
+        """Longest prompt in tokens, including the label's tokens."""
+
+    @abstractmethod
+    def with_steps(self, metric: Metric) -> Metric:
+        """Return a metric with its evaluation steps."""
+
+    def check_files(self) -> None:  # noqa: B027 - a scorer need not come from files
+        """Tell if what it was loaded from has changed; called before figures are given out or kept."""
+
+    @overload
+    def score(
+        self, metric: Metric, /, *, estimator: Estimator | None = ..., threshold: float | None = ..., **fields: str
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self,
+        metric: Sequence[Metric],
+        /,
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        **fields: str,
+    ) -> dict[str, Score]: ...
+
+    def score(
+        self,
+        metric: Metric | Sequence[Metric],
+        /,
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        **fields: str,
+    ) -> Score | dict[str, Score]:
+        """Score one sample, given by its fields.
+
+        Parameters
+        ----------
+        metric : Metric or sequence of Metric
+            What to rate. Steps are written and pinned first if it has none.
+        estimator : Estimator, optional
+            Exact expectation when absent.
+        threshold : float, optional
+            Overrides the metric's own.
+        **fields : str
+            The sample's texts, such as ``source=..., output=...``; aliases as in data files.
+
+        Returns
+        -------
+        Score, or dict of str to Score
+            Unscored, with the reason in ``error``, if the fields do not fit the metric. By name for several metrics.
+
+        Raises
+        ------
+        TypeError
+            If `metric` is not a `Metric`.
+        """
+        found: Score | dict[str, Score]
+        found = next(self.iter_scores(metric, [fields], estimator=estimator, threshold=threshold))
+        return found
+
+    @overload
+    def score_many(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> list[Score]: ...
+
+    @overload
+    def score_many(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> dict[str, list[Score]]: ...
+
+    def score_many(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
+        progress: OnProgress = False,
+    ) -> list[Score] | dict[str, list[Score]]:
+        """Score samples; the result has one score per sample, in the order given.
+
+        Parameters
+        ----------
+        metric : Metric or sequence of Metric
+            What to rate. Metrics whose forms begin with the same field, such as published prompts that open with the
+            source, share its computation.
+        samples : iterable of Sample or mapping
+            From `read_samples`, or plain dictionaries of texts.
+        estimator : Estimator, optional
+            Exact expectation when absent.
+        threshold : float, optional
+            Overrides the metric's own.
+        fields : mapping of str to str, optional
+            Field of the metric -> the column, or the dotted path into one, that it is read from, such as
+            ``{"output": "answer"}``. Fields that are not in it are found by their names.
+        progress : bool or callable
+            Whether to show a progress bar on stderr; or what is called with the number of scores that are finished and
+            the number of all, batch by batch.
+
+        Returns
+        -------
+        list of Score, or dict of str to list of Score
+            By name for several metrics, in their order.
+
+        Raises
+        ------
+        TypeError
+            If `metric` is not a `Metric`, or `samples` are not rows of columns.
+        ConfigurationError
+            If `fields` names a field that no metric has, or two metrics have the same name.
+        DataError
+            If `fields` names a column that no sample has.
+        """
+        metrics = check_metrics(metric)
+        listed = list(iter_samples(samples, metrics, fields))
+        check_columns(listed, fields or {})
+        total = len(listed) * len(metrics)
+        with progress_of(progress, ", ".join(one.name for one in metrics), total) as advance:
+            rows = list(self._iter_rows(metrics, iter(listed), estimator, threshold, advance))
+        columns = {one.name: [row[place] for row in rows] for place, one in enumerate(metrics)}
+        return columns[metric.name] if isinstance(metric, Metric) else columns
+
+    @overload
+    async def ascore_many(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> list[Score]: ...
+
+    @overload
+    async def ascore_many(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        progress: OnProgress = ...,
+    ) -> dict[str, list[Score]]: ...
+
+    async def ascore_many(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
+        progress: OnProgress = False,
+    ) -> list[Score] | dict[str, list[Score]]:
+        """Score samples beside an event loop; parameters, result and errors as in `score_many`.
+
+        Calls of one judge are computed one after the other, in a thread; a `progress` that is called, is called in the
+        loop. Cancelled, the work ends after the batch at hand.
+        """
+
+        def work(told: OnProgress) -> list[Score] | dict[str, list[Score]]:
+            return self.score_many(
+                metric, samples, estimator=estimator, threshold=threshold, fields=fields, progress=told
+            )
+
+        return await in_thread(work, progress, self.turn)
+
+    @overload
+    def iter_scores(
+        self,
+        metric: Metric,
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[Score]: ...
+
+    @overload
+    def iter_scores(
+        self,
+        metric: Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[dict[str, Score]]: ...
+
+    @overload
+    def iter_scores(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = ...,
+        threshold: float | None = ...,
+        fields: Mapping[str, str] | None = ...,
+        advance: Callable[[int], object] = ...,
+    ) -> Iterator[Any]: ...
+
+    def iter_scores(
+        self,
+        metric: Metric | Sequence[Metric],
+        samples: Iterable[Sample | Mapping[str, Any]],
+        *,
+        estimator: Estimator | None = None,
+        threshold: float | None = None,
+        fields: Mapping[str, str] | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Any]:
+        """Score a stream of samples, in order, at most `WINDOW` samples at a time."""
+        metrics = check_metrics(metric)
+        rows = self._iter_rows(metrics, iter_samples(samples, metrics, fields), estimator, threshold, advance)
+        if isinstance(metric, Metric):
+            return (row[0] for row in rows)
+        names = [one.name for one in metrics]
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def _iter_rows(
+        self,
+        metrics: Sequence[Metric],
+        stream: Iterator[Sample],
+        estimator: Estimator | None,
+        threshold: float | None,
+        advance: Callable[[int], object],
+    ) -> Iterator[list[Score]]:
+        """Give out every sample's scores, one per metric."""
+        complete = [self.with_steps(metric) for metric in metrics]
+        estimator = estimator or Estimator()
+        for size in window_sizes(WINDOW):
+            window = list(itertools.islice(stream, size))
+            if not window:
+                return
+            columns: list[list[Score]] = [[]] * len(metrics)
+            for group in sharing(complete):
+                prepared = [self.prepare(complete[place], window) for place in group]
+                readouts = iter(read_window(self.engine, list(itertools.chain.from_iterable(prepared)), advance))
+                self.check_files()
+                for place, entries in zip(group, prepared, strict=True):
+                    metric = metrics[place]
+                    limit = metric.threshold if threshold is None else threshold
+                    read = itertools.islice(readouts, len(entries))
+                    outcomes = [self.outcome(entry, readout) for entry, readout in zip(entries, read, strict=True)]
+                    columns[place] = [
+                        outcome.score(metric, estimator=estimator, threshold=limit)
+                        for outcome in mean_outcomes(complete[place], outcomes)
+                    ]
+            yield from map(list, zip(*columns, strict=True))
+
+    def decide(
+        self,
+        state: Any,
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+    ) -> Decision:
+        """Answer questions about one piece of evidence.
+
+        Parameters
+        ----------
+        state : str, mapping or sequence
+            The evidence; see `geval_local.questions.form.state_text`.
+        questions : mapping of str, or sequence
+            See `geval_local.questions.question.parse_questions`.
+        rotations : int
+            Number of orders in which outcomes are shown; an answer is the mean over them. A question's own
+            `rotations` take precedence.
+
+        Returns
+        -------
+        Decision
+            One answer per question, in order; one that cannot be answered has the reason in ``error``.
+
+        Raises
+        ------
+        QuestionError
+            If the questions are inconsistent, or the evidence cannot be written as text.
+        """
+        return next(self.iter_decisions([state], questions, rotations=rotations))
+
+    def decide_many(
+        self,
+        states: Iterable[Any],
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+    ) -> list[Decision]:
+        """Answer the same questions about every piece of evidence; parameters and errors as in `decide`."""
+        return list(self.iter_decisions(states, questions, rotations=rotations))
+
+    def iter_decisions(
+        self,
+        states: Iterable[Any],
+        questions: Mapping[str, Any] | Sequence[Question | Mapping[str, Any]],
+        *,
+        rotations: int = 1,
+        marks: Marks | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[Decision]:
+        """Answer the same questions about a stream of evidence, in order, about `WINDOW` prompts at a time."""
+        asked = parse_questions(questions)
+        stream = (self.decision_work(state, asked, rotations=rotations, marks=marks) for state in states)
+        waiting: list[DecisionWork] = []
+        size = 0
+        for work in stream:
+            waiting.append(work)
+            size += len(work)
+            if size >= WINDOW:
+                yield from self._decisions(waiting, advance)
+                waiting, size = [], 0
+        yield from self._decisions(waiting, advance)
+
+    def decision_work(
+        self, state: Any, questions: Sequence[Question], *, rotations: int = 1, marks: Marks | None = None
+    ) -> DecisionWork:
+        """Get ready to answer questions about one evidence, for whoever runs the engine; parameters as `decide`."""
+        return DecisionWork(state, questions, self.prepare_forms, rotations, marks)
+
+    def _decisions(self, works: Sequence[DecisionWork], advance: Callable[[int], object]) -> Iterator[Decision]:
+        prepared = [work.prepare(0, len(work)) for work in works]
+        entries = list(itertools.chain.from_iterable(prepared))
+        readouts = read_window(self.engine, entries, advance)
+        self.check_files()
+        outcomes = map(self.outcome, entries, readouts)
+        for work in works:
+            yield work.finish(list(itertools.islice(outcomes, len(work))))
+
+    def prepare_forms(self, asked: Sequence[Asked]) -> list[Prepared]:
+        """Turn forms of questions about evidences, in pairs, into what the engine takes, or into reasons why not."""
+        context = self.context
+        return prepare_forms(asked, self.prepare, lambda text: refuse_long(text, self._count_tokens, context))
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self.encoder.encode_texts([text])[0])
+
+    def prepare(self, metric: Metric, samples: Sequence[Sample]) -> list[Prepared]:
+        """Turn samples into requests for the engine, or errors with reasons, in order."""
+        return self._maker(metric).prepare(samples)
+
+    def outcome(self, entry: Prepared, readout: Readout | None) -> Outcome:
+        """Combine a prepared sample and its read-out into its outcome."""
+        return make_outcome(entry, readout, self.encoder)
+
+    def _maker(self, metric: Metric) -> RequestMaker:
+        key = (metric.hash, metric.steps_hash)
+        if key not in self._makers:
+            while len(self._makers) >= MOST_MAKERS:
+                del self._makers[next(iter(self._makers))]
+            self._makers[key] = RequestMaker(self.encoder, metric, self.context)
+        return self._makers[key]

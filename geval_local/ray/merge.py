@@ -1,0 +1,63 @@
+"""The parts of a distributed run as one file, row by row, in the order of the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from geval_local.errors import ConfigurationError, OutputError
+from geval_local.io.ownership import file_sha256
+from geval_local.io.parts import PartRows
+from geval_local.io.places import Place
+from geval_local.io.result_manifest import PARTS_MANIFEST, check_results, parse_manifest, write_manifest
+from geval_local.io.results import read_score
+from geval_local.io.samples import Sample
+from geval_local.io.writer import ResultWriter
+from geval_local.runs.run_file import read_run
+
+
+def merge_parts(
+    run: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    csv_safe: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write the rows of a finished distributed run into one file, with its manifest beside it."""
+    address, target = os.fspath(run), Path(output)
+    manifest = read_run(address)
+    if manifest.settings.distributed is None:
+        raise ConfigurationError(
+            f"{address} is no distributed run: it has its results in one file already",
+            hint="Other formats: `geval-local score` with --format.",
+        )
+    if manifest.ended is None:
+        raise ConfigurationError(
+            f"the run in {address} is not finished", hint=f"Finish it: geval-local resume {shlex.quote(address)}"
+        )
+    ResultWriter.check(target)
+    check_results(target, overwrite=overwrite)
+    directory = Place(address)
+    place = directory.child(PARTS_MANIFEST)
+    description = parse_manifest(json.loads(place.read()), place)
+    names, count = list(manifest.results), 0
+    with ResultWriter.open(target, names, columns=columns, csv_safe=csv_safe) as writer:
+        for row in PartRows(directory):
+            figures = dict(row.get("geval") or {})
+            scores = {name: read_score(name, figures.pop(name, None), f"{address}, row {row.number}") for name in names}
+            fields = {name: value for name, value in row.items() if name != "geval"}
+            earlier = {name: own for name, own in figures.items() if own is not None}
+            writer.write(Sample(fields | ({"geval": earlier} if earlier else {}), row.number), scores)
+            count += 1
+        if count != manifest.input.rows:
+            raise OutputError(
+                f"the parts in {address} hold {count} rows, and the run had {manifest.input.rows}",
+                hint=f"Score what is missing: geval-local resume {shlex.quote(address)}",
+            )
+    write_manifest(target, replace(description, results_sha256=file_sha256(target)))
+    return count

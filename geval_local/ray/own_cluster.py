@@ -1,0 +1,209 @@
+"""A Ray cluster to work on: the one at hand, one at an address, or one of this machine's own that goes again.
+
+An own cluster keeps to this machine and this user: its processes listen on the loopback address only, its token is
+known to its own processes, and its files lie in a private directory that is removed with it. It sends no usage
+statistics, looks up no name and asks no cloud's metadata address.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from geval_local.errors import ConfigurationError
+
+logger = logging.getLogger("geval_local")
+
+#: Holds for every own cluster of this process: Ray reads its token once.
+_TOKEN = secrets.token_hex(32)
+#: Longest temporary directory behind which Ray's sockets still fit into the 107 characters of a socket's name.
+_LONGEST_BASE = 24
+#: Seconds in which Ray's processes have let go of their files.
+_REMOVAL_SECONDS = 10.0
+#: Seconds between two looks at the head of a cluster, and looks in vain after which it counts as gone.
+_LOOK_SECONDS = 3.0
+_LOOKS = 3
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None) -> Iterator[None]:
+    """Connect to the cluster at hand, to the one at `address`, or to a temporary one on this machine."""
+    # Read when Ray is imported and when its processes start.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Or else every restart policy of Ray Data's own is announced as an error on stderr.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    with ExitStack() as own:
+        directory = None
+        if address is None and not _is_connected():
+            own.enter_context(_environment(_own_settings()))
+            directory = own.enter_context(_private_directory())
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigurationError(
+                "Ray is not installed, and --distributed ray needs it", hint="pip install 'geval-local[ray]'"
+            ) from error
+        if ray.is_initialized():
+            yield
+            return
+        options: dict[str, Any] = {"address": address or "local"}
+        if directory is not None:
+            options |= {"include_dashboard": False, "_temp_dir": str(directory)}
+            if workers is not None and workers > (os.cpu_count() or 1):
+                options["num_cpus"] = workers
+            own.enter_context(_confined())
+        handlers = _handlers()
+        try:
+            with _without_stderr():
+                ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray raises a bare one where a machine is too busy to begin
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigurationError(
+                f"cannot reach a Ray cluster at {address or 'this machine'}: {told}",
+                hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and "
+                "RAY_AUTH_TOKEN as there; leave --address out for a cluster of this machine's own.",
+            ) from error
+        finally:
+            # Ray takes SIGTERM for itself; it is the caller's.
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        try:
+            with watched_head(ray.get_runtime_context().gcs_address):
+                yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def watched_head(address: str, seconds: float = _LOOK_SECONDS) -> Iterator[None]:
+    """Log an error when a cluster's head at HOST:PORT stays silent: Ray soon ends this process, without a word."""
+    host, _, port = address.rpartition(":")
+    is_over = threading.Event()
+
+    def watch() -> None:
+        failed = 0
+        while failed < _LOOKS and not is_over.wait(seconds):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+                failed = 0
+            except OSError:
+                failed += 1
+        if failed == _LOOKS:
+            logger.error(
+                "the head of the Ray cluster at %s does not answer; if it is gone, Ray ends this run within a minute; "
+                "finished blocks are kept: start the cluster, then repeat the command",
+                address,
+            )
+
+    thread = threading.Thread(target=watch, name="watched-head", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _is_connected() -> bool:
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _own_settings() -> dict[str, str]:
+    """Say what an own cluster's processes find in their environment; what the user has set stays."""
+    settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        # Or else Ray writes one into ~/.ray/auth_token, where everybody may read it.
+        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+    return settings
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Make a directory for a cluster's logs, sockets and spilled objects that only this user may enter, and remove it.
+
+    Ray opens the directory that it is given to everybody, so it is given one inside.
+    """
+    base = tempfile.gettempdir()
+    short = base if len(base) <= _LONGEST_BASE or not os.path.isdir("/tmp") else "/tmp"
+    directory = Path(tempfile.mkdtemp(prefix="geval-ray-", dir=short))
+    try:
+        yield directory / "r"
+    finally:
+        end = time.monotonic() + _REMOVAL_SECONDS
+        while directory.exists() and time.monotonic() < end:
+            shutil.rmtree(directory, ignore_errors=True)
+            if directory.exists():  # a process of the cluster has just written its last line
+                time.sleep(0.1)
+
+
+@contextmanager
+def _confined() -> Iterator[None]:
+    """Keep an own cluster on the loopback address, and start no dashboard process.
+
+    Even without its pages the dashboard process looks for a cloud's metadata address, and no option switches it off. A
+    Ray that names these things otherwise is left as it is: tests/house/test_network.py tells.
+    """
+    from ray._private import ray_constants, services
+
+    parts: list[tuple[Any, str, object]] = [
+        (services, "start_api_server", lambda *_, **__: (None, None)),
+        (ray_constants, "ENABLE_RAY_CLUSTER", False),  # read when Ray was imported, which may be long ago
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in parts if hasattr(module, name)]
+    for module, name, value in parts:
+        if hasattr(module, name):
+            setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Silence what Ray's own code writes past Python; what matters in it is raised."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,0 +1,126 @@
+"""A distributed run as its callers see it: the target, the manifest, and the way of a run to its result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_local.errors import ConfigurationError, GevalError, OutputError
+from geval_local.io.places import Place
+from geval_local.metric import Metric
+from geval_local.options import JudgeOptions, RunOptions
+from geval_local.ray.driver import PartsRun
+from geval_local.ray.input_blocks import wanted_parts
+from geval_local.ray.parts_directory import PartsDirectory
+from geval_local.runs.completion import RunResult, add_resume_hint
+from geval_local.runs.events import Calibrator, RunEvents
+from geval_local.runs.exporter import EXPORT_FORMATS
+from geval_local.runs.manifest import JudgeRecord, Manifest
+from geval_local.runs.settings import Settings
+from geval_local.runs.target import Target, checked_place
+
+if TYPE_CHECKING:
+    from geval_local.judge.judge import Judge
+
+
+def score_parts(
+    files: Sequence[str | os.PathLike[str]],
+    metrics: Sequence[Metric],
+    judges: Sequence[JudgeRecord],
+    output: str | os.PathLike[str] | None,
+    options: RunOptions,
+    settings: Settings,
+    calibrations: Mapping[str, Calibrator],
+    events: RunEvents,
+) -> RunResult:
+    """Score files into a directory of parts; `geval_local.runs.run_file.score_file` documents what is taken."""
+    target = find_parts_target(output, options.formats)
+    wanted = wanted_parts(settings.model_copy(update={"use_cache": False}), files, judges, metrics)
+    return _complete(
+        target, wanted, calibrations, events, retry_errors=options.retry_errors, overwrite=options.overwrite
+    )
+
+
+def resume_parts(
+    place: str | os.PathLike[str],
+    manifest: Manifest,
+    calibrations: Mapping[str, Calibrator],
+    events: RunEvents,
+    *,
+    retry_errors: bool,
+) -> RunResult:
+    """Continue a distributed run with the settings of its manifest."""
+    wanted = manifest.model_copy(deep=True)
+    return _complete(find_parts_target(place), wanted, calibrations, events, retry_errors=retry_errors)
+
+
+def read_parts_manifest(address: str) -> Manifest:
+    """Read the manifest of a run at an address."""
+    manifest = PartsDirectory(address).read()
+    if manifest is None:
+        raise OutputError(f"there is no run in {address}", hint="`geval-local score FILE ... -o DIR/` begins one.")
+    return manifest
+
+
+def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
+    """Read where the parts of a distributed run are to go: a directory, by path or address."""
+    if place is None:
+        raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
+    text = checked_place(os.fspath(place))
+    suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
+    if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
+        raise ConfigurationError(
+            "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
+            hint=f"Add -o runs/NAME/, and merge the parts afterwards: geval-local merge runs/NAME -o scores."
+            f"{(formats[0] if formats else suffix)}",
+        )
+    return Target(Place(text).local, None, ("parquet",), parts=text)
+
+
+def _complete(
+    target: Target,
+    wanted: Manifest,
+    calibrations: Mapping[str, Calibrator],
+    events: RunEvents,
+    *,
+    retry_errors: bool = False,
+    overwrite: bool = False,
+) -> RunResult:
+    """Follow a distributed run to its end; an error says how to continue it."""
+    assert target.parts is not None
+    run = PartsRun(wanted, target.parts, _load_on_worker, calibrations, events)
+    try:
+        summaries = run.run(retry_errors=retry_errors, overwrite=overwrite)
+    except GevalError as error:
+        if not run.directory.is_empty():
+            add_resume_hint(error, target.parts)
+        raise
+    tokens = run.totals.tokens
+    return RunResult(
+        summaries=summaries,
+        answers=[],
+        signatures=[run.manifest.judges[0].signatures[metric.name] for metric in run.metrics],
+        files=[Path(target.parts)] if target.directory is not None else [],
+        first_rows=[],
+        rows=run.totals.rows,
+        load_seconds=0.0,
+        seconds=run.seconds,
+        totals={
+            "rows": run.totals.rows * len(run.metrics),
+            "unscored": sum(summary.unscored for summary in summaries),
+            "from_cache": 0,
+            "prompt_tokens": sum(prompt for prompt, _ in tokens),
+            "planned_tokens": sum(planned for _, planned in tokens),
+        },
+        precisions=[],
+        manifest=run.manifest,
+        target=target,
+    )
+
+
+def _load_on_worker(record: JudgeRecord) -> Judge:
+    from geval_local.judge.judge import Judge
+
+    return Judge.load(JudgeOptions(**record.choice))

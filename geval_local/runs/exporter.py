@@ -1,0 +1,120 @@
+"""Export: the rows of a run as files, written atomically."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from geval_local.errors import OutputError
+from geval_local.io.ownership import file_sha256, owned
+from geval_local.io.result_manifest import Manifest, check_manifest, manifest_path, manifest_text, write_manifest
+from geval_local.io.samples import Sample
+from geval_local.io.writer import Figures, ResultWriter
+from geval_local.runs.directory import remove_run
+from geval_local.runs.run import Run, export_name
+
+#: Formats of exported files, by their extension.
+EXPORT_FORMATS = ("jsonl", "csv", "parquet")
+
+
+class Exporter:
+    """Writer of rows in every format of a run; a context manager."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stack = ExitStack()
+        self._writers: list[ResultWriter] = []
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are written."""
+        directory = self._run.directory
+        formats = self._run.manifest.settings.formats
+        stem = self._run.manifest.settings.stem
+        return [] if directory is None else [directory / export_name(one, stem) for one in formats]
+
+    def __enter__(self) -> Exporter:
+        with self._stack as stack:
+            self._writers = [stack.enter_context(self._open(file)) for file in self.files]
+            self._stack = stack.pop_all()
+        return self
+
+    def _open(self, file: Path) -> ResultWriter:
+        # Files moved from the directory to a path that the user named follow the user's umask.
+        settings = self._run.manifest.settings
+
+        def claim(whole: Path) -> None:
+            self._run.own_files.claim(file.name, file_sha256(whole))
+
+        return ResultWriter.open(
+            file,
+            self._run.keys,
+            layout=self._run.asked.layout(self._run.keys),
+            columns=settings.columns,
+            csv_safe=settings.csv_safe,
+            private=settings.output is None,
+            mark=self._run.manifest.run,
+            before_replacing=claim,
+        )
+
+    def write(self, sample: Sample, scores: Mapping[str, Figures]) -> None:
+        """Append one row."""
+        for writer in self._writers:
+            writer.write(sample, scores)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+
+
+def deliver(run: Run, files: Sequence[Path]) -> list[Path]:
+    """Deliver the results of a finished run to the requested place.
+
+    For a run with an output file, the result replaces the output atomically.
+    """
+    output = _output_of(run)
+    run.finish([file.name for file in files] if output is None else [output.name])
+    if output is None:
+        return list(files)
+    known = {run.manifest.replaces, *(digest for made in run.manifest.made.values() for digest in made)}
+    if os.path.lexists(output) and not owned(output, digests=known):
+        raise OutputError(
+            f"{output} was created or changed during this run",
+            hint=f"Move it to another place and resume; the results are in {files[0]}.",
+        )
+    try:
+        # From here on the results rather have no description than another run's.
+        check_manifest(output, overwrite=True).unlink(missing_ok=True)
+        os.replace(files[0], output)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {output}: {error.strerror}", hint=f"The results are in {files[0]}; resume to try again."
+        ) from error
+    return [output]
+
+
+def _output_of(run: Run) -> Path | None:
+    """Return the output file of a run without its own directory, which is always beside the run directory."""
+    name = run.manifest.settings.output
+    return None if name is None or run.directory is None else run.directory.parent / name
+
+
+def describe(run: Run, file: Path, description: Manifest) -> None:
+    """Write the manifest beside a result file."""
+    description = replace(description, results_sha256=file_sha256(file))
+    if run.manifest.settings.output is not None:
+        write_manifest(file, description)
+    elif run.directory is not None:
+        run.own_files.write_text(manifest_path(file).name, manifest_text(description))
+
+
+def clear_away(run: Run) -> None:
+    """Remove the run directory beside an output file that is complete."""
+    if run.manifest.settings.output is not None and run.directory is not None:
+        run.store.close()
+        remove_run(run.directory, run.manifest)

@@ -1,0 +1,429 @@
+"""From label log-probabilities to a score: pure, in float64, all arithmetic written once.
+
+`Distribution` holds the labels' probabilities for one form, `Estimator` makes one number of it, `Score` has the figures
+of one sample on one metric, and `Outcome` what runs keep of them.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from geval_local.errors import ConfigurationError
+from geval_local.scale import Scale
+
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
+
+# What is left of a sum of a thousand probabilities by rounding.
+_SUM_ERROR = 1e-12
+
+
+class Distribution:
+    """The labels' probabilities for one form, and every figure derived from them.
+
+    Parameters
+    ----------
+    scale : Scale
+        The labels and their values.
+    label_logprobs : array_like, shape (labels,)
+        Natural logarithms of ``P(l | form)``, the probability that the model's next text is the label (not
+        normalised over the labels); ``-inf`` is allowed, but not for all labels.
+
+    Raises
+    ------
+    ValueError
+        If the shape is wrong, a value is NaN or ``+inf``, or no label has any probability.
+    """
+
+    __slots__ = ("label_logprobs", "label_mass", "p", "scale")
+
+    def __init__(self, scale: Scale, label_logprobs: ArrayLike) -> None:
+        logprobs = np.asarray(label_logprobs, dtype=np.float64)
+        if logprobs.shape != (len(scale.labels),):
+            raise ValueError(f"expected {len(scale.labels)} label log-probabilities, got shape {logprobs.shape}")
+        if np.isnan(logprobs).any() or np.isposinf(logprobs).any():
+            raise ValueError("a label log-probability is NaN or infinite")
+        top = float(logprobs.max())
+        if math.isinf(top):
+            raise ValueError("no label of the scale has any probability")
+        weights = np.exp(logprobs - top)
+        total = float(weights.sum())
+        self.scale = scale
+        self.label_logprobs: NDArray[np.float64] = logprobs
+        self.p: NDArray[np.float64] = weights / total
+        self.label_mass: float = math.exp(top) * total
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """``{label: p(label)}``, summing to 1, in the order of the scale."""
+        return dict(zip(self.scale.labels, self.p.tolist(), strict=True))
+
+    @property
+    def score(self) -> float:
+        """The exact expectation ``sum p(l) * value(l)``, on the scale's own units."""
+        return self._on_scale(float(self.p @ self.scale.array))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the label's value under the distribution."""
+        return math.sqrt(float(self.p @ (self.scale.array - self.score) ** 2))
+
+    @property
+    def entropy(self) -> float:
+        """Shannon entropy in nats: 0 for a certain label, ``log(labels)`` for a uniform distribution."""
+        positive = self.p[self.p > 0]
+        return max(0.0, -float((positive * np.log(positive)).sum()))
+
+    @property
+    def mode_index(self) -> int:
+        """Index of the most likely label; the first one of the scale on an exact tie."""
+        return int(self.p.argmax())
+
+    @property
+    def mode(self) -> str:
+        """The most likely label."""
+        return self.scale.labels[self.mode_index]
+
+    @property
+    def margin(self) -> float:
+        """Difference between the two largest probabilities, 0 to 1."""
+        top_two = np.sort(self.p)[-2:]
+        return float(top_two[1] - top_two[0])
+
+    def probability_at_least(self, threshold: float) -> float:
+        """Probability that the label's value is at least `threshold`."""
+        return min(1.0, float(self.p[self.scale.array >= threshold].sum()))
+
+    @property
+    def median(self) -> float:
+        """The median of the label's value; halfway between two values where each side holds exactly half."""
+        lower, upper = self._reaching(0.5, beyond=False), self._reaching(0.5, beyond=True)
+        return (lower + upper) / 2
+
+    def _reaching(self, q: float, *, beyond: bool) -> float:
+        """Smallest value whose cumulated probability reaches `q`, or exceeds it."""
+        order = np.argsort(self.scale.array, kind="stable")
+        cumulated = np.cumsum(self.p[order])
+        # A sum of decimals such as .1 + .2 + .2 is half, whatever its last bits say.
+        reached = cumulated > q + _SUM_ERROR if beyond else cumulated >= q - _SUM_ERROR
+        return self.scale.values[order[int(reached.argmax())]] if reached.any() else self.scale.high
+
+    def sample_mean(self, n: int, seed: int | Sequence[int]) -> float:
+        """Mean value of `n` labels drawn from the distribution: the estimator of judges that can only sample."""
+        if n < 1:
+            raise ValueError(f"the number of draws must be at least 1, not {n}")
+        counts = np.random.default_rng(seed).multinomial(n, self.p)
+        return self._on_scale(float(counts @ self.scale.array) / n)
+
+    def _on_scale(self, mean: float) -> float:
+        # Float error may leave the interval by an ulp when one label holds everything.
+        return min(max(mean, self.scale.low), self.scale.high)
+
+
+_PLAIN = ("exact", "mode", "median")
+_MOST_DRAWS = 1 << 31
+_ESTIMATORS = "Choose exact, mode, median, or sample (sample:N for N draws, sample:N:SEED for other ones)."
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How a label distribution becomes one number.
+
+    All but the expectation are Wang, Zhang and Choi's (2025, "Improving LLM-as-a-Judge Inference with the Judgment
+    Distribution", arXiv:2503.03064) or Liu et al.'s; all take a distribution and nothing else, so they can be applied
+    to stored results as well.
+
+    Parameters
+    ----------
+    kind : {"exact", "mode", "sample", "median"}
+        ``exact`` is the expectation. ``mode`` is the value of the most likely label (the paper's "- Probs" row).
+        ``sample`` is the mean of `n` seeded draws (what the paper had to do for GPT-4). ``median`` is
+        that of the label's value.
+    n : int
+        Draws per sample, for ``sample`` only.
+    seed : int
+        Seed of the draws, for ``sample`` only.
+
+    Raises
+    ------
+    ConfigurationError
+        If the kind is unknown, or a number out of range.
+    """
+
+    kind: Literal["exact", "mode", "sample", "median"] = "exact"
+    n: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*_PLAIN, "sample"):
+            raise ConfigurationError(f"unknown estimator {self.kind!r}", hint=_ESTIMATORS)
+        if not 1 <= self.n <= _MOST_DRAWS:
+            raise ConfigurationError(f"an estimator draws at least once, not {self.n} times, and {_MOST_DRAWS} at most")
+        if self.seed < 0:
+            raise ConfigurationError(f"a seed is not negative: {self.seed}")
+
+    @classmethod
+    def parse(cls, text: str) -> Estimator:
+        """Read an estimator as the command line has it."""
+        kind, *numbers = text.strip().split(":")
+        try:
+            if kind == "sample" and len(numbers) <= 2:
+                return cls("sample", *map(int, numbers))
+        except ValueError:
+            raise ConfigurationError(f"the estimator {text!r} holds what is no number", hint=_ESTIMATORS) from None
+        if numbers and kind in _PLAIN:
+            raise ConfigurationError(f"the estimator {kind} takes no parameter", hint=_ESTIMATORS)
+        return cls(kind)  # type: ignore[arg-type]  # checked there
+
+    @property
+    def text(self) -> str:
+        """Short form for the signature: ``exact``, ``sample(n=20,seed=0)``, ..."""
+        if self.kind == "sample":
+            return f"sample(n={self.n},seed={self.seed})"
+        return self.kind
+
+
+def estimate(distribution: Distribution, estimator: Estimator, *, sample_key: int = 0) -> float:
+    """Reduce a distribution to one value.
+
+    Parameters
+    ----------
+    distribution : Distribution
+        The label distribution of one form.
+    estimator : Estimator
+        The reduction to use.
+    sample_key : int
+        A number that belongs to the sample itself (a hash of its prompt), so that the draws of ``sample`` do not
+        depend on the sample's place in a file.
+
+    Returns
+    -------
+    float
+        A value between the scale's lowest and highest.
+    """
+    if estimator.kind == "mode":
+        return distribution.scale.values[distribution.mode_index]
+    if estimator.kind == "median":
+        return distribution.median
+    if estimator.kind == "sample":
+        return distribution.sample_mean(estimator.n, seed=[estimator.seed, sample_key])
+    return distribution.score
+
+
+#: Below this label mass a score lists the tokens that received the rest, and the row counts as low mass.
+LOW_LABEL_MASS = 0.9
+
+
+class OrderFigures(NamedTuple):
+    """Figures of one order of a pair."""
+
+    #: By the same estimator as the whole, on the metric's scale.
+    score: float
+    #: Probability that the model's next text is any label, 0-1.
+    label_mass: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """The figures of one sample on one metric.
+
+    A sample that could not be scored has `error` set and NaN figures; it is never 0. ``float(score)`` is its value.
+
+    Attributes
+    ----------
+    metric : str
+        Name of the metric.
+    value : float
+        The score on the metric's own scale; NaN if unscored.
+    normalized : float
+        The score mapped linearly to 0-1; NaN if unscored.
+    probabilities : dict of str to float
+        ``{label: p}``, normalised over the labels; empty if unscored.
+    label_mass : float
+        Probability that the model's next text is any label at all, 0-1. Low mass means that the model did not
+        treat the form as a form.
+    std, entropy : float
+        Spread of the distribution: in units of the scale, and in nats.
+    mode : str or None
+        The most likely label.
+    margin : float
+        Difference between the two largest probabilities.
+    threshold, threshold_probability : float or None
+        The threshold in use, and the probability that the label reaches it.
+    passed : bool or None
+        Whether `value` reaches the threshold; None without a threshold or a score.
+    calibrated : float or None
+        The value on the scale of the human ratings, where a calibration was applied; all other figures are raw.
+    other_tokens : tuple of (str, float)
+        The likeliest next tokens outside the labels, when the label mass is low.
+    prompt_tokens : int
+        Length of the filled form in tokens, 0 if it was never tokenized.
+    dropped_tokens : int
+        Tokens removed from the field that the metric allows to shorten; 0 almost always.
+    orders : tuple of OrderFigures
+        Figures of each order in which a pair was shown, see `geval_local.questions.pair`. All other
+        figures are those of the mean distribution.
+    error : str or None
+        Why the sample is unscored.
+    """
+
+    metric: str
+    value: float = math.nan
+    normalized: float = math.nan
+    probabilities: dict[str, float] | None = None
+    label_mass: float = math.nan
+    std: float = math.nan
+    entropy: float = math.nan
+    mode: str | None = None
+    margin: float = math.nan
+    threshold: float | None = None
+    threshold_probability: float | None = None
+    passed: bool | None = None
+    calibrated: float | None = None
+    other_tokens: tuple[tuple[str, float], ...] = ()
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+    orders: tuple[OrderFigures, ...] = ()
+    error: str | None = None
+
+    @classmethod
+    def from_distribution(
+        cls,
+        metric: str,
+        distribution: Distribution,
+        *,
+        estimator: Estimator,
+        sample_key: int = 0,
+        threshold: float | None = None,
+        other_tokens: tuple[tuple[str, float], ...] = (),
+        prompt_tokens: int = 0,
+        dropped_tokens: int = 0,
+        orders: Sequence[Distribution] = (),
+    ) -> Score:
+        """Derive every figure from a label distribution, the mean of several `orders` where there are any."""
+        value = estimate(distribution, estimator, sample_key=sample_key)
+        return cls(
+            metric=metric,
+            value=value,
+            normalized=distribution.scale.normalize(value),
+            probabilities=distribution.probabilities,
+            label_mass=distribution.label_mass,
+            std=distribution.std,
+            entropy=distribution.entropy,
+            mode=distribution.mode,
+            margin=distribution.margin,
+            threshold=threshold,
+            threshold_probability=None if threshold is None else distribution.probability_at_least(threshold),
+            passed=None if threshold is None else value >= threshold,
+            other_tokens=other_tokens,
+            prompt_tokens=prompt_tokens,
+            dropped_tokens=dropped_tokens,
+            orders=tuple(
+                OrderFigures(estimate(order, estimator, sample_key=sample_key), order.label_mass) for order in orders
+            ),
+        )
+
+    @classmethod
+    def unscored(cls, metric: str, reason: str, *, prompt_tokens: int = 0) -> Score:
+        """Return the score of a sample that cannot be scored, with the reason."""
+        return cls(metric=metric, error=reason, prompt_tokens=prompt_tokens)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"Score({self.metric}: unscored, {reprlib.repr(self.error)})"
+        passed = {None: "", True: ", passed", False: ", not passed"}[self.passed]
+        return f"Score({self.metric}: {self.value:.4g}, label mass {self.label_mass:.3f}{passed})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain JSON values; unscored samples have ``score: null`` and ``error``, not 0."""
+        if self.error is not None:
+            return {"score": None, "error": self.error, "prompt_tokens": self.prompt_tokens}
+        record: dict[str, Any] = {
+            "score": self.value,
+            "normalized": self.normalized,
+            "probabilities": self.probabilities,
+            "label_mass": self.label_mass,
+            "std": self.std,
+            "entropy": self.entropy,
+            "mode": self.mode,
+            "margin": self.margin,
+        }
+        if self.threshold is not None:
+            record |= {
+                "threshold": self.threshold,
+                "threshold_probability": self.threshold_probability,
+                "passed": self.passed,
+            }
+        if self.calibrated is not None:
+            record["calibrated"] = self.calibrated
+        if self.other_tokens:
+            record["other_tokens"] = [list(pair) for pair in self.other_tokens]
+        if self.orders:
+            record |= {
+                "order_scores": [order.score for order in self.orders],
+                "order_masses": [order.label_mass for order in self.orders],
+            }
+        record["prompt_tokens"] = self.prompt_tokens
+        if self.dropped_tokens:
+            record["dropped_tokens"] = self.dropped_tokens
+        return record
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The model's result for one form: label log-probabilities, or the reason why there are none.
+
+    Attributes
+    ----------
+    label_logprobs : ndarray of float64, shape (labels,), or None
+        ``log P(l | form)``; None if there is no score.
+    other_tokens : tuple of (str, float)
+        The likeliest next tokens outside the labels, if the label mass is low.
+    prompt_tokens, dropped_tokens : int
+        Length of the form, and number of tokens removed from the field that may be shortened.
+    sample_key : int
+        Hash of the prompt, 0 to 2**64 - 1: the seed of the sampled estimator.
+    error : str or None
+        Why there is no score.
+    orders : tuple of ndarray of float64, shape (labels,)
+        ``log P(l | form)`` of every order where `label_logprobs` is the mean over several.
+    """
+
+    label_logprobs: NDArray[np.float64] | None = None
+    other_tokens: tuple[tuple[str, float], ...] = ()
+    prompt_tokens: int = 0
+    dropped_tokens: int = 0
+    sample_key: int = 0
+    error: str | None = None
+    orders: tuple[NDArray[np.float64], ...] = ()
+
+    def score(self, metric: Metric, *, estimator: Estimator, threshold: float | None = None) -> Score:
+        """Compute the score."""
+        if self.label_logprobs is None:
+            return Score.unscored(metric.name, self.error or "unknown reason", prompt_tokens=self.prompt_tokens)
+        return Score.from_distribution(
+            metric.name,
+            Distribution(metric.scale, self.label_logprobs),
+            estimator=estimator,
+            sample_key=self.sample_key,
+            threshold=threshold,
+            other_tokens=self.other_tokens,
+            prompt_tokens=self.prompt_tokens,
+            dropped_tokens=self.dropped_tokens,
+            orders=[Distribution(metric.scale, order) for order in self.orders],
+        )

@@ -1,0 +1,87 @@
+"""Bradley-Terry strengths from fractional counts of wins, with documents left out for their intervals.
+
+The strengths `s` maximise the likelihood of ``P(i beats j) = 1 / (1 + exp(s_j - s_i))``, where a comparison counts for
+either side by the probability that it is better, and a tie for half a win of each. The fit is choix's (Maystre and
+Grossglauser, 2015: iterative Luce spectral ranking, which converges to the maximum likelihood).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geval_local.errors import DataError
+from geval_local.statistics.interval import Interval, jackknife_error, t_interval
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NO_CHOIX = "they need choix; install it with `pip install 'geval-local[pairs]'`"
+
+
+@dataclass(frozen=True)
+class BradleyTerry:
+    """Strengths of systems."""
+
+    strengths: tuple[Interval, ...]
+    warning: str = ""
+
+
+def fit_bradley_terry(
+    systems: int, first: Ints, second: Ints, preference: Floats, documents: Sequence[str], confidence: float = 0.95
+) -> BradleyTerry:
+    """Fit the strengths of systems, with Student's interval from leaving out one document at a time."""
+    if preference.size and not ((preference >= 0) & (preference <= 1)).all():
+        raise DataError("a preference is not between 0 and 1")
+    codes = np.unique(np.asarray(documents), return_inverse=True)[1].reshape(-1)
+    wins = _wins(systems, first, second, preference)
+    missing = _unconnected(wins)
+    if missing:
+        return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), missing)
+    if find_spec("choix") is None:
+        return BradleyTerry(tuple(Interval(float("nan")) for _ in range(systems)), NO_CHOIX)
+    strengths = _fit(wins)
+    units = int(codes.max()) + 1 if codes.size else 0
+    without = np.full((units, systems), np.nan)
+    for document in range(units):
+        own = codes == document
+        rest = wins - _wins(systems, first[own], second[own], preference[own])
+        rest = np.where(rest < 1e-12, 0.0, rest)  # what subtracting leaves of nothing
+        if not _unconnected(rest):
+            without[document] = _fit(rest)
+    errors = jackknife_error(without) if units > 1 else np.full(systems, np.nan)
+    return BradleyTerry(
+        tuple(
+            t_interval(float(value), float(error), units, confidence)
+            for value, error in zip(strengths, errors, strict=True)
+        )
+    )
+
+
+def _wins(systems: int, first: Ints, second: Ints, preference: Floats) -> Floats:
+    """Sum the wins up: how often, in parts, the system of the row has beaten that of the column."""
+    wins = np.zeros((systems, systems))
+    np.add.at(wins, (first, second), preference)
+    np.add.at(wins, (second, first), 1 - preference)
+    return wins
+
+
+def _unconnected(wins: Floats) -> str:
+    """Say why the likelihood has no single maximum; empty if it has one."""
+    from scipy.sparse.csgraph import connected_components
+
+    if connected_components(wins > 0, directed=True, connection="weak")[0] > 1:
+        return "some systems were never compared with the others, directly or through others"
+    if connected_components(wins > 0, directed=True, connection="strong")[0] > 1:
+        return "some systems won, or lost, every comparison with the others, so that their strength has no bound"
+    return ""
+
+
+def _fit(wins: Floats) -> Floats:
+    import choix
+
+    found = np.asarray(choix.ilsr_pairwise_dense(wins, max_iter=1000), dtype=np.float64)
+    return np.asarray(found - found.mean())

@@ -1,0 +1,193 @@
+"""Interval: a figure with its uncertainty by the jackknife (leaving out one independent unit at a time).
+
+All figures of the package use one method: the standard error of the delete-one jackknife over documents (or systems),
+and Student's t with one degree of freedom fewer than units. For the mean of one value per document this is the
+textbook t interval; it keeps its coverage with ten documents, where the percentile bootstrap is too short, and needs no
+random draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: With fewer independent units than this, no interval is trustworthy and a warning is given.
+FEW_UNITS = 10
+#: With fewer than this multiple of the squared skewness the interval of a mean is too short (Cochran, 1977).
+_COCHRAN = 25
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its confidence interval."""
+
+    #: The figure on the data; NaN if it is not defined there.
+    value: float
+    #: Ends of the interval; NaN where fewer than two independent units allow none.
+    low: float = math.nan
+    high: float = math.nan
+    #: Standard error of the figure, in its own units; NaN without an interval.
+    error: float = math.nan
+    #: Independent units (documents, systems or blocks of documents) that the interval rests on; 0 without one.
+    units: int = 0
+    #: Why the interval should not be relied upon; empty if there is no reason.
+    warning: str = ""
+
+    def detectable(self, power: float = 0.8, significance: float = 0.05) -> float:
+        """Return the smallest true difference from 0 that a test on this many units would have found."""
+        from scipy.special import stdtrit
+
+        if self.units < 2 or not math.isfinite(self.error):
+            return math.nan
+        degrees = self.units - 1
+        return self.error * float(stdtrit(degrees, 1 - significance / 2) + stdtrit(degrees, power))
+
+
+def jackknife_error(replicates: ArrayLike) -> Floats:
+    """Compute the standard error from the values with one unit left out, shape (units,) or (units, figures)."""
+    values = np.asarray(replicates, dtype=np.float64)
+    defined = np.isfinite(values)
+    count = defined.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = np.where(defined, values, 0.0).sum(axis=0) / count
+        squares = np.where(defined, (values - centre) ** 2, 0.0).sum(axis=0)
+        error = np.sqrt(squares * (count - 1) / count)
+    return np.asarray(np.where((count >= 2) & (count >= 0.9 * len(values)), error, np.nan))
+
+
+def t_interval(
+    value: float, error: float, units: int, confidence: float = 0.95, *, unit: str = "documents", warning: str = ""
+) -> Interval:
+    """Student's t interval of a figure with `units` - 1 degrees of freedom; none if the error is not defined."""
+    from scipy.special import stdtrit
+
+    if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
+        # One NaN for all, so that equal results are equal.
+        return Interval(float(value) if math.isfinite(value) else math.nan)
+    if units < FEW_UNITS:
+        warning = f"only {units} {unit}"
+    half = float(stdtrit(units - 1, (1 + confidence) / 2)) * float(error)
+    return Interval(float(value), float(value) - half, float(value) + half, float(error), units, warning)
+
+
+def t_test(value: float, error: float, units: int) -> float:
+    """Two-sided p-value of "the true figure is 0"; 1 if nothing differs at all, NaN without an error."""
+    from scipy.special import stdtr
+
+    if units < 2 or not (math.isfinite(value) and math.isfinite(error)):
+        return math.nan
+    if error <= 1e-14 * max(1.0, abs(value)):
+        return 1.0 if abs(value) <= 1e-12 else 0.0
+    return float(2 * stdtr(units - 1, -abs(value) / error))
+
+
+def mean_interval(
+    values: ArrayLike, groups: Sequence[str] | ArrayLike | None = None, confidence: float = 0.95
+) -> Interval:
+    """Mean of one value per row, with an interval over the groups (documents) that the rows come from."""
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
+        raise ValueError("a mean needs a list of finite numbers, at least one")
+    sums, counts = data, np.ones(data.size)
+    if groups is not None:
+        codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+        sums = np.bincount(codes, weights=data).astype(np.float64)
+        counts = np.bincount(codes).astype(np.float64)
+    mean = float(data.mean())
+    if sums.size < 2:
+        return Interval(mean)
+    without = (data.sum() - sums) / (data.size - counts)
+    return t_interval(
+        mean, float(jackknife_error(without)), sums.size, confidence, warning=_skewness(sums - counts * mean)
+    )
+
+
+@dataclass
+class MeanSums:
+    """Sums that give the mean of `mean_interval`, and its interval, and that add up over parts of the values."""
+
+    #: Rows of a group -> number of such groups, and the sums of their totals, of these squared, and cubed.
+    by_size: dict[int, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: ArrayLike, groups: ArrayLike | None = None) -> MeanSums:
+        """Sum up values, shape (rows,); without `groups` every row is a group of its own."""
+        data = np.asarray(values, dtype=np.float64)
+        sums, counts = data, np.ones(data.size, np.int64)
+        if groups is not None:
+            codes = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+            sums = np.bincount(codes, weights=data).astype(np.float64)
+            counts = np.bincount(codes).astype(np.int64)
+        found = cls()
+        for size in np.unique(counts):
+            own = sums[counts == size]
+            found.by_size[int(size)] = [float(own.size), *(float((own**power).sum()) for power in (1, 2, 3))]
+        return found
+
+    def add(self, other: MeanSums | Mapping[int, Sequence[float]]) -> None:
+        """Add those of other groups."""
+        for size, sums in (other.by_size if isinstance(other, MeanSums) else other).items():
+            own = self.by_size.setdefault(int(size), [0.0] * 4)
+            self.by_size[int(size)] = [one + two for one, two in zip(own, sums, strict=True)]
+
+    @property
+    def rows(self) -> int:
+        """Number of values."""
+        return int(sum(size * sums[0] for size, sums in self.by_size.items()))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation between groups' means of groups of one (n - 1 in the denominator); NaN for fewer than two.
+
+        Of use where no value was grouped.
+        """
+        count, total, squares, _ = self.by_size.get(1, [0.0] * 4)
+        if count < 2:
+            return math.nan
+        return math.sqrt(max(0.0, squares - total * total / count) / (count - 1))
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Compute what `mean_interval` computes of the values."""
+        rows, units = self.rows, int(sum(sums[0] for sums in self.by_size.values()))
+        if not rows:
+            raise ValueError("a mean needs at least one number")
+        mean = sum(sums[1] for sums in self.by_size.values()) / rows
+        if units < 2:
+            return Interval(mean)
+        # A group's residual is its total minus its share of the mean; without the group the mean moves by
+        # -residual / (rows - size). Sums of residuals instead of differences of means: those of a billion rows agree
+        # in all digits that a float has.
+        first = second = squares = cubes = 0.0
+        for size, (count, one, two, three) in self.by_size.items():
+            share = size * mean
+            residual = one - count * share
+            square = two - 2 * share * one + count * share**2
+            first -= residual / (rows - size)
+            second += square / (rows - size) ** 2
+            squares += square
+            cubes += three - 3 * share * two + 3 * share**2 * one - count * share**3
+        if squares <= 1e-14 * sum(sums[2] for sums in self.by_size.values()):
+            second = first = squares = 0.0  # nothing but rounding: all groups have the same mean
+        error = math.sqrt(max(0.0, second - first**2 / units) * (units - 1) / units)
+        spread = math.sqrt(squares / units)
+        warning = _warned(cubes / units / spread**3, units) if spread else ""
+        return t_interval(mean, error, units, confidence, warning=warning)
+
+
+def _skewness(residuals: Floats) -> str:
+    spread = float(np.sqrt((residuals**2).mean()))
+    if spread == 0:
+        return ""
+    return _warned(float((residuals**3).mean()) / spread**3, residuals.size)
+
+
+def _warned(skewness: float, units: int) -> str:
+    if units < _COCHRAN * skewness**2:
+        return f"skewed scores (skewness {skewness:.1f}): the interval may be too short"
+    return ""

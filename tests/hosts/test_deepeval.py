@@ -1,0 +1,365 @@
+"""The metric and the System One model inside DeepEval itself: `evaluate`, `assert_test`, `deepeval test run`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from offline import environment
+
+pytest.importorskip("deepeval", reason="deepeval is not installed: pip install 'geval-local[deepeval]'")
+
+from deepeval import assert_test, evaluate
+from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
+from deepeval.evaluate import AsyncConfig, CacheConfig, DisplayConfig, ErrorConfig
+from deepeval.metrics import AnswerRelevancyMetric, JevEval, ToxicityMetric
+from deepeval.metrics.g_eval import Rubric
+from deepeval.metrics.jev_eval import Choice, Noul
+from deepeval.metrics.jev_eval import Score as JevScore
+from deepeval.metrics.utils import copy_metrics
+from deepeval.models.system_one.limits import SystemOneContextLimitError
+from deepeval.models.system_one.schema import ChoiceQuestion, NoulQuestion, ScoreQuestion
+from deepeval.test_case import LLMTestCase, SingleTurnParams, ToolCall
+
+from geval_local import Metric
+from geval_local.errors import MetricError
+from geval_local.hosts.deepeval import GEvalLocal, LocalSystemOne
+from geval_local.hosts.deepeval.metric import metric_from_terms
+from geval_local.testing import MockEngine, MockJudge
+
+CLARITY = Metric(
+    name="clarity",
+    criteria="How clear the text is.",
+    scale="1-5",
+    steps=("Read it.",),
+    fields={"source": "Source", "output": "Text"},
+    threshold=2.0,
+)
+QUIETLY = DisplayConfig(show_indicator=False, print_results=False, inspect_after_run=False)
+NO_CACHE = CacheConfig(write_cache=False)
+
+
+class Counting(MockEngine):
+    """An engine that notes how many prompts it is given at a time."""
+
+    def __init__(self):
+        # A model takes its time, and meanwhile others come.
+        super().__init__(batch_tokens=1 << 20, seconds=0.05)
+        self.windows = []
+
+    def execute(self, requests, packs):
+        self.windows.append(len(requests))
+        return super().execute(requests, packs)
+
+
+def cases(count):
+    return [LLMTestCase(input=f"A ferry, number {number}.", actual_output=f"Boat {number}.") for number in range(count)]
+
+
+def expected(count, metric=CLARITY):
+    rows = [{"source": f"A ferry, number {number}.", "output": f"Boat {number}."} for number in range(count)]
+    return MockJudge().score_many(metric, rows)
+
+
+def test_evaluate_gives_the_scores_of_score_many_and_gathers_its_tasks():
+    engine = Counting()
+    metric = GEvalLocal(CLARITY, MockJudge(engine))
+    result = evaluate(
+        cases(60), [metric], display_config=QUIETLY, cache_config=NO_CACHE, async_config=AsyncConfig(max_concurrent=20)
+    )
+    wanted = {f"Boat {number}.": score for number, score in enumerate(expected(60))}
+    for one in result.test_results:
+        (data,), score = one.metrics_data, wanted[one.actual_output]
+        assert data.score == score.normalized
+        assert data.success is bool(score.value >= 2.0)
+        assert data.threshold == 0.25
+        assert data.reason.startswith(f"{score.value:.3g} on 1-5: {score.mode} (")
+        assert (data.name, data.evaluation_model, data.evaluation_cost) == ("clarity", "mock", 0.0)
+    assert len(result.test_results) == sum(engine.windows) == 60
+    assert len(engine.windows) <= 20
+
+
+def test_a_measure_fills_in_what_deepeval_reports():
+    judge = MockJudge()
+    metric = GEvalLocal(CLARITY, judge, threshold=0.5)
+    score = expected(1)[0]
+    assert metric.measure(cases(1)[0]) == metric.score == score.normalized
+    assert metric.score_breakdown == score.probabilities
+    assert metric.success is metric.is_successful() is bool(score.normalized >= 0.5)
+    assert metric.geval.to_dict() == expected(1)[0].to_dict() | {
+        name: value for name, value in metric.geval.to_dict().items() if name.startswith(("threshold", "passed"))
+    }
+    assert metric.error is None
+    again = GEvalLocal(CLARITY, judge, include_reason=False)
+    assert asyncio.run(again.a_measure(cases(1)[0], _show_indicator=False, _in_component=False)) == score.normalized
+    assert again.reason is None
+    (copy,) = copy_metrics([metric])
+    assert copy is not metric
+    assert copy.judge is judge
+    assert (copy.threshold, copy.name, copy.metric) == (0.5, "clarity", CLARITY)
+
+
+def test_strict_mode_asks_for_the_best_label():
+    strict = [GEvalLocal(CLARITY, MockJudge(), strict_mode=True) for _ in range(20)]
+    found = [metric.measure(case) for metric, case in zip(strict, cases(20), strict=True)]
+    assert found == [float(score.mode == "5") for score in expected(20)]
+    assert {0.0, 1.0} == set(found)
+    assert [metric.success for metric in strict] == [score == 1.0 for score in found]
+
+
+def test_missing_fields_are_deepevals_error_and_may_be_skipped():
+    metric = GEvalLocal(CLARITY, MockJudge())
+    with pytest.raises(MissingTestCaseParamsError, match=r"clarity: the field 'output' is missing.*actual_output"):
+        metric.measure(LLMTestCase(input="A ferry."))
+    empty = LLMTestCase(input="A ferry.", actual_output="")
+    with pytest.raises(
+        MissingTestCaseParamsError, match=r"clarity: the field 'output' \(column 'actual_output'\) is empty\."
+    ):
+        metric.measure(empty)
+    assert "empty" in metric.error
+    result = evaluate(
+        [LLMTestCase(input="A ferry."), empty, *cases(1)],
+        [metric],
+        display_config=QUIETLY,
+        cache_config=NO_CACHE,
+        error_config=ErrorConfig(skip_on_missing_params=True),
+    )
+    assert sorted(len(one.metrics_data or []) for one in result.test_results) == [0, 0, 1]
+
+
+def test_an_unscored_row_is_recorded_as_an_error_without_a_score():
+    metric = GEvalLocal(CLARITY, MockJudge(context=400))
+    long = LLMTestCase(input="A ferry. " * 100, actual_output="A boat.")
+    result = evaluate(
+        [long, *cases(1)],
+        [metric],
+        display_config=QUIETLY,
+        cache_config=NO_CACHE,
+        error_config=ErrorConfig(ignore_errors=True),
+    )
+    by_input = {one.input: one.metrics_data[0] for one in result.test_results}
+    assert by_input[long.input].score is None
+    assert by_input[long.input].success is False
+    assert "the judge reads 400 with the label" in by_input[long.input].error
+    assert by_input[cases(1)[0].input].score == expected(1)[0].normalized
+    with pytest.raises(DeepEvalError, match="clarity has no score: the prompt has"):
+        metric.measure(long)
+
+
+def test_assert_test_passes_and_fails_with_the_distribution():
+    assert_test(cases(1)[0], [GEvalLocal(CLARITY, MockJudge(), threshold=0.0)])
+    with pytest.raises(AssertionError, match=r"clarity \(score: .*threshold: 1\.0.*on 1-5: "):
+        assert_test(cases(1)[0], [GEvalLocal(CLARITY, MockJudge(), threshold=1.0)])
+    assert_test(cases(1)[0], [GEvalLocal(CLARITY, MockJudge(), threshold=0.0)], run_async=False)
+
+
+def test_fields_of_a_test_case_are_found_by_name_alias_and_mapping():
+    metric = Metric(
+        name="grounded",
+        criteria="Is it grounded?",
+        scale="1-5",
+        steps=(),
+        fields={"context": "Passages", "persona": "Reader", "tools_called": "Tools", "output": "Answer"},
+    )
+    case = LLMTestCase(
+        input="When?",
+        actual_output="At six.",
+        retrieval_context=["It sails at six.", "It is white."],
+        metadata={"persona": "a sailor"},
+        tools_called=[ToolCall(name="timetable")],
+    )
+    measured = GEvalLocal(metric, MockJudge(), fields={"persona": "metadata.persona"})
+    measured.measure(case)
+    texts = {
+        "context": "It sails at six.\n\nIt is white.",
+        "persona": "a sailor",
+        "tools_called": repr(case.tools_called[0]),
+        "output": "At six.",
+    }
+    assert measured.geval.value == MockJudge().score(metric, **texts).value
+    with pytest.raises(MissingTestCaseParamsError, match="the field 'persona' is missing"):
+        GEvalLocal(metric, MockJudge()).measure(case)
+
+
+def test_deepevals_own_terms_make_a_metric():
+    rubric = [
+        Rubric(score_range=(7, 10), expected_outcome="Right."),
+        Rubric(score_range=(0, 2), expected_outcome="Wrong."),
+        Rubric(score_range=(3, 6), expected_outcome="Half right."),
+    ]
+    params = [SingleTurnParams.INPUT, SingleTurnParams.ACTUAL_OUTPUT, SingleTurnParams.EXPECTED_OUTPUT]
+    measured = GEvalLocal(
+        name="Answer Correctness",
+        criteria="Is the actual output right?",
+        evaluation_steps=["Compare.", "Rate."],
+        evaluation_params=params,
+        rubric=rubric,
+        judge=MockJudge(),
+        threshold=0.1,
+    )
+    metric = measured.metric
+    assert (metric.name, metric.title, metric.scale.text) == ("Answer_Correctness", "Answer Correctness", "0-10")
+    assert metric.rubric == {"0-2": "Wrong.", "3-6": "Half right.", "7-10": "Right."}
+    assert list(metric.fields.items()) == [
+        ("input", "Input"),
+        ("actual_output", "Actual Output"),
+        ("expected_output", "Expected Output"),
+    ]
+    case = LLMTestCase(input="2 + 2?", actual_output="4", expected_output="4")
+    (copy,) = copy_metrics([measured])
+    assert (
+        copy.measure(case)
+        == MockJudge().score(metric, input="2 + 2?", actual_output="4", expected_output="4").normalized
+    )
+    assert (copy.__name__, copy.criteria, copy.evaluation_steps) == (
+        "Answer Correctness",
+        "Is the actual output right?",
+        ["Compare.", "Rate."],
+    )
+    assert_test(case, [measured])
+    narrow = metric_from_terms(
+        "n", criteria="c", evaluation_params=params, rubric=[Rubric(score_range=(1, 3), expected_outcome="x")]
+    )
+    assert narrow.scale.text == "1-3"
+    assert narrow.needs_steps
+    by_steps = GEvalLocal(
+        name="s", evaluation_steps=["Count the words."], evaluation_params=params[1:2], judge=MockJudge()
+    )
+    assert by_steps.metric.steps == ("Count the words.",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "neither a metric nor DeepEval's terms"),
+        ({"name": "n", "criteria": "c"}, "n: evaluation_params are missing"),
+        ({"metric": CLARITY, "criteria": "c"}, "a metric is given, and criteria beside it"),
+        ({"metric": CLARITY, "threshold": 3}, "threshold 3 is not on DeepEval's scale"),
+        (
+            {"name": "n", "criteria": " ", "evaluation_params": [SingleTurnParams.INPUT]},
+            "n: Criteria provided cannot be an empty string",
+        ),
+        (
+            {"name": "n", "criteria": "c", "evaluation_params": [SingleTurnParams.MCP_SERVERS]},
+            "is no text of a test case",
+        ),
+    ],
+)
+def test_terms_that_make_no_metric_are_refused(arguments, message):
+    with pytest.raises(MetricError, match=message):
+        GEvalLocal(judge=MockJudge(), **arguments)
+
+
+TEST_FILE = """
+import pytest
+from deepeval import assert_test
+from deepeval.test_case import LLMTestCase
+from geval_local import Metric
+from geval_local.hosts.deepeval import GEvalLocal
+from geval_local.testing import MockJudge
+
+METRIC = Metric(name="clarity", criteria="How clear?", scale="1-5", steps=())
+JUDGE = MockJudge()
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_clarity(threshold):
+    assert_test(LLMTestCase(input="Say it.", actual_output="Said."), [GEvalLocal(METRIC, JUDGE, threshold=threshold)])
+"""
+
+
+DEEPEVAL = "import sys; from deepeval.cli.main import app; sys.argv[0] = 'deepeval'; app()"
+
+
+@pytest.mark.slow
+def test_deepeval_test_run(tmp_path):
+    (tmp_path / "test_clarity.py").write_text(textwrap.dedent(TEST_FILE), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", DEEPEVAL, "test", "run", "test_clarity.py", "--color", "no"],
+        cwd=tmp_path,
+        env=environment(tmp_path, COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "".join(done.stdout.split()).startswith(".F")
+    assert "threshold: 1.0" in done.stdout
+    assert " on 1-5: " in done.stdout
+
+
+# --- System One -------------------------------------------------------------------------------------------------------
+
+
+def test_jev_eval_runs_on_a_local_judge():
+    questions = [
+        Noul("The output answers the input."),
+        JevScore("How clear is it?", levels=["unclear", "clear", "very clear"]),
+        Choice("Which language?", options={"English": 1.0, "Swahili": 0.0, "none": None}),
+    ]
+    metric = JevEval(
+        name="answers",
+        evaluation_params=[SingleTurnParams.INPUT, SingleTurnParams.ACTUAL_OUTPUT],
+        questions=questions,
+        system_one_model=LocalSystemOne(MockJudge()),
+        threshold=0.0,
+    )
+    result = evaluate(cases(5), [metric], display_config=QUIETLY, cache_config=NO_CACHE)
+    for one in result.test_results:
+        state = {"test_case": {"input": one.input, "actual_output": one.actual_output}}
+        noul, level, language = MockJudge().decide(
+            state,
+            [
+                {"type": "predicate", "instructions": questions[0].statement},
+                {"type": "score", "instructions": questions[1].question, "levels": questions[1].levels},
+                {"type": "choice", "instructions": questions[2].question, "options": list(questions[2].options)},
+            ],
+        )
+        english, swahili, none = language.p
+        values = [noul.probability, level.score / 2] + ([english / (english + swahili)] if none < 0.5 else [])
+        assert one.metrics_data[0].score == pytest.approx(sum(values) / len(values), abs=1e-12)
+        assert one.metrics_data[0].evaluation_model == "mock"
+
+
+@pytest.mark.parametrize("kind", [AnswerRelevancyMetric, ToxicityMetric])
+def test_deepevals_own_metrics_run_without_another_model(kind):
+    metric = kind(eval_mode="system_one", system_one_model=LocalSystemOne(MockJudge(), rotations=2))
+    score = metric.measure(cases(1)[0], _show_indicator=False)
+    assert 0 < score < 1
+    assert metric.evaluation_model == "mock"
+    assert "Decided by mock" in metric.reason
+    assert score == asyncio.run(metric.a_measure(cases(1)[0], _show_indicator=False))
+
+
+def test_answers_are_those_of_the_server_and_errors_are_deepevals():
+    model = LocalSystemOne(MockJudge())
+    questions = {
+        "refund": NoulQuestion(instructions="A refund is asked for.", true="money back"),
+        "topic": ChoiceQuestion(instructions="What about?", options={"billing": "money", "other": None}),
+        "anger": ScoreQuestion(instructions="How angry?", levels=["calm", "cross"]),
+    }
+    answers, cost = model.decide({"text": "I was charged twice."}, questions)
+    decision = MockJudge().decide(
+        {"text": "I was charged twice."},
+        {
+            "refund": {"type": "predicate", "instructions": "A refund is asked for.", "if_true": "money back"},
+            "topic": {"type": "choice", "instructions": "What about?", "options": {"billing": "money", "other": None}},
+            "anger": {"type": "score", "instructions": "How angry?", "levels": ["calm", "cross"]},
+        },
+    )
+    assert answers.nouls["refund"].probability == decision["refund"].probability
+    assert answers.choices["topic"].probabilities == dict(decision["topic"].probabilities)
+    assert answers.choices["topic"].confidence == decision["topic"].confidence
+    assert answers.scores["anger"].probabilities == dict(enumerate(decision["anger"].p))
+    assert (float(cost), cost.input_tokens, cost.output_tokens) == (0.0, decision.tokens, 3)
+    json.loads(answers.model_dump_json())
+    eleven = {"anger": ScoreQuestion(instructions="How angry?", levels=[str(number) for number in range(11)])}
+    with pytest.raises(DeepEvalError, match=r"^questions\.anger\.criteria: the number of items is at most 10, not 11$"):
+        model.decide("x", eleven)
+    with pytest.raises(DeepEvalError, match=r"^questions: the number of items is at least 1, not 0$"):
+        asyncio.run(model.a_decide("x", {}))
+    with pytest.raises(SystemOneContextLimitError, match="the judge reads 300"):
+        LocalSystemOne(MockJudge(context=300)).decide("x " * 400, {"refund": questions["refund"]})

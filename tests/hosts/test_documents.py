@@ -1,0 +1,74 @@
+"""What docs/integrations.md shows, run with the real tools and the embedded judge, in the order of the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from cli_run import run
+from markdown_text import Block, blocks, commands
+from offline import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+SNIPPETS: dict[str, list[Block]] = defaultdict(list)
+for _block in blocks(ROOT / "docs" / "integrations.md"):
+    if _block.mark.startswith("snippet: "):
+        SNIPPETS[_block.mark.removeprefix("snippet: ")].append(_block)
+
+
+def test_every_tool_of_the_page_is_here():
+    assert {name: len(found) for name, found in SNIPPETS.items()} == {
+        "deepeval": 3,
+        "inspect_ai": 2,
+        "mlflow": 2,
+        "pytest": 1,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", SNIPPETS)
+def test_snippets_run(tool, tmp_path, capsys):
+    if importlib.util.find_spec(tool) is None:
+        pytest.skip(f"{tool} is not installed: pip install '.[hosts]'")
+    own = environment(tmp_path)
+    if tool == "pytest":
+        (tmp_path / "test_summary.py").write_text(SNIPPETS[tool][0].text, encoding="utf-8")
+        plugins = ["-p", "geval_local.hosts.pytest_plugin", "-p", "no:geval_local", "-p", "no:deepeval"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "--geval-local-judge", "nano", *plugins],
+            cwd=tmp_path,
+            env=own,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+        return
+    if tool == "mlflow":
+        scored = run(
+            *("score", ROOT / "examples" / "summaries.jsonl", "-m", "rag/answer_relevance", "-o", "scores.jsonl"),
+            *("--field", "question=source"),
+            home=tmp_path / "home",
+        )
+        assert scored.exit_code == 0, scored.stderr
+    for block in SNIPPETS[tool]:
+        if block.language == "python":
+            names: dict[str, object] = {"__name__": "snippet"}
+            exec(compile(block.text, block.where, "exec"), names)
+            for name, function in names.items():
+                if name.startswith("test_"):
+                    function()
+            continue
+        for line in commands(block):
+            if line.startswith("geval-local "):
+                done = run(*shlex.split(line)[1:], home=tmp_path / "home")
+                assert done.exit_code == 0, done.stderr
+                continue
+            done = subprocess.run(
+                ["bash", "-c", line], cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"

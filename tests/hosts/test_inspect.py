@@ -1,0 +1,159 @@
+"""The scorer inside Inspect itself: live with mockllm, and on a log without any model."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from cli_run import judge_directory
+from offline import environment
+
+pytest.importorskip("inspect_ai", reason="inspect_ai is not installed: pip install 'geval-local[inspect]'")
+
+from inspect_ai import Task, eval, score
+from inspect_ai.dataset import Sample
+from inspect_ai.log import read_eval_log
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+from geval_local import Judge, Metric
+from geval_local.hosts.inspect import geval
+from geval_local.testing import MockJudge
+
+ANSWER = Metric(
+    name="answer",
+    criteria="Does the answer agree with the reference and the passages?",
+    scale="1-5",
+    steps=("Compare them.",),
+    fields={"question": "Question", "reference": "Reference", "context": "Passages", "output": "Answer"},
+)
+FIELDS = {"context": "metadata.passages"}
+SAMPLES = [
+    Sample(id=1, input="When does it sail?", target="At six.", metadata={"passages": ["It sails at six.", "White."]}),
+    Sample(id=2, input="Which colour?", target="White.", metadata={"passages": ["It is white."]}),
+    Sample(id=3, input="Who sails it?", target="Nobody knows."),
+]
+OUTPUTS = ["At six.", "Red.", "A sailor."]
+
+
+def evaluated(directory, scorer):
+    outputs = [ModelOutput.from_content("mockllm", text) for text in OUTPUTS]
+    for output in outputs:
+        output.usage = ModelUsage()  # or mockllm counts tokens with a vocabulary that it downloads
+    model = get_model("mockllm/model", custom_outputs=outputs)
+    task = Task(dataset=SAMPLES, scorer=scorer, name="ferry")
+    (log,) = eval(task, model=model, log_dir=str(directory), display="none", max_connections=1, max_samples=1)
+    assert log.status == "success", log.error
+    return log
+
+
+def expected(judge, outputs=OUTPUTS):
+    rows = [
+        {
+            "question": sample.input,
+            "reference": sample.target,
+            "context": sample.metadata["passages"],
+            "output": output,
+        }
+        for sample, output in zip(SAMPLES[:2], outputs, strict=False)
+    ]
+    return judge.score_many(ANSWER, rows)
+
+
+def test_a_live_evaluation(tmp_path):
+    log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS, threshold=2.0))
+    found = {sample.id: sample.scores["geval"] for sample in log.samples}
+    outputs = [sample.output.completion for sample in sorted(log.samples, key=lambda one: one.id)]
+    wanted = expected(MockJudge(), outputs)
+    for number, score_ in enumerate(wanted, start=1):
+        one = found[number]
+        assert one.value == score_.value
+        assert one.answer == outputs[number - 1]
+        assert one.explanation.startswith(f"{score_.value:.3g} on 1-5: {score_.mode} (")
+        assert one.metadata["probabilities"] == score_.probabilities
+        assert one.metadata["passed"] is bool(score_.value >= 2.0)
+        assert one.metadata["signature"] == str(MockJudge().signature(ANSWER))
+    assert math.isnan(found[3].value)
+    assert "'context' is mapped to 'metadata.passages', which is not there" in found[3].reason
+    metrics = log.results.scores[0].metrics
+    assert metrics["mean"].value == pytest.approx(sum(score_.value for score_ in wanted) / 2)
+    assert "stderr" in metrics
+    assert log.results.scores[0].unscored_samples == 1
+
+
+def test_an_empty_output_is_empty_and_not_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "OUTPUTS", ["", "Red.", "A sailor."])
+    log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
+    (one,) = [sample.scores["geval"] for sample in log.samples if sample.output.completion == ""]
+    assert math.isnan(one.value)
+    assert "the field 'output' is empty" in one.metadata["error"] + (one.reason or "")
+
+
+def test_a_log_is_scored_again_without_its_model(tmp_path):
+    log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
+    again = score(log, geval(ANSWER, MockJudge(), fields=FIELDS, normalized=True), action="append", display="none")
+    for before, after in zip(log.samples[:2], again.samples[:2], strict=True):
+        values = [one.value for name, one in after.scores.items() if name.startswith("geval")]
+        assert values == [before.scores["geval"].value, ANSWER.scale.normalize(before.scores["geval"].value)]
+
+
+SCORER_FILE = """
+from inspect_ai.scorer import Scorer, mean, scorer, stderr
+from geval_local.hosts.inspect import geval as local
+import geval_local
+
+@scorer(metrics=[mean(), stderr()])
+def clarity(metric: str, judge: str) -> Scorer:
+    return local(metric, judge, fields={"source": "input"})
+"""
+CLARITY = """\
+name: clarity
+criteria: How clear the text is.
+fields: {source: Source, output: Text}
+scale: 1-5
+steps: [Read the text.]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["file", "entry point"])
+def test_inspect_score_on_the_command_line(tmp_path, by):
+    if by == "entry point" and not entry_points(group="inspect_ai", name="geval_local"):
+        pytest.skip("the package is not installed, so that it has no entry points: pip install -e .")
+    log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
+    (tmp_path / "clarity.yaml").write_text(CLARITY, encoding="utf-8")
+    (tmp_path / "scorers.py").write_text(SCORER_FILE, encoding="utf-8")
+    scorer = "scorers.py@clarity" if by == "file" else "geval_local/geval"
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "inspect_ai",
+                "score",
+                log.location,
+                "--scorer",
+                scorer,
+                "-S",
+                "metric=clarity.yaml",
+            ),
+            *("-S", f"judge={judge_directory()}", "--model", "none/none", "--action", "append"),
+            *("--output-file", "scored.eval", "--display", "none"),
+        ],
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"GEVAL_LOCAL_HOME": os.environ["GEVAL_LOCAL_HOME"]},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    name = "clarity" if by == "file" else "geval1"
+    judge = Judge.load(judge_directory())
+    metric = Metric.from_yaml(CLARITY)
+    for sample in read_eval_log(str(tmp_path / "scored.eval")).samples:
+        wanted = judge.score(metric, source=sample.input, output=sample.output.completion)
+        found = sample.scores.get(name) or sample.scores["geval_local/geval"]
+        assert found.value == pytest.approx(wanted.value, abs=1e-5)
