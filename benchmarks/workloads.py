@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,13 +46,13 @@ class Shape:
     """
 
     config: str
-    sizes: dict[str, int | bool]
+    sizes: dict[str, Any]
     batch_rows: int
 
 
 def llama_26m(vocabulary: int, width: int, layers: int) -> Shape:
     """26 M parameters in Llama's proportions: the larger the vocabulary, the less is left for the layers."""
-    sizes: dict[str, int | bool] = {
+    sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": width,
         # 8/3 of the width, a multiple of 32.
@@ -118,6 +119,76 @@ SHAPES = {
         16,
     ),
 }
+
+#: A few layers in the shape of Qwen3-30B-A3B, and of Gemma 4 with its wider heads in full layers.
+SHAPES["mixture"] = Shape(
+    "Qwen3MoeConfig",
+    {
+        "vocab_size": 151_936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "max_position_embeddings": 32_768,
+    },
+    4,
+)
+SHAPES["gemma4"] = Shape(
+    "Gemma4TextConfig",
+    {
+        "vocab_size": 262_144,
+        "hidden_size": 2560,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 262_144,
+        "max_position_embeddings": 32_768,
+    },
+    4,
+)
+#: The same shapes for a machine without a card: nothing of them says anything about speed.
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+_OTHERWISE: dict[str, dict[str, Any]] = {
+    "mixture": {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2},
+    "gemma4": {
+        "global_head_dim": 32,
+        "sliding_window": 64,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "vocab_size_per_layer_input": 512,
+    },
+    "qwen3.5-30m": {
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+}
+SHAPES |= {
+    f"{name}-tiny": Shape(SHAPES[name].config, SHAPES[name].sizes | _TINY | other, 4)
+    for name, other in _OTHERWISE.items()
+}
+SHAPES["llama-tiny"] = Shape("LlamaConfig", _TINY | {"max_position_embeddings": 4096}, 4)
 
 
 def smollm2_file() -> Path:

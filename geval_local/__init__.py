@@ -18,6 +18,8 @@ Public names are loaded on first use, so that importing the package does not imp
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from geval_local.errors import GevalError, Interrupted
     from geval_local.evaluation.execution import run_evaluation
     from geval_local.frames import ascore_frame, register_accessors, score_frame
+    from geval_local.hosts.evaluator import evaluator
     from geval_local.io.samples import Sample, read_samples
     from geval_local.judge.judge import Judge
     from geval_local.metric import Metric
@@ -44,6 +47,11 @@ if TYPE_CHECKING:
     from geval_local.score import Distribution, Estimator, Score
 
 __version__ = "0.1.0"
+
+# PyTorch reads this when it starts. Packs differ in length, and segments of fixed size leave memory free in pieces that
+# fit none of them. Windows has no others.
+if sys.platform != "win32" and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+    os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 _HOMES = {
     "ChoiceQuestion": "geval_local.questions.question",
@@ -66,6 +74,7 @@ _HOMES = {
     "calibrate": "geval_local.analysis.calibration",
     "compare": "geval_local.analysis.comparison",
     "decide_file": "geval_local.runs.run_file",
+    "evaluator": "geval_local.hosts.evaluator",
     "jury": "geval_local.analysis.juries",
     "load_questions": "geval_local.questions.question",
     "meta_evaluate": "geval_local.analysis.contenders",
@@ -102,6 +111,7 @@ __all__ = [
     "calibrate",
     "compare",
     "decide_file",
+    "evaluator",
     "jury",
     "load_questions",
     "meta_evaluate",

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -167,7 +168,7 @@ class _Gunzipped(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._window:
             before = self._packed.tell()
-            self._window = memoryview(self._whole.read(_EXPANSION_BYTES))
+            self._window = memoryview(self._unpacked())
             taken = self._packed.tell() - before
             if len(self._window) == _EXPANSION_BYTES > _MOST_EXPANSION * taken:
                 raise DataError(
@@ -178,6 +179,21 @@ class _Gunzipped(io.RawIOBase):
         buffer[:count] = self._window[:count]
         self._window = self._window[count:]
         return count
+
+    def _unpacked(self) -> bytes:
+        """Unpack a window; what stands before damage is given out first, and the damage is met by the next window."""
+        found = bytearray()
+        while len(found) < _EXPANSION_BYTES:
+            try:
+                part = self._whole.read1(_EXPANSION_BYTES - len(found))
+            except (EOFError, OSError, zlib.error):
+                if not found:
+                    raise
+                break
+            if not part:
+                break
+            found += part
+        return bytes(found)
 
     def close(self) -> None:
         self._whole.close()

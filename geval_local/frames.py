@@ -1,4 +1,4 @@
-"""Scores of the rows of a data frame, as columns beside its own."""
+"""Scores of the rows of a data frame, as columns beside its own; narwhals reads and extends frames of any library."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import inspect
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+import narwhals as nw
 
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import nearest
@@ -40,112 +41,69 @@ class Column(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class FrameLibrary:
-    """How a library's frames are read and extended."""
-
-    #: Gives the rows of a frame, each a dictionary of its columns.
-    rows: Callable[[Any], list[dict[str, Any]]]
-    #: Copies a frame with more columns; those of the same name are replaced.
-    extended: Callable[[Any, Sequence[Column]], Any]
-
-
-def library_of(frame: object) -> FrameLibrary:
-    """Find the library of a frame."""
-    known = {
-        (base.__module__.split(".")[0], base.__name__)
-        for base in type(frame).__mro__
-        if base.__name__ in ("DataFrame", "LazyFrame")
-    }
-    if ("polars", "LazyFrame") in known:
-        raise TypeError("a LazyFrame has no rows yet; score what it collects: frame.collect()")
-    for (module, _), library in ((one, _LIBRARIES[one[0]]) for one in known if one[0] in _LIBRARIES):
-        del module
-        return library
-    raise TypeError(f"a DataFrame of pandas or polars is expected, not {type(frame).__name__}")
+def _collected(frame: Any) -> nw.DataFrame[Any]:
+    """Give a frame with its rows: lazy frames and relations are collected, datasets read as Arrow tables."""
+    try:
+        found = nw.from_native(frame, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        told = " ".join(str(error).split())
+        raise DataError(f"the frame has columns twice: {told}", hint="Rename one of each.") from None
+    if isinstance(found, nw.LazyFrame):
+        return found.collect()
+    if isinstance(found, nw.DataFrame):
+        return found
+    if _is_dataset(frame):
+        frame = frame.with_format("arrow")[:]
+    if hasattr(frame, "__arrow_c_stream__"):
+        return nw.from_arrow(frame, backend="pyarrow")
+    raise TypeError(f"a frame is expected (pandas, polars, Arrow, duckdb, datasets), not {type(frame).__name__}")
 
 
-def _refuse_repeated(names: Sequence[str]) -> None:
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"the frame has columns twice: {', '.join(repeated)}", hint="Rename one of each.")
+def _is_dataset(frame: object) -> bool:
+    return type(frame).__module__.split(".")[0] == "datasets" and hasattr(frame, "with_format")
 
 
-# --- pandas -----------------------------------------------------------------------------------------------------------
-
-
-def _pandas_rows(frame: Any) -> list[dict[str, Any]]:
-    if frame.columns.nlevels > 1:
+def _rows(frame: nw.DataFrame[Any]) -> list[dict[str, Any]]:
+    """Give the rows, each a dictionary of its columns; a missing value is None, whatever the column calls it."""
+    if any(isinstance(name, tuple) for name in frame.columns):
         raise DataError(
             "the frame's columns have several levels", hint="Flatten them: frame.columns = ['.'.join(c) for c in ...]."
         )
     names = [str(name) for name in frame.columns]
-    _refuse_repeated(names)
-    # By place, so that nothing depends on the index. A missing value is None, whatever the column calls it.
     columns = [
-        [None if missing else value for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)]
-        for series in (frame.iloc[:, place] for place in range(len(names)))
+        [None if missing else value for value, missing in zip(one.to_list(), one.is_null().to_list(), strict=True)]
+        for one in frame.iter_columns()
     ]
     # A frame may have rows and no column, as groups have whose only column is the one that they are grouped by.
     cells = zip(*columns, strict=True) if columns else [()] * len(frame)
     return [dict(zip(names, row, strict=True)) for row in cells]
 
 
-def _pandas_extended(frame: Any, columns: Sequence[Column]) -> Any:
-    import numpy as np
-    import pandas as pd
-
-    copy = frame.copy(deep=False)
-    for column in columns:
-        # By place: rows stay where they are, also under an index with repeated labels.
-        if column.kind == "number":
-            values: Any = np.array([np.nan if one is None else one for one in column.values], dtype=np.float64)
-        elif column.kind in ("count", "flag"):
-            values = pd.array(column.values, dtype="Int64" if column.kind == "count" else "boolean")
-        else:
-            # A dtype of texts would turn None into NaN, which is true in a condition.
-            values = pd.Series(column.values, index=copy.index, dtype=object)
-        copy[column.name] = values
-    return copy
-
-
-# --- polars -----------------------------------------------------------------------------------------------------------
+def _series(column: Column, frame: Any) -> Any:
+    """Make a column of figures for a frame."""
+    values = column.values
+    if column.kind == "tokens":
+        values = [None if one is None else [{"token": token, "probability": p} for token, p in one] for one in values]
+    if frame.implementation.is_pandas_like():
+        # Types of pandas that know a missing value. One of texts would make it NaN, which is true in a condition.
+        dtype = {"number": "float64", "count": "Int64", "flag": "boolean"}.get(column.kind, "object")
+        native = nw.get_native_namespace(frame).Series(values, name=column.name, dtype=dtype)
+        return nw.from_native(native, series_only=True)
+    if column.kind == "distribution":
+        kind: Any = nw.Struct(dict.fromkeys(column.labels, nw.Float64))
+    else:
+        kind = _TYPES[column.kind]
+    return nw.new_series(column.name, values, kind, backend=frame.implementation)
 
 
-def _polars_rows(frame: Any) -> list[dict[str, Any]]:
-    return list(frame.iter_rows(named=True))
-
-
-def _polars_extended(frame: Any, columns: Sequence[Column]) -> Any:
-    import polars as pl
-
-    kinds: Mapping[str, Any] = {
-        "number": pl.Float64,
-        "count": pl.Int64,
-        "flag": pl.Boolean,
-        "text": pl.String,
-        "tokens": pl.List(pl.Struct({"token": pl.String, "probability": pl.Float64})),
-    }
-
-    def series(column: Column) -> Any:
-        values = column.values
-        if column.kind == "distribution":
-            return pl.Series(column.name, values, dtype=pl.Struct(dict.fromkeys(column.labels, pl.Float64)))
-        if column.kind == "tokens":
-            values = [
-                None if one is None else [{"token": token, "probability": p} for token, p in one] for one in values
-            ]
-        return pl.Series(column.name, values, dtype=kinds[column.kind])
-
-    return frame.with_columns([series(column) for column in columns])
-
-
-_LIBRARIES = {
-    "pandas": FrameLibrary(_pandas_rows, _pandas_extended),
-    "polars": FrameLibrary(_polars_rows, _polars_extended),
+_TYPES: Mapping[Kind, Any] = {
+    "number": nw.Float64,
+    "count": nw.Int64,
+    "flag": nw.Boolean,
+    "text": nw.String,
+    "tokens": nw.List(nw.Struct({"token": nw.String, "probability": nw.Float64})),
 }
 
-
-_Frame = TypeVar("_Frame")
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -164,7 +122,7 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def score_frame(
-    frame: _Frame,
+    frame: Any,
     metrics: Metrics,
     judge: Judge | str | os.PathLike[str] | None = None,
     *,
@@ -173,13 +131,13 @@ def score_frame(
     estimator: Estimator | None = None,
     threshold: float | None = None,
     progress: OnProgress = False,
-) -> _Frame:
+) -> Any:
     """Score the rows of a data frame; the figures are those of the command line, to the last bit.
 
     Parameters
     ----------
-    frame : pandas.DataFrame or polars.DataFrame
-        One sample per row. It is not changed.
+    frame : frame of pandas or polars, pyarrow.Table, duckdb relation, datasets.Dataset, or what narwhals or Arrow reads
+        One sample per row. It is not changed; a lazy one is collected.
     metrics : Metric, str, path, or sequence of them
         What to rate: metrics, or the names and files that `Metric.load` takes.
     judge : Judge, str, path, optional
@@ -198,9 +156,10 @@ def score_frame(
 
     Returns
     -------
-    pandas.DataFrame or polars.DataFrame
-        A copy with the columns ``METRIC.FIGURE``, rows and their order as they were. A row that cannot be scored has
-        no score (NaN in pandas, null in polars) and its reason in ``METRIC.error``; never 0.
+    frame
+        A copy of the frame's kind, of a lazy frame what it collects to, with the columns ``METRIC.FIGURE``, rows and
+        their order as they were. A row that cannot be scored has no score (NaN in pandas, else null) and its reason in
+        ``METRIC.error``; never 0.
 
     Raises
     ------
@@ -211,12 +170,12 @@ def score_frame(
     DataError
         If no row can be scored on a metric for want of a column, before a judge is loaded.
     """
-    library = library_of(frame)
+    collected = _collected(frame)
     chosen = load_metrics(metrics)
     wanted = _figures(figures)
     samples = [
         Sample(row, number, "the frame", mapping=dict(fields or {}))
-        for number, row in enumerate(library.rows(frame), start=1)
+        for number, row in enumerate(_rows(collected), start=1)
     ]
     check_rows(list(islice(samples, ROWS_CHECKED)), chosen, "the frame", fields)
     if judge is None or isinstance(judge, str | os.PathLike):
@@ -225,8 +184,8 @@ def score_frame(
         judge = Judge.load(None if judge is None else os.fspath(judge))
     found = judge.score_many(chosen, samples, estimator=estimator, threshold=threshold, progress=progress)
     columns = [column for metric in chosen for column in _columns(metric, found[metric.name], wanted)]
-    extended: _Frame = library.extended(frame, columns)
-    return extended
+    extended = collected.with_columns([_series(column, collected) for column in columns]).to_native()
+    return type(frame)(extended) if _is_dataset(frame) else extended
 
 
 def _asynchronous(score: Callable[_P, _T]) -> Callable[_P, Coroutine[Any, Any, _T]]:
@@ -319,4 +278,5 @@ def register_accessors() -> list[str]:
 
         if not hasattr(pl.DataFrame, "geval"):
             pl.api.register_dataframe_namespace("geval")(GevalAccessor)
+            pl.api.register_lazyframe_namespace("geval")(GevalAccessor)
     return found

@@ -97,7 +97,7 @@ class JudgeOptions(Options):
         Dtype of the computation, see `geval_local.models.precision`.
     attention : str, optional
         Attention implementation of transformers.
-    quantization : {"8bit", "4bit"}, optional
+    quantization : {"8bit", "4bit", "dequantize"}, optional
         Quantization while loading, by bitsandbytes.
     batch_tokens : int, optional
         Most tokens per forward pass.
@@ -150,9 +150,12 @@ class JudgeOptions(Options):
         Field(min_length=1, description="eager, sdpa, flash_attention_2, ..."),
     ] = None
     quantization: Annotated[
-        Literal["8bit", "4bit"] | None,
+        Literal["8bit", "4bit", "dequantize"] | None,
         Flag(panel=LOADING),
-        Field(description="Quantize while loading, by bitsandbytes."),
+        Field(
+            description="Quantize while loading, by bitsandbytes; dequantize: widen the weights of an FP8 or MXFP4 "
+            "judge to the dtype."
+        ),
     ] = None
     batch_tokens: Annotated[
         Positive | None,

@@ -11,7 +11,7 @@ window          units of a window of rows, the loop that executes them, what bec
 """
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineChoice, EngineReport, choose_engine
+from geval_local.engine.choose import EngineReport, choose_engine
 from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.engine.prefix_sharing import PrefixSharingEngine
 from geval_local.engine.shared_cache import SharedCacheEngine
@@ -19,7 +19,6 @@ from geval_local.engine.window import Unit, execute, plan_units
 
 __all__ = [
     "Engine",
-    "EngineChoice",
     "EngineReport",
     "Pack",
     "PaddedEngine",

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
@@ -40,6 +42,9 @@ from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
 from geval_local.models.head import Head, exact_products, gpus_of, input_device
 from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
+from geval_local.models.precision import dtype_name
+from geval_local.models.verdicts import Verdict, version_of
+from geval_local.options import EngineName
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 
@@ -50,15 +55,33 @@ _SPAN = re.compile(r"(window|chunk|block)(_size|_len|_length)?$|^local_attention
 #: The chunk of gated delta rules, which is in transformers' code alone.
 _DELTA_CHUNK = 64
 
-EngineChoice = Literal["auto", "trie", "trie-compiled", "cache", "padded"]
-
 
 def choose_engine(
-    model: PreTrainedModel, head: Head, choice: EngineChoice = "auto", *, batch_tokens: int | None = None
+    model: PreTrainedModel,
+    head: Head,
+    choice: EngineName = "auto",
+    *,
+    batch_tokens: int | None = None,
+    compiled: bool = False,
+    verdict: Verdict | None = None,
 ) -> tuple[Engine, EngineReport]:
-    """Choose the engine for a model."""
-    if choice not in get_args(EngineChoice):
-        raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineChoice))}")
+    """Choose the engine for a model.
+
+    Parameters
+    ----------
+    model, head : PreTrainedModel, Head
+        The model and its read-out.
+    choice : EngineName
+        The engine, ``auto`` for the one that shares most.
+    batch_tokens : int, optional
+        The token budget; by free memory if absent.
+    compiled : bool
+        Whether the layers are compiled too, if prefixes are shared.
+    verdict : Verdict, optional
+        Where the result of the probe is kept for the next time.
+    """
+    if choice not in get_args(EngineName):
+        raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineName))}")
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):
         report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
@@ -70,9 +93,11 @@ def choose_engine(
         return _choose_padded(model, head, padded, None)
     reasons: list[str] = []
     if choice != "cache":
-        refusal, compiled = stated_refusal(model), choice == "trie-compiled"
+        refusal = stated_refusal(model)
         report, kernel = (
-            (EngineReport("padded", refusal), None) if refusal is not None else _probe_sharing(model, head, compiled)
+            (EngineReport("padded", refusal), None)
+            if refusal is not None
+            else _known_sharing(model, head, compiled, verdict)
         )
         if report.reason is None:
             sharing = PrefixSharingEngine(
@@ -80,6 +105,8 @@ def choose_engine(
             )
             if batch_tokens is None:
                 sharing.batch_tokens = sharing.limit = find_budget(model, sharing)
+            if choice == "auto" and kernel is None and find_missing(model) is not None:
+                return _choose_by_time(model, head, sharing, padded, report)
             return sharing, report
         if choice != "auto":
             raise _unsupported(model, report)
@@ -95,8 +122,38 @@ def choose_engine(
         report = replace(report, reason=reason)
     else:
         engine, report = _choose_padded(model, head, padded, reason)
+    if (note := missing_packages(model)) is not None:
+        report = replace(report, note="; ".join(filter(None, (report.note, note))))
+        logger.warning("%s: %s", type(model).__name__, note)
     logger.info("%s: %s", type(model).__name__, report.text)
     return engine, report
+
+
+#: Names in the classes of layers with a recurrent state -> the packages whose kernels transformers takes for them.
+_RECURRENT = {
+    "DeltaNet": ("flash-linear-attention", "causal-conv1d"),
+    "DeltaAttention": ("flash-linear-attention", "causal-conv1d"),
+    "Mamba": ("mamba-ssm", "causal-conv1d"),
+    "ShortConv": ("causal-conv1d",),
+}
+
+
+def missing_packages(model: PreTrainedModel) -> str | None:
+    """Say which packages a model with recurrent layers lacks on a GPU, and what that costs; None if none is missing."""
+    if input_device(model).type != "cuda":
+        return None
+    kinds = [(name, type(module).__name__) for module in model.modules() for name in _RECURRENT]
+    found = [
+        name for name, kind in kinds if name in kind and not kind.endswith(("Norm", "Model", "ForCausalLM", "Cache"))
+    ]
+    wanted = dict.fromkeys(package for name in found for package in _RECURRENT[name])
+    missing = [package for package in wanted if version_of(package) is None]
+    if not missing:
+        return None
+    return (
+        f"{len(found)} recurrent layers are computed in hundreds of small operations each, which keep a GPU waiting: "
+        f"pip install {' '.join(missing)}"
+    )
 
 
 def _choose_padded(
@@ -172,24 +229,48 @@ def longest_span(config: Any) -> int | None:
     return max(spans) or None
 
 
+def _known_sharing(
+    model: PreTrainedModel, head: Head, compiled: bool, verdict: Verdict | None
+) -> tuple[EngineReport, FlexKernel | None]:
+    """Return what an earlier start found out about sharing prefixes, else find it out and keep it if all is well."""
+    kept = None if verdict is None else verdict.read(f"sharing, compiled {compiled}")
+    kernel = find_kernel(input_device(model))
+    if kept is not None and bool(kept.pop("kernel")) == (kernel is not None):
+        return EngineReport(**kept), kernel
+    report, kernel = _probe_sharing(model, head, compiled)
+    # What memory or a package cut short may be whole the next time.
+    if verdict is not None and report.reason is None and report.note is None and report.window is None:
+        verdict.keep(f"sharing, compiled {compiled}", asdict(report) | {"kernel": kernel is not None})
+    return report, kernel
+
+
 def _probe_sharing(model: PreTrainedModel, head: Head, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
-    """Probe prefix sharing, with the GPU's kernel if it works; otherwise the report says so."""
+    """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
     config: Any = model.config.get_text_config()
     expected = expected_spans(config)
     span = min((size for size in expected if size is not None), default=None)
-    device = input_device(model)
-    kernel, missing = find_kernel(device), why_no_kernel(device)
+    kernel = find_kernel(input_device(model))
+    report = _probe(model, partial(_compare_sharing, model, head, expected, kernel, compiled), span)
+    missing = find_missing(model)
+    notes = [report.note] if report.note is not None else []
     if kernel is not None:
-        report = _probe(model, partial(_compare_sharing, model, head, expected, kernel, compiled), span)
-        if report.reason is None:
-            return report, kernel
-        missing = report.reason
-    report = _probe(model, partial(_compare_sharing, model, head, expected, None, compiled), span)
+        used = [kind for kind in kernel.seen if kind.dtype == model.dtype]
+        refused = {kind: reason for kind, reason in kernel.refused.items() if kind in used}
+        if refused and len(refused) == len(used):
+            kernel, missing = None, next(iter(refused.values()))
+        elif refused:
+            notes += [f"{kind.text} in pieces: {reason}" for kind, reason in refused.items()]
+        if kernel is not None and any(kind.dtype != model.dtype for kind in kernel.refused):
+            notes.append(f"its kernel was probed in {dtype_name(model.dtype)} only")
     if missing is not None and report.reason is None:
-        note = f"attention in pieces, many times slower than a kernel: {missing}"
-        logger.warning("%s: %s", type(model).__name__, note)
-        report = replace(report, note="; ".join(filter(None, (report.note, note))))
-    return report, None
+        notes.append(f"attention in pieces, many times slower than a kernel: {missing}")
+        logger.warning("%s: %s", type(model).__name__, notes[-1])
+    return replace(report, note="; ".join(notes) or None), kernel
+
+
+def find_missing(model: PreTrainedModel) -> str | None:
+    """Return the reason why a model's device has no kernel."""
+    return why_no_kernel(input_device(model))
 
 
 def _compare_sharing(
@@ -200,19 +281,72 @@ def _compare_sharing(
     compiled: bool,
     requests: Sequence[Request],
 ) -> EngineReport:
-    """Compare prefix sharing, cut into small packs, with one prompt at a time."""
+    """Compare prefix sharing, cut into small packs, with one prompt at a time.
+
+    If it is inexact, the layers of one kind are computed in pieces, then of the next, then all: the kernel keeps those
+    that it computes right. What it gets wrong in one dtype is no verdict on another.
+    """
     alone = PaddedEngine(model, head, batch_tokens=1)
     budget = max(1, len(requests[0].ids) // 3)
-    engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled)
-    difference, tolerance = distance_from_alone(engine, model, head, requests)
-    reason = None
-    if len(engine.spans) != len(expected):
-        reason = f"{len(engine.spans)} of its {len(expected)} layers call the attention function"
-    elif list(engine.spans) != expected:
-        reason = "its layers do not ask for the sliding windows of its configuration"
-    elif not difference <= tolerance:
-        reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-    return EngineReport(engine.name, reason, difference, tolerance)
+    expected_logprobs: list[list[NDArray[np.float64]]] = []
+
+    def compare() -> EngineReport:
+        engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled)
+        found = label_logprobs(engine, requests)
+        if not expected_logprobs:
+            plain = PaddedEngine(model, head, batch_tokens=1, plain=True)
+            expected_logprobs.append(label_logprobs(plain, requests))
+        difference = distance(found, expected_logprobs[0], model.dtype)
+        reason = None
+        if len(engine.spans) != len(expected):
+            reason = f"{len(engine.spans)} of its {len(expected)} layers call the attention function"
+        elif list(engine.spans) != expected:
+            reason = "its layers do not ask for the sliding windows of its configuration"
+        elif not difference <= TOLERANCE[model.dtype]:
+            reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
+        return EngineReport(engine.name, reason, difference, TOLERANCE[model.dtype])
+
+    report = compare()
+    if report.reason is None or kernel is None:
+        return report
+    served = [kind for kind in kernel.seen if kind.dtype == model.dtype and kind not in kernel.refused]
+    for kinds in [*([kind] for kind in served if len(served) > 1), served]:
+        kernel.refused.update(dict.fromkeys(kinds, report.reason))
+        again = compare()
+        if again.reason is None:
+            return again
+        for kind in kinds:
+            del kernel.refused[kind]
+    return report
+
+
+def _choose_by_time(
+    model: PreTrainedModel, head: Head, sharing: PrefixSharingEngine, padded: PaddedEngine, report: EngineReport
+) -> tuple[Engine, EngineReport]:
+    """Choose among the exact engines by time, where attention has no kernel on a GPU: its pieces are many launches."""
+    requests = branching_requests(model)
+    chosen: tuple[Engine, EngineReport] = sharing, report
+    others: list[tuple[Engine, EngineReport]] = [(padded, _probe(model, partial(_compare_padded, model, head), None))]
+    cache = _probe_cache(model, head)
+    if cache.engine == "cache" and cache.reason is None:
+        others.append((SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), cache))
+    fastest = seconds_of(sharing, requests)
+    first = fastest
+    for engine, other in others:
+        if other.reason is None and (seconds := seconds_of(engine, requests)) < fastest:
+            fastest, note = seconds, find_missing(model)
+            reason = f"without a kernel it takes {first / seconds:.1f} times as long: {note}"
+            chosen = engine, replace(other, reason=reason)
+    logger.info("%s: %s", type(model).__name__, chosen[1].text)
+    return chosen
+
+
+def seconds_of(engine: Engine, requests: Sequence[Request]) -> float:
+    """Time an engine on requests, after a run that compiles and allocates what it needs."""
+    label_logprobs(engine, requests)
+    start = time.perf_counter()
+    label_logprobs(engine, requests)
+    return time.perf_counter() - start
 
 
 def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
@@ -272,9 +406,13 @@ def _probe(
         with exact_products():
             report = _attempt(compare, requests)
             if report is not None and report.reason is None and model.dtype in HALF:
+                half = report
                 with widened(model) as wide:
-                    half, report = report, _attempt(compare, requests) if wide else None
-                report = report or replace(half, note=f"no memory for a probe in float32: probed in {model.dtype} only")
+                    report = _attempt(compare, requests) if wide else None
+                if report is None or (report.reason is not None and report.difference is None):
+                    # What float32 cannot compute here at all is no verdict on the dtype that will be used.
+                    why = "no memory for a probe in float32" if report is None else f"not in float32: {report.reason}"
+                    report = replace(half, note=f"{why}: probed in {model.dtype} only")
         if report is not None:
             missed = span if span is not None and span >= length else None
             engine = report.engine if report.reason is None else "padded"
@@ -301,7 +439,7 @@ def _attempt(compare: Callable[[Sequence[Request]], EngineReport], requests: Seq
 class EngineReport:
     """The engine of a model, and the reason for it."""
 
-    #: ``trie``, ``trie-compiled``, ``cache`` or ``padded``.
+    #: ``trie``, ``cache`` or ``padded``; ``trie-compiled`` in benchmarks.
     engine: str
     #: Why no engine that shares more is used; None if it is the first choice or was requested.
     reason: str | None = None
@@ -365,12 +503,15 @@ def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict
 
 
 def branching_requests(model: PreTrainedModel) -> list[Request]:
-    """Build requests for a document with candidates, on a scale of digits, that fill a pack of `LEAST` tokens."""
-    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or LEAST)
+    """Build requests for a document of one and a half packs of `LEAST` tokens, with candidates on a scale of digits.
+
+    So the first pack keeps all its keys and values, as a long document's do, and the second one attends to them.
+    """
+    limit = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2 * LEAST)
     digits = [(first, second) for first in range(4) for second in range(2)]
     trie = LabelTrie([SurfaceForm(number, str(path), path) for number, path in enumerate(digits)], len(digits))
-    candidates, stem = 8, min(LEAST // 2, limit // 2)
-    tail = min((LEAST - stem) // candidates - 4, limit - stem - 2)
+    candidates, stem = 8, min(LEAST * 3 // 2, limit // 2)
+    tail = max(1, min((2 * LEAST - stem) // candidates - 4, limit - stem - 2))
     tokens = np.zeros(stem + tail, dtype=np.int32)
     requests = []
     for number in range(candidates):

@@ -7,7 +7,6 @@ that runs out, and what is computed twice. Speed and memory are for ``benchmarks
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,11 +41,13 @@ from geval_local.engine.probe import (
     label_logprobs,
     synthetic_requests,
 )
+from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
-from geval_local.models.head import Head, gpus_of, input_device, trunk_of
+from geval_local.models.head import Head, exact_products, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.rope import Trunk
+from geval_local.models.verdicts import version_of
 from geval_local.tokens.requests import Request
 
 #: Queries of a stretch that are compared, from its first to its last.
@@ -181,13 +182,26 @@ class SelfCheck:
         return tuple(finding.name for finding in self.findings if finding.passed is False)
 
 
-def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -> SelfCheck:
-    """Check the engine that serves a model, on the device that it is on."""
+def check_engine(
+    model: PreTrainedModel,
+    engine: Engine,
+    report: EngineReport,
+    found: Callable[[Finding], object] = lambda finding: None,
+) -> SelfCheck:
+    """Check the engine that serves a model, on the device that it is on; `found` gets every finding at once."""
+    # First: a fault of the device may leave nothing that answers.
+    device = _describe_device(model, engine, report)
+    with exact_products():
+        findings = list(_findings(model, engine, found))
+    return SelfCheck(device, tuple(findings))
+
+
+def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding], object]) -> Iterator[Finding]:
     try:
         subject = _Subject(model, engine)
     except Exception as error:  # as below
-        broken = Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
-        return SelfCheck(_describe_device(model, engine, report), (broken,))
+        yield Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
+        return
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "attention": partial(_attention, subject),
         "packed against one at a time": partial(_packed, subject),
@@ -195,13 +209,15 @@ def check_engine(model: PreTrainedModel, engine: Engine, report: EngineReport) -
         "out of memory": partial(_out_of_memory, subject),
         "shared tokens": partial(_shared, subject),
     }
-    findings: list[Finding] = []
     for name, check in checks.items():
         try:
-            findings += check()
+            for finding in check():
+                found(finding)
+                yield finding
         except Exception as error:  # whatever a broken device or driver raises is what the check is for
-            findings.append(Finding(name, False, f"{type(error).__name__}: {first_line(error)}"))
-    return SelfCheck(_describe_device(model, engine, report), tuple(findings))
+            failed = Finding(name, False, f"{type(error).__name__}: {first_line(error)}")
+            found(failed)
+            yield failed
 
 
 def _affordable(model: PreTrainedModel, limit: int) -> int:
@@ -368,7 +384,7 @@ def _packed(subject: _Subject) -> Iterator[Finding]:
 def _ahead(subject: _Subject) -> Iterator[Finding]:
     """Compare packs launched before the figures of earlier ones are waited for with packs that wait, bit for bit."""
     name, engine = "computed ahead", subject.engine
-    if not isinstance(engine, PrefixSharingEngine):
+    if not isinstance(engine, PrefixSharingEngine | SharedCacheEngine):
         yield Finding(name, None, "this engine waits for every pack")
         return
     depth, budget = max(2, engine.look_ahead), subject.budgets[-1]
@@ -474,7 +490,7 @@ def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineRepor
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "triton": _triton_version(),
+        "triton": version_of("triton") or version_of("triton-windows") or version_of("pytorch-triton-rocm"),
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
     }
@@ -492,10 +508,3 @@ def _device_record(device: torch.device) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "free_bytes": free_memory(device),
     }
-
-
-def _triton_version() -> str | None:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,9 +19,9 @@ import torch
 from transformers import Cache, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine, Row, rows_of
-from geval_local.engine.interface import Pack, PositionReadout, Readout, ReadoutTable, read_positions
+from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head
+from geval_local.models.head import Head, gpus_of, to_device
 from geval_local.models.memory import is_out_of_memory
 from geval_local.models.rope import Trunk
 from geval_local.tokens.requests import Ids, Request, common_prefix
@@ -111,6 +112,8 @@ class SharedCacheEngine:
         self.batch_tokens = batch_tokens
         self.limit = batch_tokens
         self.computed_tokens = 0
+        #: Packs that are sent before the figures of earlier ones are waited for.
+        self.look_ahead = len(gpus_of(model))
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Find shared prefixes, and batch the continuations of each, depth first."""
@@ -156,11 +159,13 @@ class SharedCacheEngine:
         """Compute packs in order; a pack that does not fit into memory with a cache is retried without one."""
         table = ReadoutTable(requests)
         failed: set[int] = set()
-        for pack in packs:
-            if not isinstance(pack, CachePack):
-                yield from self._padded.execute(requests, [pack])
-                continue
-            self._compute(pack, requests, table, failed)
+        launched: deque[tuple[CachePack, list[PendingPositions]]] = deque()
+
+        def read_out() -> tuple[Pack, list[Readout]]:
+            pack, reads = launched.popleft()
+            for read in reads:
+                for result in read.wait():
+                    table.add(*result)
             again = [index for index in pack.requests if index in failed]
             if again:
                 self._held = []
@@ -170,33 +175,45 @@ class SharedCacheEngine:
                 for _, readouts in self._padded.execute(requests, [Pack((index,), 0, 0)])
                 for readout in readouts
             }
-            yield pack, [found[index] if index in found else table.take(index) for index in pack.requests]
+            return pack, [found[index] if index in found else table.take(index) for index in pack.requests]
 
-    def _compute(self, pack: CachePack, requests: Sequence[Request], table: ReadoutTable, failed: set[int]) -> None:
+        for pack in packs:
+            if isinstance(pack, CachePack):
+                launched.append((pack, self._compute(pack, requests, failed)))
+            while len(launched) > (self.look_ahead if isinstance(pack, CachePack) else 0):
+                yield read_out()
+            if not isinstance(pack, CachePack):
+                yield from self._padded.execute(requests, [pack])
+        while launched:
+            yield read_out()
+
+    def _compute(self, pack: CachePack, requests: Sequence[Request], failed: set[int]) -> list[PendingPositions]:
+        """Send a pack's rows through the model, in as many passes as memory allows; `failed` gets what does not fit."""
+        reads: list[PendingPositions] = []
         todo = [list(pack.rows)]
         while todo:
             batch = todo.pop()
             size = len(batch) * (len(batch[0].tokens) - len(pack.prefix))
-            results = None
+            read = None
             if len(batch) == 1 or size <= self.limit:
-                results = self._read(pack, batch, requests)
+                read = self._read(pack, batch, requests)
                 # The retry is outside the except block, where the traceback would pin the activations.
-                if results is None and len(batch) > 1:
+                if read is None and len(batch) > 1:
                     self.limit = max(1, min(self.limit, size) // 2)
-            if results is not None:
-                for result in results:
-                    table.add(*result)
+            if read is not None:
+                reads.append(read)
             elif len(batch) > 1:
                 half = (len(batch) + 1) // 2
                 todo += [batch[half:], batch[:half]]
             else:
                 failed.update(batch[0].requests)
+        return reads
 
-    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> list[PositionReadout] | None:
-        """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
+    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> PendingPositions | None:
+        """Start reading the rows' positions; None if memory ran out, in the trunk or in the head."""
         positions = [position for row in rows for _, position in row.reads]
         try:
-            return read_positions(self._head, self._hidden_states(pack, rows), positions, requests)
+            return PendingPositions(self._head, self._hidden_states(pack, rows), positions, requests)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -216,7 +233,7 @@ class SharedCacheEngine:
             cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=self._trunk.device))  # type: ignore[arg-type]
         hidden = self._forward(tokens, cache, keep=cache is not None)[0]
         where = [(number, place - start) for number, row in enumerate(rows) for place, _ in row.reads]
-        index = torch.tensor(where, device=hidden.device)
+        index = to_device(np.array(where, dtype=np.int64), hidden.device)
         return hidden[index[:, 0], index[:, 1]]
 
     def _cache(self, pack: CachePack) -> Cache:
@@ -245,7 +262,7 @@ class SharedCacheEngine:
     def _forward(self, tokens: Ids, cache: Cache | None, *, keep: bool) -> tuple[torch.Tensor, Cache | None]:
         """Compute tokens, after a cache if there is one; with `keep`, return the resulting cache."""
         options = {} if cache is None else {self._keyword: cache}
-        inputs = torch.from_numpy(tokens.astype(np.int64))
+        inputs = to_device(tokens.astype(np.int64), self._trunk.device)
         output = self._trunk(inputs, use_cache=keep, return_dict=True, **options)
         self.computed_tokens += tokens.size
         kept = getattr(output, self._keyword, None)

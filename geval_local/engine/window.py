@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from geval_local.engine.interface import Engine, Pack, Readout
 from geval_local.score import LOW_LABEL_MASS, Outcome
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, Request
+
+logger = logging.getLogger("geval_local")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ def plan_units(engine: Engine, requests: Sequence[Request]) -> list[Unit]:
     return [Unit(tuple(packs)) for _, packs in itertools.groupby(engine.plan(requests), lambda pack: pack.unit)]
 
 
+def regrow(engine: Engine) -> None:
+    """Let passes that memory made smaller grow again, where a run begins: what else took the memory may be gone.
+
+    By as much as they shrink when it is not; within a run what was learnt holds.
+    """
+    engine.limit = min(engine.batch_tokens, 2 * engine.limit)
+
+
 def execute(
     engine: Engine,
     requests: Sequence[Request],
@@ -55,6 +66,7 @@ def execute(
     passes get smaller and figures differ by rounding.
     """
     chosen = plan_units(engine, requests) if units is None else units
+    before = engine.limit
     with closing(_results(engine, requests, [pack for unit in chosen for pack in unit.packs])) as results:
         for unit in chosen:
             readouts: list[Readout] = []
@@ -62,6 +74,13 @@ def execute(
                 readouts += next(results)[1]
                 checkpoint()
             readouts += next(results)[1]
+            if engine.limit < before:
+                before = engine.limit
+                logger.warning(
+                    "memory ran out: passes of at most %d tokens instead of %d for now, which rounds otherwise",
+                    engine.limit,
+                    engine.batch_tokens,
+                )
             yield unit, readouts
             checkpoint()
 

@@ -161,6 +161,26 @@ class BoundMetric:
             found = shared_batcher(loaded).call(partial(loaded.with_steps, found)).result()
         return cls(found, loaded, mapping, estimator, limit)
 
+    @property
+    def options(self) -> JudgeOptions:
+        """How the judge was loaded, where that was done here."""
+        with _lock:
+            for options, judge in _judges.items():
+                if judge is self.judge:
+                    return options
+        raise ConfigurationError(
+            f"{self.metric.name}: its judge was loaded elsewhere, and no other process could load it",
+            hint="Name the judge, or give JudgeOptions, instead of a loaded Judge.",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the judge is loaded from, never its weights."""
+        terms: dict[str, Any] = {"fields": dict(self.fields), "estimator": self.estimator, "threshold": self.threshold}
+        return partial(BoundMetric.bind, self.metric, self.options, **terms), ()
+
+    def __deepcopy__(self, memo: object) -> BoundMetric:
+        return self  # nothing of it changes, and the judge is one for all
+
     @cached_property
     def signature(self) -> str:
         """What a score depends on: two may be compared only under one signature."""
@@ -186,6 +206,21 @@ class BoundMetric:
     def record(self, score: Score) -> dict[str, Any]:
         """Give a score's figures as plain values, with judge and signature."""
         return {**score.to_dict(), "judge": self.judge.name, "signature": self.signature}
+
+
+def laid_out(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay a tool's parts of a row out as columns, beside the parts themselves, which dotted paths may begin with.
+
+    Of columns of one name in several parts, that of the outputs counts, then that of the inputs.
+    """
+    given = {name: part for name, part in parts.items() if part is not None}
+    row: dict[str, Any] = {}
+    for name in sorted(given, key=lambda name: (name.startswith("output"), name.startswith("input"))):
+        if isinstance(given[name], Mapping):
+            row |= {str(column): value for column, value in given[name].items()}
+        elif name in ("inputs", "outputs"):
+            row[name[:-1]] = given[name]
+    return {**row, **given}
 
 
 def score_together(rows: Sequence[tuple[BoundMetric, Mapping[str, Any]]]) -> list[Score]:

@@ -6,16 +6,28 @@ Registered under the entry point ``inspect_ai``, so that ``inspect score LOG --s
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, mean, metric, scorer, stderr
 from inspect_ai.solver import TaskState
 
 from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
 from geval_local.score import Score as LocalScore
 
 
-@scorer(metrics=[mean(), stderr()])  # type: ignore[untyped-decorator]
+@metric  # type: ignore[untyped-decorator]
+def pass_rate() -> Metric:
+    """Give the share of scores that reach the threshold, of those that have one."""
+
+    def rate(scores: list[SampleScore]) -> float:
+        passed = [one.score.metadata.get("passed") for one in scores if one.score.metadata]
+        known = [bool(one) for one in passed if one is not None]
+        return sum(known) / len(known) if known else math.nan
+
+    return rate
+
+
 def geval(
     metric: MetricLike,
     judge: JudgeLike = None,
@@ -23,13 +35,37 @@ def geval(
     threshold: float | None = None,
     normalized: bool = False,
 ) -> Scorer:
-    """Score samples by the exact expectation over a local judge's label probabilities.
+    """Score samples by the exact expectation over a local judge's label probabilities; the scorer is named after it.
 
     The columns of a sample are ``input`` (which a metric's ``source`` or ``question`` is read from), ``output``,
-    ``target`` (its ``reference``), ``choices`` and ``metadata``; a dotted path leads into the last.
+    ``target`` (its ``reference``), ``choices`` and ``metadata``; a dotted path leads into the last. Where there is a
+    threshold, the share of samples that reach it stands among the metrics.
     """
     bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
+    metrics = [mean(), stderr(), *([] if bound.threshold is None else [pass_rate()])]
 
+    def named(metric: str, judge: str, fields: Mapping[str, str], threshold: float | None) -> Scorer:
+        return _scorer(bound, normalized)
+
+    made: Scorer = scorer(metrics=metrics, name=bound.metric.name)(named)(
+        bound.metric.name, bound.judge.name, dict(bound.fields), bound.threshold
+    )
+    return made
+
+
+@scorer(metrics=[mean(), stderr(), pass_rate()], name="geval")  # type: ignore[untyped-decorator]
+def _registered(
+    metric: str,
+    judge: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    threshold: float | None = None,
+    normalized: bool = False,
+) -> Scorer:
+    """Score samples as `geval` does, where only a name is given: Inspect gives its own to what it finds by name."""
+    return _scorer(BoundMetric.bind(metric, judge, fields=fields, threshold=threshold), normalized)
+
+
+def _scorer(bound: BoundMetric, normalized: bool) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         columns = {
             "input": state.input_text,

@@ -3,22 +3,82 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import mlflow
 from mlflow.entities import AssessmentError, AssessmentSource, Feedback
-from mlflow.genai.scorers import Scorer, scorer
+from mlflow.genai.scorers import Scorer
+from mlflow.genai.scorers.base import ScorerKind, SerializedScorer
+from pydantic import PrivateAttr
 
 from geval_local import __version__
 from geval_local.errors import OutputError, first_line
-from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike
+from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, laid_out
 from geval_local.io.result_manifest import manifest_path, read_manifest
 from geval_local.io.results import load_results
 from geval_local.report.overview import summaries
 from geval_local.score import LOW_LABEL_MASS
 from geval_local.summary import Summary
+
+
+class GEvalScorer(Scorer):  # type: ignore[misc]
+    """A scorer of MLflow on a local judge; it can be pickled, and registered where its judge is named."""
+
+    _bound: BoundMetric = PrivateAttr()
+
+    def __init__(self, bound: BoundMetric, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._bound = bound
+
+    def __call__(self, *, inputs: Any = None, outputs: Any = None, expectations: Any = None) -> Feedback:
+        """Score one row."""
+        bound = self._bound
+        found = bound.score(laid_out({"expectations": expectations, "inputs": inputs, "outputs": outputs}))
+        return Feedback(
+            name=self.name,
+            value=found.value if found.is_scored else None,
+            rationale=bound.words(found),
+            source=AssessmentSource(source_type="LLM_JUDGE", source_id=f"geval-local:/{bound.judge.name}"),
+            metadata=_texts(bound.record(found)),
+            error=None if found.is_scored else AssessmentError(error_code="UNSCORED", error_message=found.error),
+        )
+
+    @property
+    def pass_if(self) -> Callable[[Any], bool] | None:
+        """Whether a value reaches the threshold; None without one."""
+        limit = self._bound.threshold
+        return None if limit is None else lambda value: value >= limit
+
+    @property
+    def kind(self) -> ScorerKind:
+        """MLflow registers functions, as their source, and no classes."""
+        return ScorerKind.DECORATOR
+
+    def model_dump(self, **settings: Any) -> dict[str, Any]:
+        """Write the scorer as a function that makes it anew."""
+        bound = self._bound
+        judge = bound.options.model_dump(mode="json", exclude_unset=True)
+        terms = {"name": self.name, "fields": dict(bound.fields), "threshold": bound.threshold}
+        source = f"""\
+from geval_local import Metric
+from geval_local.hosts.mlflow import geval
+from geval_local.options import JudgeOptions
+made = geval(Metric.from_yaml({bound.metric.to_yaml()!r}), JudgeOptions(**{judge!r}), **{terms!r})
+return made(inputs=inputs, outputs=outputs, expectations=expectations)"""
+        return asdict(
+            SerializedScorer(
+                name=self.name,
+                description=self.description,
+                aggregations=self.aggregations,
+                timeout=self.timeout,
+                call_source=source,
+                call_signature="(inputs=None, outputs=None, expectations=None)",
+                original_func_name="geval",
+            )
+        )
 
 
 def geval(
@@ -30,55 +90,20 @@ def geval(
     threshold: float | None = None,
     aggregations: Sequence[Any] | None = None,
     timeout: float | None = None,
-) -> Scorer:
+) -> GEvalScorer:
     """Make a scorer whose feedback is the exact expectation over a local judge's label probabilities.
 
     The columns of a row are those of its inputs and expectations, and ``output``, or those of its outputs where these
     are an object; ``inputs``, ``outputs`` and ``expectations`` themselves are where a dotted path may begin.
     """
     bound = BoundMetric.bind(metric, judge, fields=fields, threshold=threshold)
-    source = AssessmentSource(source_type="LLM_JUDGE", source_id=f"geval-local:/{bound.judge.name}")
-    title = name or bound.metric.name
-    limit = bound.threshold
-
-    def score(inputs: Any = None, outputs: Any = None, expectations: Any = None) -> Feedback:
-        found = bound.score(_row(inputs, outputs, expectations))
-        error = None
-        if not found.is_scored:
-            error = AssessmentError(error_code="UNSCORED", error_message=found.error)
-        return Feedback(
-            name=title,
-            value=found.value if found.is_scored else None,
-            rationale=bound.words(found),
-            source=source,
-            metadata=_texts(bound.record(found)),
-            error=error,
-        )
-
-    decorated: Scorer = scorer(
-        score,
-        name=title,
+    return GEvalScorer(
+        bound,
+        name=name or bound.metric.name,
         description=bound.metric.criteria,
         aggregations=None if aggregations is None else list(aggregations),
         timeout=timeout,
-        pass_if=None if limit is None else lambda value: value >= limit,
     )
-    return decorated
-
-
-def _row(inputs: Any, outputs: Any, expectations: Any) -> dict[str, Any]:
-    """Lay a row's parts out as columns; the output stands before a column of the inputs that bears its name."""
-    parts = {"inputs": inputs, "outputs": outputs, "expectations": expectations}
-    row = {name: part for name, part in parts.items() if part is not None}
-    for part in (expectations, inputs):
-        row |= {str(name): value for name, value in part.items()} if isinstance(part, Mapping) else {}
-    if inputs is not None and not isinstance(inputs, Mapping):
-        row["input"] = inputs
-    if isinstance(outputs, Mapping):
-        row |= {str(name): value for name, value in outputs.items()}
-    elif outputs is not None:
-        row["output"] = outputs
-    return row
 
 
 def _texts(record: Mapping[str, Any]) -> dict[str, str]:

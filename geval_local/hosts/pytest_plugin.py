@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from geval_local.score import Score
 
 MARK = "geval_local_group"
+#: What the names of a test's properties begin with.
+PROPERTY = "geval_local."
 #: Characters of a text that a failure shows.
 SHOWN = 100
 
@@ -41,6 +43,10 @@ class _Claim:
     at_least: float
     fields: Mapping[str, Any]
     where: str
+
+    def property(self, score: Score) -> tuple[str, str]:
+        """Name the metric and its score, for JUnit's files and the table of scores."""
+        return PROPERTY + self.bound.metric.name, f"{score.value:.4g}" if score.is_scored else "unscored"
 
     def failure(self, score: Score) -> str | None:
         """Say in words why the claim does not hold; None if it does."""
@@ -82,6 +88,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--geval-local-judge", metavar="NAME", help="judge: a name, a directory, or a cached hub id")
     group.addoption(
         "--geval-local-group", action="store_true", help="score what all tests assert together, at the session's end"
+    )
+    group.addoption(
+        "--geval-local-scores", action="store_true", help="show every score at the session's end, of passed tests too"
     )
     parser.addini("geval_local_judge", "judge of assert_score, unless --geval-local-judge names one")
     parser.addini("geval_local_group", "whether all tests are one group (see --geval-local-group)", type="bool")
@@ -125,13 +134,16 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
         **fields: Any,
     ) -> Score | None:
         __tracebackhide__ = True
-        from geval_local.errors import ConfigurationError
+        from geval_local.errors import ConfigurationError, GevalError
         from geval_local.hosts.bound import BoundMetric
 
         judge = request.getfixturevalue("geval_judge")
         # A metric that is named is read once, with its steps.
         name = (str(metric), os.getcwd(), id(judge)) if isinstance(metric, str | os.PathLike) else None
-        one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=at_least)
+        try:
+            one = BoundMetric.bind(known.get(name, metric), judge, fields=mapping, threshold=at_least)
+        except GevalError as error:
+            raise error.with_traceback(None) from None  # what is wrong is in the test, not where it was found
         if name is not None:
             known[name] = one.metric
         if one.threshold is None:
@@ -146,12 +158,27 @@ def assert_score(request: pytest.FixtureRequest) -> Callable[..., Score | None]:
             claims.append(claim)
             return None
         score = one.score(fields)
+        request.node.user_properties.append(claim.property(score))
         failure = claim.failure(score)
         if failure is not None:
             raise AssertionError(failure)
         return score
 
     return assert_score
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the scores of all tests, where that is asked for."""
+    if not config.getoption("--geval-local-scores"):
+        return
+    terminalreporter.section("scores of geval-local")
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, value in report.user_properties:
+                    if name.startswith(PROPERTY):
+                        shown = f"{value:>8}  {name.removeprefix(PROPERTY)}  {report.outcome}  {report.nodeid}"
+                        terminalreporter.write_line(shown)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -211,10 +238,17 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 def _report(tests: list[_Test]) -> None:
     """Score what the tests of a group have claimed, and report them one after the other."""
     claims = [claim for test in tests for claim in test.claims]
-    failures = iter(_failures(claims))
+    outcomes = iter(_outcomes(claims))
     for test in tests:
-        found = [next(failures) for _ in test.claims]
-        said = [f"{claim.where}\n{text}" for claim, text in zip(test.claims, found, strict=True) if text is not None]
+        found = [next(outcomes) for _ in test.claims]
+        said = [
+            f"{claim.where}\n{text}" for claim, (text, _) in zip(test.claims, found, strict=True) if text is not None
+        ]
+        properties = [one for _, one in found if one is not None]
+        # An item shares its list with the reports that are made of it later; those there already have copies.
+        test.item.user_properties.extend(properties)
+        for report in test.reports:
+            report.user_properties.extend(properties)
         hook = test.item.ihook
         hook.pytest_runtest_logstart(nodeid=test.item.nodeid, location=test.item.location)
         for report in test.reports:
@@ -222,23 +256,24 @@ def _report(tests: list[_Test]) -> None:
         hook.pytest_runtest_logfinish(nodeid=test.item.nodeid, location=test.item.location)
 
 
-def _failures(claims: list[_Claim]) -> list[str | None]:
-    """Score claims, those on one judge together; for each say why it does not hold, or None."""
+def _outcomes(claims: list[_Claim]) -> list[tuple[str | None, tuple[str, str] | None]]:
+    """Score claims, those on one judge together; say of each why it does not hold, or None, and give its property."""
     from geval_local.hosts.bound import score_together
 
     by_judge: dict[int, list[int]] = {}
     for place, claim in enumerate(claims):
         by_judge.setdefault(id(claim.bound.judge), []).append(place)
-    found: list[str | None] = [None] * len(claims)
+    found: list[tuple[str | None, tuple[str, str] | None]] = [(None, None)] * len(claims)
     for places in by_judge.values():
         try:
             scores = score_together([(claims[place].bound, claims[place].fields) for place in places])
         except Exception as error:  # each of these tests fails with it, and the others do not
             for place in places:
-                found[place] = f"{claims[place].bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
+                told = f"{claims[place].bound.metric.name}: scoring failed: {type(error).__name__}: {error}"
+                found[place] = told, None
             continue
         for place, score in zip(places, scores, strict=True):
-            found[place] = claims[place].failure(score)
+            found[place] = claims[place].failure(score), claims[place].property(score)
     return found
 
 

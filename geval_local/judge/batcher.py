@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from geval_local.engine.interface import Readout
-from geval_local.engine.window import read_units
+from geval_local.engine.window import read_units, regrow
 from geval_local.errors import BusyError, GevalError
 from geval_local.io.samples import Sample
 from geval_local.judge.kept import KeptPrefixes, Newcomer
@@ -277,6 +277,7 @@ class Batcher:
         while True:
             with self._changed:
                 while not self._jobs and not self._closing:
+                    regrow(self.judge.engine)
                     self._changed.wait()
                 if not self._jobs:
                     return

@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from geval_local import __version__
-from geval_local.engine.choose import EngineChoice, choose_engine
+from geval_local.engine.choose import choose_engine
 from geval_local.errors import ConfigurationError
 from geval_local.judge.scorer import Scorer
 from geval_local.judge.steps import OnSteps, pinned_steps
@@ -26,7 +26,8 @@ from geval_local.models.head import Head
 from geval_local.models.load import LoadedModel, load_model
 from geval_local.models.precision import dtype_name
 from geval_local.models.registry import entry_of
-from geval_local.options import JudgeOptions
+from geval_local.models.verdicts import verdict_of
+from geval_local.options import EngineName, JudgeOptions
 from geval_local.prompt import CHAT_FORM, Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
@@ -122,11 +123,10 @@ class Judge(Scorer):
         The loaded model; usually created by `load`.
     batch_tokens : int, optional
         Most tokens per forward pass; chosen by device when absent.
-    engine : {"auto", "trie", "trie-compiled", "cache", "padded"}
-        ``trie``: every distinct prompt token is computed once. ``trie-compiled``: the same, with layers compiled by
-        `torch.compile` at first use; meant for GPUs, not yet measured on one. ``cache``: right-padded batches after a
-        copy of the model's own cache of their shared prefix. ``padded``: right-padded batches. ``auto``: the first of
-        trie, cache and padded that a probe shows exact for this model.
+    engine : {"auto", "trie", "cache", "padded"}
+        ``trie``: every distinct prompt token is computed once. ``cache``: right-padded batches after a copy of the
+        model's own cache of their shared prefix. ``padded``: right-padded batches. ``auto``: the first of trie, cache
+        and padded that a probe shows exact for this model.
 
     Attributes
     ----------
@@ -134,14 +134,20 @@ class Judge(Scorer):
         Which engine serves this judge, and why.
     """
 
-    def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineChoice = "auto") -> None:
+    def __init__(self, loaded: LoadedModel, *, batch_tokens: int | None = None, engine: EngineName = "auto") -> None:
         self.loaded = loaded
         self.name = loaded.entry.label
         self.fingerprint = loaded.fingerprint
         encoder = PromptEncoder(loaded.tokenizer, style=loaded.entry.style)
         if batch_tokens is not None and batch_tokens < 1:
             raise ConfigurationError(f"the token budget of a batch is at least 1, not {batch_tokens}")
-        chosen, self.engine_report = choose_engine(loaded.model, Head(loaded.model), engine, batch_tokens=batch_tokens)
+        chosen, self.engine_report = choose_engine(
+            loaded.model,
+            Head(loaded.model),
+            engine,
+            batch_tokens=batch_tokens,
+            verdict=verdict_of(loaded.model, loaded.fingerprint),
+        )
         super().__init__(encoder, chosen)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from geval_local.engine.interface import Engine, Readout
-from geval_local.engine.window import make_outcome, read_window
+from geval_local.engine.window import make_outcome, read_window, regrow
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refuse_long
@@ -296,6 +296,7 @@ class Scorer(ABC):
         """Give out every sample's scores, one per metric."""
         complete = [self.with_steps(metric) for metric in metrics]
         estimator = estimator or Estimator()
+        regrow(self.engine)
         for size in window_sizes(WINDOW):
             window = list(itertools.islice(stream, size))
             if not window:

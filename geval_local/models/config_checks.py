@@ -90,7 +90,8 @@ _OTHER_FORMATS = ("*.h5", "*.msgpack", "*.onnx", "consolidated*.safetensors")
 #: The causal mask that GPT-2, GPT-J and GPT-NeoX stored as a buffer, under the name of a bias.
 _STORED_MASK = re.compile(r"\.(attn|attention|self_attn)(\.attention)?\.bias$")
 _LAYER = re.compile(r"(^|\.)layers\.(\d+)\.")
-#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need none.
+#: Method of a quantized checkpoint -> the package that transformers needs to read it. Fp8 and mxfp4 need kernels of
+#: the hub on a GPU (`geval_local.models.options`).
 _LIBRARIES = {
     "aqlm": "aqlm",
     "auto-round": "auto-round",

@@ -294,11 +294,11 @@ def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> Loaded
         model.eval()
         model.requires_grad_(False)
         asked_for = next((name for name in (options.dtype or entry.dtype,) if name != AUTO), None)
-        precision = settle(entry, model, tokenizer, asked_for=asked_for)
+        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code)
+        precision = settle(entry, model, tokenizer, asked_for=asked_for, fingerprint=content)
         if model.dtype is torch.float64:
             model.set_experts_implementation("eager")  # the grouped product of mixtures does not support float64
         check_finite(entry, model)
-        content = fingerprint(directory, entry.adapter, code=options.trust_remote_code)
     if moved := files.moved_or_new():
         raise WeightsError(
             f"judge {entry.name!r}: {moved[0]} changed while the judge was being loaded, so that nobody can say which "

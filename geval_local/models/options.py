@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import constants
 
 from geval_local.errors import ConfigurationError, first_line
 from geval_local.models.memory import default_device
@@ -34,7 +36,7 @@ def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
     # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
     attention = {"attn_implementation": options.attention}
-    return {"dtype": dtype, **attention, **placement, **_quantization(options, computed_in)}
+    return {"dtype": dtype, **attention, **placement, **_quantization(options, computed_in, directory)}
 
 
 def _placement(options: JudgeOptions) -> dict[str, Any]:
@@ -51,7 +53,24 @@ def _placement(options: JudgeOptions) -> dict[str, Any]:
     return {"device_map": {"": device}}
 
 
-def _quantization(options: JudgeOptions, dtype: torch.dtype) -> dict[str, Any]:
+#: Formats whose products need a kernel from the hub: the name of their class in transformers, and of the kernel.
+_HUB_KERNELS = {
+    "fp8": ("FineGrainedFP8Config", "finegrained-fp8"),
+    "mxfp4": ("Mxfp4Config", "gpt-oss-triton-kernels"),
+}
+
+
+def _quantization(options: JudgeOptions, dtype: torch.dtype, directory: Path | None) -> dict[str, Any]:
+    stored = _stored_format(directory)
+    if options.quantization == "dequantize":
+        if stored not in _HUB_KERNELS:
+            raise ConfigurationError(
+                "only weights in FP8 or MXFP4 can be dequantized while loading, and this judge's are not",
+                hint="Leave --quantization out.",
+            )
+        return {"quantization_config": getattr(transformers, _HUB_KERNELS[stored][0])(dequantize=True)}
+    if stored in _HUB_KERNELS and options.quantization is None and _is_on_gpu(options):
+        _check_hub_kernel(stored, _HUB_KERNELS[stored][1])
     if options.quantization is None:
         return {}
     if importlib.util.find_spec("bitsandbytes") is None:
@@ -64,6 +83,36 @@ def _quantization(options: JudgeOptions, dtype: torch.dtype) -> dict[str, Any]:
         return {"quantization_config": config(load_in_8bit=True)}
     settings = config(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     return {"quantization_config": settings}
+
+
+def _stored_format(directory: Path | None) -> str | None:
+    """Read the method of a quantized checkpoint from its configuration."""
+    file = None if directory is None else directory / "config.json"
+    if file is None or not file.is_file():
+        return None
+    config = json.loads(file.read_text(encoding="utf-8"))
+    stored = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config") or {}
+    method = stored.get("quant_method") if isinstance(stored, dict) else None
+    return str(method) if method is not None else None
+
+
+def _is_on_gpu(options: JudgeOptions) -> bool:
+    """Whether a judge is meant for a GPU; on a CPU transformers dequantizes by itself."""
+    device = torch.device(options.device) if options.device is not None else default_device()
+    return device.type != "cpu"
+
+
+def _check_hub_kernel(stored: str, kernel: str) -> None:
+    """Check that what multiplies weights of a stored format is on this machine: the network is not asked for it."""
+    folders = (Path(constants.HF_HUB_CACHE) / f"{kind}--kernels-community--{kernel}" for kind in ("models", "kernels"))
+    if importlib.util.find_spec("kernels") is not None and any(folder.is_dir() for folder in folders):
+        return
+    raise ConfigurationError(
+        f"the judge's weights are stored as {stored.upper()}, which needs the package kernels and, from the hub, its "
+        f"kernel kernels-community/{kernel}; both must be on this machine",
+        hint="Take --quantization dequantize, which widens the weights while loading, or: pip install kernels, and "
+        f"python -c \"import kernels; kernels.get_kernel('kernels-community/{kernel}')\".",
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.gguf_file import gguf_files, read_header
-from geval_local.models.head import Head, input_device
+from geval_local.models.head import Head, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
 from geval_local.models.rope import Trunk
+from geval_local.models.verdicts import Verdict, verdict_of
 from geval_local.prompt import render_form
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ AUTO = "auto"
 HEADROOM = 2.0
 HALF: Mapping[str, torch.dtype] = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _LABELS = "12345"
+#: How configurations call the number of experts.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 #: Numbers of packaged metrics whose criteria fill the probe's forms; the last make the long forms.
 _SIZES = (1, 1, 2, 2, 3, 4, 6, 8, 12, 18)
 
@@ -127,7 +130,12 @@ def automatic_dtype(directory: Path | None, placement: Mapping[str, Any]) -> tor
 
 
 def settle(
-    entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, asked_for: str | None
+    entry: JudgeEntry,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    asked_for: str | None,
+    fingerprint: str = "",
 ) -> Precision:
     """Convert a loaded model to the dtype that it will run in."""
     on_cpu = _is_on_cpu(model)
@@ -135,19 +143,31 @@ def settle(
         return Precision("asked for" if asked_for is not None else "exact to 1e-5")
     if on_cpu:
         return Precision("asked for" if asked_for is not None else "float32 does not fit into memory")
-    return _settle_by_probe(entry, model, tokenizer, asked_for)
+    return _settle_by_probe(entry, model, tokenizer, asked_for, verdict_of(model, fingerprint) if fingerprint else None)
 
 
 def _settle_by_probe(
-    entry: JudgeEntry, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked_for: str | None
+    entry: JudgeEntry,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    asked_for: str | None,
+    verdict: Verdict | None,
 ) -> Precision:
     if obstacle := _obstacle(model):
         if asked_for is None and model.dtype == torch.float32 and not _is_quantized(model):
             cast_weights(model, torch.bfloat16)
         return Precision("asked for" if asked_for is not None else f"not probed: {obstacle}")
-    names = list(HALF) if asked_for is None else [asked_for]
+    # On a GPU the grouped product of a mixture's experts is one kernel in bfloat16 only: in float16 it would wait for
+    # the host at every layer, and compute expert after expert.
+    only = "bfloat16" if asked_for is None and has_experts(model) else asked_for
+    key = f"precision, {entry.style}, {only}"
+    kept = None if verdict is None else verdict.read(key)
+    if kept is not None:
+        noise = None if kept["noise"] is None else Noise(**kept["noise"])
+        cast_weights(model, HALF[kept["dtype"]])
+        return Precision(kept["reason"], noise)
     try:
-        figures = measure(model, tokenizer, names, style=entry.style)
+        figures = measure(model, tokenizer, list(HALF) if only is None else [only], style=entry.style)
     except Exception as error:  # foreign code in an unusual use, or out of memory
         release_memory()
         if asked_for is None:
@@ -155,10 +175,23 @@ def _settle_by_probe(
         return Precision(
             "asked for" if asked_for is not None else f"the probe failed: {type(error).__name__}: {first_line(error)}"
         )
-    name, reason = decide(figures) if asked_for is None else (asked_for, "asked for")
+    if only is None:
+        name, reason = decide(figures)
+    else:
+        why = "asked for" if asked_for is not None else "the fused product of its experts exists in bfloat16 only"
+        name, reason = only, why
     cast_weights(model, HALF[name])
     release_memory()
-    return Precision(reason, figures.noise[name])
+    moved = figures.noise[name]
+    if verdict is not None:
+        verdict.keep(key, {"dtype": name, "reason": reason, "noise": None if moved is None else asdict(moved)})
+    return Precision(reason, moved)
+
+
+def has_experts(model: PreTrainedModel) -> bool:
+    """Whether a model is a mixture of experts."""
+    config: Any = model.config.get_text_config()
+    return any(int(getattr(config, name, None) or 0) > 1 for name in _EXPERTS)
 
 
 def measure(
@@ -174,7 +207,8 @@ def measure(
     if not prompts:
         raise ValueError("the model reads none of the probe's prompts")
     labels = _label_tokens(tokenizer)
-    with computing_in(model, torch.float32), _largest_activation(model) as largest:
+    # The environment may allow TF32, whose products are nearer to half precision's than to float32's.
+    with computing_in(model, torch.float32), _largest_activation(model) as largest, exact_products():
         hidden = [_last_hidden(model, ids) for ids in prompts]
     exact = label_scores(head, hidden, labels)
     noise: dict[str, Noise | None] = {}

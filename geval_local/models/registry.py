@@ -257,12 +257,18 @@ def _differing(judge: JudgeOptions, others: Sequence[JudgeOptions]) -> list[str]
 
 
 def _find_entry(name: str | Path | None, models_file: str | Path | None) -> JudgeEntry:
+    if name is not None and str(name).startswith("~"):
+        expanded(name)  # raises if the home directory is unknown
+    directory = None if name is None else _expanded(name)
+    if directory is not None and not (directory.is_dir() or is_gguf(directory)):
+        directory = None
+    # No judge is called like this, so the files of judges, half a second of reading, do not matter.
+    is_path = Path(str(name)).is_absolute() or str(name).startswith((".", "~"))
+    if directory is not None and is_path and models_file is None:
+        return directory_entry(directory, name=str(name))
     registry = load_registry(models_file)
     wanted = registry.default if name is None else str(name)
-    if wanted.startswith("~"):
-        expanded(wanted)  # raises if the home directory is unknown
-    directory = _expanded(wanted)
-    if wanted not in registry.judges and directory is not None and (directory.is_dir() or is_gguf(directory)):
+    if directory is not None and wanted not in registry.judges:
         return directory_entry(directory, name=wanted)
     entry = _named(registry, wanted)
     if entry is None and re.fullmatch(HUB_ID, wanted):

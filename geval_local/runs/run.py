@@ -255,6 +255,9 @@ class Run:
         if judge is not None:
             definitions = [Metric.model_validate(record.definitions[metric.name]) for metric in self.metrics]
             preparers = [*self.asked.preparers(judge, definitions)]
+            from geval_local.engine.window import regrow  # brings torch
+
+            regrow(judge.engine)
             worker = Worker(self.store, self._cache, judge, number, advance=advance, should_stop=should_stop)
         windows = read_windows(self.samples(), settings.window, preparers, is_done)
         rows = 0

@@ -214,7 +214,7 @@ def test_forcing_and_forbidding():
     engine, report = choose(model, "padded", batch_tokens=77)
     assert (engine.name, engine.batch_tokens) == ("padded", 77)
     assert report.text.startswith("padded (differs by ")
-    with pytest.raises(ConfigurationError, match="'fast' is not one of auto, trie, trie-compiled, cache, padded"):
+    with pytest.raises(ConfigurationError, match="'fast' is not one of auto, trie, cache, padded"):
         choose(model, "fast")
 
 

@@ -16,8 +16,10 @@ from geval_local.engine import choose
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import choose_engine
 from geval_local.engine.prefix_sharing import flex
+from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import TILE, FlexKernel, Intervals, find_kernel, ladder, why_no_kernel
+from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.engine.prefix_sharing.prompt_trie import build_stream
@@ -90,9 +92,8 @@ def test_tiles_out_of_reach_are_not_computed():
 
 
 def test_shapes_are_few():
-    assert {length: ladder(length) for length in (1, 128, 129, 257, 385, 1000, 1025, 2000)} == {
-        1: 128,
-        128: 128,
+    assert {length: ladder(length) for length in (1, 129, 257, 385, 1000, 1025, 2000)} == {
+        1: 256,
         129: 256,
         257: 384,
         385: 512,
@@ -112,12 +113,12 @@ def test_shapes_are_few():
 def test_float64_equals_one_at_a_time_on_every_architecture(kind):
     model = tiny_model(kind, VOCAB)
     requests = documents(documents=2)
-    alone, trie = engines(model, 10_000, FlexKernel(compiled=False))
+    alone, trie = engines(model, 10_000, FlexKernel(backend=None))
     expected = logprobs(alone, requests)
     tolerance = FLOAT64_TOLERANCE.get(kind, 1e-10)
     assert largest_difference(logprobs(trie, requests), expected) < tolerance
     assert trie.computed_tokens == distinct_tokens(requests)
-    in_pieces = engines(model, 50, FlexKernel(compiled=False))[1]
+    in_pieces = engines(model, 50, FlexKernel(backend=None))[1]
     assert largest_difference(logprobs(in_pieces, requests), expected) < tolerance
 
 
@@ -126,7 +127,7 @@ def test_float64_equals_one_at_a_time_on_every_architecture(kind):
 def test_prompts_of_several_tiles_beyond_the_window(kind):
     model = tiny_model(kind, VOCAB, sliding_window=150)
     requests = documents(seed=2, stem=330, documents=2)
-    alone, trie = engines(model, 200, FlexKernel(compiled=False))
+    alone, trie = engines(model, 200, FlexKernel(backend=None))
     assert largest_difference(logprobs(trie, requests), logprobs(alone, requests)) < FLOAT64_TOLERANCE.get(kind, 1e-10)
 
 
@@ -175,15 +176,25 @@ def attention_of(kernel, *, span=None, softcap=None, sinks=False, dtype=torch.fl
 @pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_equals_a_dense_mask(case):
-    found, expected = attention_of(FlexKernel(compiled=False), **CASES[case])
+    found, expected = attention_of(FlexKernel(backend=None), **CASES[case])
     torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_compiled_kernel_equals_a_dense_mask(case):
-    found, expected = attention_of(FlexKernel(), **CASES[case])
+    kernel = FlexKernel()
+    try:
+        found, expected = attention_of(kernel, **CASES[case])
+    except TypeError:
+        skip_if_cpp_is_wrong(kernel)
+        raise
     torch.testing.assert_close(found, expected, rtol=0, atol=5e-6)
+
+
+def skip_if_cpp_is_wrong(kernel):
+    if any("CppCompileError" in reason for reason in kernel.refused.values()):
+        pytest.skip("torch writes C++ for a window of dynamic length that does not compile; no CPU is served by it")
 
 
 @pytest.mark.slow
@@ -192,13 +203,104 @@ def test_the_compiled_kernel_serves_an_engine(kind):
     model = tiny_model(kind, VOCAB, torch.float32, initializer_range=0.1, head_dim=16)
     requests = documents(seed=1)
     alone, trie = engines(model, 10_000, FlexKernel())
-    try:
-        found = logprobs(trie, requests)
-    except torch._inductor.exc.InductorError as error:
-        if kind == "gpt_oss" and "CppCompileError" in str(error):
-            pytest.skip("torch writes C++ for sinks with a window that does not compile; the eager kernel is tested")
-        raise
+    found = logprobs(trie, requests)
+    skip_if_cpp_is_wrong(trie.kernel)
+    assert trie.kernel.refused == {}
     assert largest_difference(found, logprobs(alone, requests)) < 2e-5
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def counting(graphs):
+    def backend(module, _):
+        graphs.append(module)
+        return module.forward
+
+    return backend
+
+
+def test_three_judges_of_one_process_have_at_most_two_graphs_each():
+    """Beyond Dynamo's limit attention would be unfused without a word, whatever the judge."""
+    torch._dynamo.reset()
+    flex._compiled.cache_clear()
+    graphs, kernel = [], None
+    backend = counting(graphs)
+    for kind in ("llama", "gemma3", "gpt_oss"):
+        window = {} if kind == "llama" else {"sliding_window": 150}
+        for dtype in (torch.float32, torch.bfloat16):
+            before = len(graphs)
+            model = tiny_model(kind, VOCAB, dtype, **window)
+            kernel = FlexKernel(backend=backend)
+            # One tile, several; queries as many as keys, fewer; a length that is on the ladder already.
+            for budget, stem in ((100, 60), (256, 256), (10_000, 300)):
+                logprobs(engines(model, budget, kernel)[1], documents(seed=1, stem=stem, documents=1, candidates=2))
+            assert kernel.refused == {}
+            assert len(kernel.seen) == (1 if kind == "llama" else 2)
+            assert 1 <= len(graphs) - before <= 2, (kind, dtype)
+    flex._compiled.cache_clear()
+
+
+def test_a_pack_as_long_as_the_ladder_is_copied_to_the_common_layout():
+    attention = PackAttention(lay_out(*one_stream(256)), PathStore(), kernel=FlexKernel(backend=None))
+    strided = torch.randn(256, 4, 8).transpose(0, 1)
+    assert not strided.is_contiguous()
+    assert attention._rounded([strided], 256).is_contiguous()
+
+
+def one_stream(length):
+    stream, _ = build_stream([np.arange(length, dtype=np.int32)], [[]])
+    return stream, 0, length
+
+
+class Small(FlexKernel):
+    """A card whose shared memory holds blocks of `most` values, such as 32 by 512."""
+
+    most = 32 * 512
+
+    def __init__(self, refuses=lambda query: False):
+        super().__init__(backend=None)
+        self.tried, compute = [], self._attend
+
+        def attend(query, *given, kernel_options, **named):
+            self.tried.append(kernel_options)
+            if kernel_options.get("BLOCK_M", 128) * query.shape[-1] > self.most or refuses(query):
+                raise RuntimeError("No valid triton configs. OutOfResources: out of resource: Required: 263680")
+            return compute(query, *given, **named)
+
+        self._attend = attend
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(128, [None]), (192, [None, 64]), (512, [64, 32])])
+def test_a_kernel_too_large_for_the_card_is_tried_in_smaller_blocks_and_stays_there(size, blocks):
+    kernel = Small()
+    tensors = [torch.randn(2, 256, size) for _ in range(3)]
+    mask = kernel.mask(Intervals.of(lay_out(*one_stream(200)), sinks=False), None, torch.device("cpu"))
+    for _ in range(2):
+        assert kernel(*tensors, mask, scale=0.1, softcap=None, sinks=None) is not None
+    assert [options.get("BLOCK_M") for options in kernel.tried] == [*blocks, blocks[-1]]
+    assert all(options["IS_DIVISIBLE"] is True for options in kernel.tried)
+
+
+def test_only_layers_of_a_kind_that_does_not_fit_are_computed_in_pieces(caplog):
+    """As with Gemma 4, whose full layers have wider heads than its sliding ones."""
+    model = tiny_model("gemma3", VOCAB, sliding_window=16)
+    alone = engines(model, 1000, None)[0]
+    kernel = FlexKernel(backend=None)
+    compute, served = kernel._call, []
+
+    def call(query, key, value, mask, scale, softcap, sinks, kind):
+        if not kind.windowed:
+            raise RuntimeError("out of resource: shared memory")
+        served.append(kind)
+        return compute(query, key, value, mask, scale, softcap, sinks, kind)
+
+    kernel._call = call
+    trie = engines(model, 1000, kernel)[1]
+    assert largest_difference(logprobs(trie, documents()), logprobs(alone, documents())) < 1e-10
+    assert served
+    assert [kind.windowed for kind in kernel.refused] == [False]
+    assert "full layers with heads of 16 is computed in pieces" in caplog.text
 
 
 # --- the gate ---------------------------------------------------------------------------------------------------------
@@ -206,7 +308,7 @@ def test_the_compiled_kernel_serves_an_engine(kind):
 
 @pytest.mark.slow
 def test_the_kernel_is_chosen_where_it_is_exact(monkeypatch):
-    kernel = FlexKernel(compiled=False)
+    kernel = FlexKernel(backend=None)
     monkeypatch.setattr(choose, "find_kernel", lambda device: kernel)
     model = tiny_model("llama", VOCAB, torch.float32)
     used = []
@@ -221,18 +323,18 @@ def test_the_kernel_is_chosen_where_it_is_exact(monkeypatch):
 
 
 class Refusing(FlexKernel):
-    def __call__(self, *_, **__):
+    def _call(self, *_):
         raise RuntimeError("no kernel image is available for this device")
 
 
 class Wrong(FlexKernel):
-    def __call__(self, *given, **options):
-        return super().__call__(*given, **options) * 1.5
+    def _call(self, *given):
+        return super()._call(*given) * 1.5
 
 
 @pytest.mark.parametrize(("kind", "word"), [(Refusing, "no kernel image"), (Wrong, "differ by")])
 def test_a_kernel_that_raises_or_errs_is_left_out_of_the_budget_and_of_the_work(monkeypatch, caplog, kind, word):
-    monkeypatch.setattr(choose, "find_kernel", lambda device: kind(compiled=False))
+    monkeypatch.setattr(choose, "find_kernel", lambda device: kind(backend=None))
     monkeypatch.setattr(choose, "gpus_of", lambda model: [torch.device("cuda", 0)])
     for name, value in {"mem_get_info": (1 << 40, 1 << 40), "memory_allocated": 0, "memory_reserved": 0}.items():
         monkeypatch.setattr(torch.cuda, name, lambda device=None, value=value: value)
@@ -252,7 +354,7 @@ def test_a_gpu_without_triton_is_told(monkeypatch):
     cuda = torch.device("cuda")
     monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: None if name == "triton" else object())
     assert find_kernel(cuda) is None
-    assert why_no_kernel(cuda) == "Triton is not installed"
+    assert why_no_kernel(cuda) == "Triton is not installed (pip install triton)"
     monkeypatch.setattr(choose, "why_no_kernel", lambda device: why_no_kernel(cuda))
     model = tiny_model("llama", VOCAB, torch.float32)
     assert "Triton is not installed" in choose_engine(model, Head(model))[1].text
@@ -267,5 +369,7 @@ def test_other_devices_are_served_in_pieces_without_a_word(device):
 def test_a_stream_of_requests_is_what_the_budget_is_measured_on():
     model = tiny_model("llama", VOCAB)
     work = lay_requests_out(range(8), choose.branching_requests(model))
-    assert 0.9 * choose.LEAST < len(work.stream) <= choose.LEAST
+    assert 1.9 * choose.LEAST < len(work.stream) <= 2 * choose.LEAST
+    # The first pack is all of one document, which the second one still needs.
+    assert work.stream.root_path(choose.LEAST).tolist() == list(range(choose.LEAST))
     assert len(work.stream.chain_starts) >= 16

@@ -100,7 +100,7 @@ OURS, KEPT = 4, 2
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "own"), [("llama", 39), ("gemma3", 83)])
 def test_a_layer_is_its_own_launches_and_five_whatever_the_number_of_strands(kind, own):
-    kernel = Counted(compiled=False)
+    kernel = Counted(backend=None)
     assert of_a_layer(own_launches, kind) == own
     assert of_a_layer(launches, kind, 2, kernel) <= own + OURS
     assert of_a_layer(launches, kind, 2, kernel, more_follows=True) <= own + OURS + KEPT
@@ -164,11 +164,11 @@ def test_compiled_layers_are_chosen_only_where_they_are_asked_for(compilations):
     model = tiny_model("llama", VOCAB, torch.float32)
     assert choose_engine(model, Head(model))[0].name == "trie"
     assert compilations == []
-    engine, report = choose_engine(model, Head(model), "trie-compiled")
+    engine, report = choose_engine(model, Head(model), "trie", compiled=True)
     assert engine.name == report.engine == "trie-compiled"
     assert compilations
     with pytest.raises(UnsupportedModelError, match="cannot share prefixes exactly"):
-        choose_engine(tiny_model("falcon", VOCAB, torch.float32), Head(model), "trie-compiled")
+        choose_engine(tiny_model("falcon", VOCAB, torch.float32), Head(model), "trie", compiled=True)
 
 
 def test_a_compiler_that_fails_is_told(monkeypatch):
@@ -181,7 +181,7 @@ def test_a_compiler_that_fails_is_told(monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     model = tiny_model("llama", VOCAB, torch.float32)
     with pytest.raises(UnsupportedModelError, match="No working C"):
-        choose_engine(model, Head(model), "trie-compiled")
+        choose_engine(model, Head(model), "trie", compiled=True)
     assert choose_engine(model, Head(model))[0].name == "trie"
 
 
@@ -201,7 +201,7 @@ def test_a_compiled_layer_is_at_most_60_launches_and_exact():
     # Layers of one kind share what is compiled: a pack of one length makes the kernels of one layer.
     model = tiny_model("gemma3", VOCAB, torch.float32, layer_types=["full_attention"] * 2)
     requests = [request([*range(12), number, 3], DEEP) for number in range(4)]
-    alone, trie = compiled_engine(model, batch_tokens=1 << 20, kernel=Counting(compiled=False))
+    alone, trie = compiled_engine(model, batch_tokens=1 << 20, kernel=Counting(backend=None))
     found = logprobs(trie, requests)
     kernels, products = metrics.generated_kernel_count, 7
     assert 4 <= kernels <= 25

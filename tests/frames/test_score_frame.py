@@ -132,16 +132,51 @@ def test_the_index_of_pandas_means_nothing():
     assert odd["clarity.score"].dtype == "float64"
     missing = pandas.DataFrame({"article": ["A."], "answer": pandas.array([pandas.NA], dtype="string")})
     assert "is null" in score_frame(missing, METRICS, MockJudge())["clarity.error"][0]
-    with pytest.raises(DataError, match="columns twice: a"):
+    with pytest.raises(DataError, match=r"columns twice: .*'a' 2 times"):
         score_frame(pandas.DataFrame([[1, 2]], columns=["a", "a"]), METRICS, MockJudge())
 
 
 def test_other_things_are_no_frames():
-    with pytest.raises(TypeError, match="a DataFrame of pandas or polars is expected, not list"):
+    with pytest.raises(TypeError, match=r"a frame is expected \(pandas, polars, Arrow, .*\), not list"):
         score_frame(ROWS, METRICS, MockJudge())
-    polars = pytest.importorskip("polars")
-    with pytest.raises(TypeError, match=r"frame\.collect\(\)"):
-        score_frame(polars.DataFrame(ROWS).lazy(), METRICS, MockJudge())
+    levels = pytest.importorskip("pandas").DataFrame([[1, 2]], columns=[["a", "b"], ["c", "d"]])
+    with pytest.raises(DataError, match="several levels"):
+        score_frame(levels, METRICS, MockJudge())
+
+
+class Stream:
+    """Any table that hands over an Arrow stream."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("kind", ["lazy polars", "arrow", "stream", "duckdb", "datasets"])
+def test_other_frames_have_the_figures_of_polars(kind):
+    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    table, lazy = pyarrow.Table.from_pylist(ROWS), polars.DataFrame(ROWS).lazy()
+    expected = score_frame(polars.DataFrame(ROWS), METRICS[0], MockJudge(), figures="all", threshold=3)
+    if kind == "duckdb":
+        frame, result = pytest.importorskip("duckdb").from_arrow(table), pyarrow.Table
+    elif kind == "datasets":
+        frame = pytest.importorskip("datasets").Dataset.from_list(ROWS)
+        result = type(frame)
+    else:
+        frame, result = {
+            "lazy polars": (lazy, polars.DataFrame),
+            "arrow": (table, pyarrow.Table),
+            "stream": (Stream(table), pyarrow.Table),
+        }[kind]
+    scored = score_frame(frame, METRICS[0], MockJudge(), figures="all", threshold=3)
+    assert isinstance(scored, result)
+    rows = (
+        scored.to_dicts() if kind == "lazy polars" else scored.to_list() if kind == "datasets" else scored.to_pylist()
+    )
+    assert rows == expected.to_dicts()
+    assert sum(row["clarity.score"] is not None for row in rows) == 2
 
 
 def test_an_empty_frame_stays_empty(library):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from cli_run import judge_directory
 from offline import environment
 
 pytest.importorskip("deepeval", reason="deepeval is not installed: pip install 'geval-local[deepeval]'")
@@ -101,6 +104,18 @@ def test_a_measure_fills_in_what_deepeval_reports():
     assert copy is not metric
     assert copy.judge is judge
     assert (copy.threshold, copy.name, copy.metric) == (0.5, "clarity", CLARITY)
+
+
+def test_a_metric_is_copied_and_pickled_without_its_judge():
+    metric = GEvalLocal(CLARITY, judge_directory(), threshold=0.3, strict_mode=False)
+    (case,) = cases(1)
+    wanted = metric.measure(case, _show_indicator=False)
+    copies = [copy.deepcopy(metric), copy.copy(metric), pickle.loads(pickle.dumps(metric))]
+    for one in copies:
+        assert (one.judge, one.threshold, one.score) == (metric.judge, 0.3, wanted)
+        assert one.measure(case, _show_indicator=False) == pytest.approx(wanted, abs=1e-6)
+    assert len(pickle.dumps(metric)) < 20_000
+    assert copy.deepcopy(GEvalLocal(CLARITY, MockJudge())).measure(case) == expected(1)[0].normalized
 
 
 def test_strict_mode_asks_for_the_best_label():

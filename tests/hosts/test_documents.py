@@ -1,4 +1,4 @@
-"""What docs/integrations.md shows, run with the real tools and the embedded judge, in the order of the page."""
+"""What docs/integrations.md and docs/evaluators.md show, run with the real tools and the embedded judge, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offline import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SNIPPETS: dict[str, list[Block]] = defaultdict(list)
-for _block in blocks(ROOT / "docs" / "integrations.md"):
+for _block in (*blocks(ROOT / "docs" / "integrations.md"), *blocks(ROOT / "docs" / "evaluators.md")):
     if _block.mark.startswith("snippet: "):
         SNIPPETS[_block.mark.removeprefix("snippet: ")].append(_block)
 
@@ -27,6 +27,7 @@ def test_every_tool_of_the_page_is_here():
         "inspect_ai": 2,
         "mlflow": 2,
         "pytest": 1,
+        **dict.fromkeys(("geval_local", "langsmith", "langfuse", "braintrust", "openevals", "lm_eval"), 1),
     }
 
 

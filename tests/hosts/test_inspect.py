@@ -65,7 +65,7 @@ def expected(judge, outputs=OUTPUTS):
 
 def test_a_live_evaluation(tmp_path):
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS, threshold=2.0))
-    found = {sample.id: sample.scores["geval"] for sample in log.samples}
+    found = {sample.id: sample.scores["answer"] for sample in log.samples}
     outputs = [sample.output.completion for sample in sorted(log.samples, key=lambda one: one.id)]
     wanted = expected(MockJudge(), outputs)
     for number, score_ in enumerate(wanted, start=1):
@@ -81,23 +81,32 @@ def test_a_live_evaluation(tmp_path):
     metrics = log.results.scores[0].metrics
     assert metrics["mean"].value == pytest.approx(sum(score_.value for score_ in wanted) / 2)
     assert "stderr" in metrics
+    assert metrics["pass_rate"].value == sum(score_.value >= 2.0 for score_ in wanted) / 2
     assert log.results.scores[0].unscored_samples == 1
 
 
 def test_an_empty_output_is_empty_and_not_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "OUTPUTS", ["", "Red.", "A sailor."])
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
-    (one,) = [sample.scores["geval"] for sample in log.samples if sample.output.completion == ""]
+    (one,) = [sample.scores["answer"] for sample in log.samples if sample.output.completion == ""]
     assert math.isnan(one.value)
     assert "the field 'output' is empty" in one.metadata["error"] + (one.reason or "")
+
+
+def test_scorers_are_named_after_their_metrics_and_have_a_pass_rate_where_there_is_a_threshold(tmp_path):
+    others = [ANSWER.model_copy(update={"name": name}) for name in ("rag/answer", "rag/tone")]
+    log = evaluated(tmp_path, [geval(metric, MockJudge(), fields=FIELDS) for metric in others])
+    assert [one.name.removeprefix("rag/") for one in log.results.scores] == ["answer", "tone"]
+    assert all(set(one.metrics) == {"mean", "stderr"} for one in log.results.scores)
+    assert [set(sample.scores) for sample in log.samples] == [{one.name for one in log.results.scores}] * 3
 
 
 def test_a_log_is_scored_again_without_its_model(tmp_path):
     log = evaluated(tmp_path, geval(ANSWER, MockJudge(), fields=FIELDS))
     again = score(log, geval(ANSWER, MockJudge(), fields=FIELDS, normalized=True), action="append", display="none")
     for before, after in zip(log.samples[:2], again.samples[:2], strict=True):
-        values = [one.value for name, one in after.scores.items() if name.startswith("geval")]
-        assert values == [before.scores["geval"].value, ANSWER.scale.normalize(before.scores["geval"].value)]
+        values = [one.value for name, one in after.scores.items() if name.startswith("answer")]
+        assert values == [before.scores["answer"].value, ANSWER.scale.normalize(before.scores["answer"].value)]
 
 
 SCORER_FILE = """
@@ -150,7 +159,7 @@ def test_inspect_score_on_the_command_line(tmp_path, by):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    name = "clarity" if by == "file" else "geval1"
+    name = "clarity" if by == "file" else "geval"
     judge = Judge.load(judge_directory())
     metric = Metric.from_yaml(CLARITY)
     for sample in read_eval_log(str(tmp_path / "scored.eval")).samples:

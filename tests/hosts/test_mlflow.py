@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 from cli_run import good_rows, judge_directory, run, write_rows
@@ -11,9 +13,12 @@ from offline import QUIET
 pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'geval-local[mlflow]'")
 
 import mlflow
+from mlflow.genai.scorers import get_scorer
 from mlflow.tracking import MlflowClient
 
 from geval_local import Metric, read_samples
+from geval_local.errors import ConfigurationError
+from geval_local.hosts.bound import release_judges
 from geval_local.hosts.mlflow import geval
 from geval_local.testing import MockJudge
 
@@ -95,6 +100,26 @@ def test_fields_may_be_mapped_into_the_parts_of_a_row():
     for name in ("reference", "expected_response", "expected_output", "ground_truth"):
         plain = geval(ANSWER, MockJudge())(inputs="When?", outputs="At six.", expectations={name: "Six."})
         assert plain.value == feedback.value
+
+
+def test_a_scorer_is_pickled_copied_and_registered_without_its_judge(store, monkeypatch):
+    mlflow.set_experiment("kept")
+    scorer = geval(ANSWER, judge_directory(), name="agrees", threshold=1.5)
+    row = {"inputs": {"question": "When?"}, "outputs": "At six.", "expectations": {"expected_output": "Six."}}
+    wanted = scorer(**row).value
+    assert copy.deepcopy(scorer)(**row).value == wanted
+    kept = pickle.dumps(scorer)
+    assert len(kept) < 20_000
+    release_judges()
+    assert pickle.loads(kept)(**row).value == pytest.approx(wanted, abs=1e-5)
+    # MLflow stores functions as their source, and runs that only where it is told to trust it.
+    monkeypatch.setenv("MLFLOW_SERVER_ENABLE_CUSTOM_SCORERS", "true")
+    pickle.loads(kept).register()
+    found = get_scorer(name="agrees")
+    assert found(**row).value == pytest.approx(wanted, abs=1e-5)
+    assert found(**row).metadata["passed"] == json.dumps(wanted >= 1.5)
+    with pytest.raises(ConfigurationError, match="rag/answer: its judge was loaded elsewhere"):
+        pickle.dumps(geval(ANSWER, MockJudge()))
 
 
 METRIC = """\

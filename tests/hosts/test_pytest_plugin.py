@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from xml.etree import ElementTree
 
 import pytest
 from offline import environment
@@ -123,6 +124,31 @@ def test_the_outcomes_are_the_same_one_by_one_and_in_groups(session, pytester, h
         assert windows == "windows [19]"
         assert "KeyError: 'broken otherwise'" in shown
         assert "test_texts.py:1" in shown
+
+
+@pytest.mark.parametrize("how", [[], ["--geval-local-group"]], ids=["one by one", "group"])
+def test_scores_of_passed_tests_are_shown_on_request_and_written_for_junit(session, pytester, how):
+    result = session("--geval-local-scores", "--junit-xml=junit.xml", *how)
+    result.assert_outcomes(**OUTCOMES)
+    rows = [line.split() for line in result.outlines if len(line.split()) == 4 and line.split()[1] == "clarity"]
+    assert sum(outcome == "passed" for _, _, outcome, _ in rows) == 12
+    assert ["unscored", "clarity", "failed", "test_texts.py::test_two"] in rows
+    shown = {name: value for value, _, outcome, name in rows if outcome == "passed"}
+    written = {
+        f"test_texts.py::{case.get('name')}": [one.get("value") for one in case.iter("property")]
+        for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
+    }
+    assert {name: written[name] for name in shown} == {name: [value] for name, value in shown.items()}
+    assert written["test_texts.py::test_two"][1] == "unscored"
+    assert written["test_texts.py::test_nothing"] == []
+
+
+def test_a_wrong_name_is_told_without_the_librarys_frames(session):
+    result = session(tests="def test_it(assert_score):\n    assert_score('summarization/coherense', output='x')\n")
+    result.assert_outcomes(failed=1)
+    shown = result.stdout.str()
+    assert "no preset metric 'summarization/coherense'" in shown
+    assert "metric_file.py" not in shown
 
 
 def test_a_session_that_ends_early_reports_what_it_held_back(session):

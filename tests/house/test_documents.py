@@ -59,10 +59,11 @@ NOT_RUN_COUNTS = {
     "judges.md": 6,
     "runs.md": 1,
     "clusters.md": 4,
-    "gpu.md": 1,
+    "gpu.md": 2,
     "analysis.md": 2,
     "serving.md": 1,
     "pairs.md": 1,
+    "evaluators.md": 3,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")

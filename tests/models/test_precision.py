@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local import Judge
-from geval_local.models import precision
+from geval_local.errors import ConfigurationError
+from geval_local.models import options, precision, verdicts
 from geval_local.models.load import load_model
 from geval_local.models.precision import Figures, Noise, automatic_dtype, computing_in, decide, measure, settle
 from geval_local.models.registry import find_judge
@@ -170,3 +173,65 @@ def test_the_signature_names_the_dtype_that_was_settled_on(tmp_path):
     judge = Judge.load(directory, device="cpu", engine="padded")
     assert "dtype:float32" in judge.identity
     assert judge.precision == "float32 (exact to 1e-5)"
+
+
+def test_a_mixture_of_experts_runs_in_the_dtype_of_its_fused_product(short, tmp_path, monkeypatch):
+    """In float16 a GPU would compute expert after expert, and wait for the host at every layer."""
+    model, tokenizer = tiny_model("qwen3_moe", len(byte_tokenizer()), torch.float32), byte_tokenizer()
+    entry = find_judge(save_judge(tmp_path, model, tokenizer))
+    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    settled = settle(entry, model, tokenizer, asked_for=None)
+    assert model.dtype == torch.bfloat16
+    assert "exists in bfloat16 only" in settled.reason
+    assert settled.noise is not None
+    model = tiny_model("qwen3_moe", len(tokenizer), torch.float16)
+    assert settle(entry, model, tokenizer, asked_for="float16").reason == "asked for"
+    assert model.dtype == torch.float16
+
+
+def test_what_the_probe_found_is_kept(short, tmp_path, monkeypatch):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    tokenizer = byte_tokenizer()
+    entry = find_judge(save_judge(tmp_path / "judge", a_model(torch.bfloat16), tokenizer))
+    monkeypatch.setattr(precision, "_is_on_cpu", lambda model: False)
+    monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
+    found = []
+    for _ in range(2):
+        model = a_model(torch.bfloat16)
+        found.append((settle(entry, model, tokenizer, asked_for=None, fingerprint="f" * 64), model.dtype))
+        monkeypatch.setattr(precision, "measure", lambda *given, **named: 1 / 0)
+    assert found[0] == found[1]
+    assert found[0][0].noise is not None
+
+
+def test_precision_is_measured_without_tf32(short):
+    before = torch.get_float32_matmul_precision()
+    model, seen = a_model(), set()
+    model.model.register_forward_pre_hook(lambda *_: seen.add(torch.get_float32_matmul_precision()))
+    try:
+        torch.set_float32_matmul_precision("high")
+        measure(model, byte_tokenizer(), [])
+        assert seen == {"highest"}
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("method", "kernel"), [("fp8", "finegrained-fp8"), ("mxfp4", "gpt-oss-triton-kernels")])
+def test_weights_that_need_a_kernel_of_the_hub_are_refused_by_name_or_dequantized(
+    method, kernel, tmp_path, monkeypatch
+):
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
+    monkeypatch.setattr(options, "_is_on_gpu", lambda chosen: True)
+    monkeypatch.setattr(options.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ConfigurationError, match=f"stored as {method.upper()}.*kernels-community/{kernel}") as refused:
+        options.loading_arguments(JudgeOptions(device="cpu"), "auto", tmp_path)
+    assert "--quantization dequantize" in refused.value.hint
+    wide = options.loading_arguments(JudgeOptions(device="cpu", quantization="dequantize"), "auto", tmp_path)
+    assert wide["quantization_config"].dequantize is True
+    (tmp_path / "hub" / f"models--kernels-community--{kernel}").mkdir(parents=True)
+    monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: object())
+    assert "quantization_config" not in options.loading_arguments(JudgeOptions(device="cpu"), "auto", tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="only weights in FP8 or MXFP4"):
+        options.loading_arguments(JudgeOptions(device="cpu", quantization="dequantize"), "auto", tmp_path)

@@ -19,7 +19,6 @@ from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.errors import DataError, Interrupted, OutputError
 from geval_local.models.head import Head
 from geval_local.runs import store
-from geval_local.runs import store as database
 from geval_local.runs.directory import open_run
 from geval_local.runs.exporter import Exporter, deliver
 from geval_local.testing import MockEngine, MockJudge
@@ -100,7 +99,8 @@ def test_a_failure_before_anything_is_done_leaves_nothing(file, tmp_path):
 def test_a_full_disk_under_the_store(file, expected, started, monkeypatch):
     """SQLite's own way of running out of room: the file may not grow any further."""
     connections = []
-    monkeypatch.setattr(store, "connect", lambda path: connections.append(database.connect(path)) or connections[-1])
+    connect = store.connect
+    monkeypatch.setattr(store, "connect", lambda path: connections.append(connect(path)) or connections[-1])
     with open_run(started, None) as run:
         (connection,) = connections
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -138,7 +138,7 @@ def test_a_full_disk_under_the_manifest(file, expected, started, monkeypatch):
 
 
 def test_a_locked_store(file, expected, started, monkeypatch):
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(store, "BUSY_SECONDS", 0.05)
     other = sqlite3.connect(started / "scores.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(OutputError, match="another program is writing to it"):
@@ -242,7 +242,7 @@ class TinyJudge(MockJudge):
 
 def score_tiny(directory: Path, file: Path, judge: TinyJudge, stop_after: int | None = None) -> bytes:
     manifest = wanted(file, window=20, limit=40)
-    manifest.settings.metrics = manifest.settings.metrics[1:]
+    manifest.settings.metrics.pop(0)
     with open_run(directory, manifest) as run:
         with Exporter(run) as exporter:
             for sample, scores in run.rows(

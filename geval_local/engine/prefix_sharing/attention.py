@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals
+from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import Layout
 from geval_local.models.head import to_device
@@ -148,10 +148,13 @@ class PackAttention:
         path_keys, path_values = (
             self._store.read(layer, self.layout.path) if self.layout.path else (keys[:0], values[:0])
         )
+        one_kernel = None
         if self._kernel is not None:
-            out = self._in_one_kernel(
+            one_kernel = self._in_one_kernel(
                 self._kernel, query, (path_keys, path_values), (key, value), scale, span, softcap, sinks
             )
+        if one_kernel is not None:
+            out = one_kernel
         else:
             compute = self._cascade if span is None else self._gather
             out, lse = compute(
@@ -186,20 +189,22 @@ class PackAttention:
         span: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
+        kind = Kind(query.shape[-1], own[1].shape[-1], query.dtype, span is not None)
+        if kind in kernel.refused:
+            return None
         device, has_sinks = query.device, sinks is not None
         intervals = self._once(("intervals", has_sinks), lambda: Intervals.of(self.layout, sinks=has_sinks))
         mask = self._once(("mask", has_sinks, device, span), lambda: kernel.mask(intervals, span, device))
         key, value = (
             self._rounded([held.transpose(0, 1), new], intervals.keys) for held, new in zip(path, own, strict=True)
         )
-        out = kernel(
-            self._rounded([query], intervals.queries), key, value, mask, scale=scale, softcap=softcap, sinks=sinks
-        )
-        return out[:, : query.shape[1]].transpose(0, 1)
+        wide = self._rounded([query], intervals.queries)
+        out = kernel(wide, key, value, mask, scale=scale, softcap=softcap, sinks=sinks, kind=kind)
+        return None if out is None else out[:, : query.shape[1]].transpose(0, 1)
 
     def _rounded(self, parts: list[torch.Tensor], length: int) -> torch.Tensor:
-        """Concatenate tensors of shape (heads, tokens, size) and pad with zeros to a length."""
+        """Concatenate tensors of shape (heads, tokens, size) and pad with zeros to a length, in one memory layout."""
         heads, _, size = parts[0].shape
         missing = length - sum(part.shape[1] for part in parts)
         if missing:
@@ -209,7 +214,7 @@ class PackAttention:
             )
             parts = [*parts, zeros]
         parts = [part for part in parts if part.shape[1]]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
 
     def _cascade(
         self,

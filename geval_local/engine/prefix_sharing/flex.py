@@ -7,7 +7,11 @@ for every key, including those on the root path::
 
 No key is gathered: path and pack are concatenated, and only those 128 by 128 tiles are computed in which a
 token sees a key. They are found from the intervals on the host. Sinks are one more key of value zero, whose
-score is set. Shapes are rounded up to a ladder of sizes, so that few are compiled.
+score is set. Shapes are rounded up to a ladder of sizes, and one graph serves them all.
+
+Dynamo counts the graphs of FlexAttention for the whole process, and beyond its limit computes all scores
+unfused without a word. So the limit is raised, and what would be another graph is avoided: lengths are dynamic from
+the first call and at least two tiles, a window's length is part of the data, tensors have one layout.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,12 +32,29 @@ import torch
 from numpy.typing import NDArray
 
 from geval_local.engine.prefix_sharing.layout import Layout
+from geval_local.errors import first_line
+from geval_local.files import home_folder
 from geval_local.models.head import to_device
+from geval_local.models.memory import is_out_of_memory
+
+logger = logging.getLogger("geval_local")
 
 #: Queries and keys per tile.
 TILE = 128
 #: Position of a key that is in every sliding window.
 _ALWAYS = 1 << 30
+#: Graphs of one process: kinds of layer x dtypes x devices x judges. Dynamo's own limit is 8.
+_GRAPHS = 1 << 12
+#: Settings of the kernel, those that need less shared memory later; PyTorch's own choice first. One stage and small
+#: blocks are what heads of 512 need on any card, and those of 192 on cards with 100 KB.
+_LADDER: tuple[dict[str, Any], ...] = (
+    {},
+    {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
+)
+#: PyTorch's own choice is made for heads of at most so many values.
+_LARGEST_HEAD = 256
 
 
 @dataclass(frozen=True)
@@ -101,61 +125,162 @@ def _covered(tile: NDArray[Any], first: NDArray[Any], stop: NDArray[Any], across
 
 
 def ladder(length: int) -> int:
-    """Round a length up to one tile, or to 2 or 3 times a power of two of tiles (at most 50 % more)."""
-    size = TILE
+    """Round a length up to 2 or 3 times a power of two of tiles (at most 50 % more)."""
+    size = 2 * TILE  # a dimension of one tile would be compiled apart
     while size < length:
-        if size * 3 // 2 >= length and size > TILE:
+        if size * 3 // 2 >= length:
             return size * 3 // 2
         size *= 2
     return size
 
 
-class FlexKernel:
-    """FlexAttention over packs."""
+@dataclass(frozen=True)
+class Kind:
+    """What a layer asks of the kernel: layers of one kind share a graph."""
 
-    def __init__(self, *, compiled: bool = True) -> None:
+    #: Values per head, of keys and of values.
+    key_size: int
+    value_size: int
+    dtype: torch.dtype
+    #: Whether it has a sliding window.
+    windowed: bool
+
+    @property
+    def text(self) -> str:
+        """The kind in words."""
+        return f"{'sliding' if self.windowed else 'full'} layers with heads of {self.key_size}"
+
+
+def keep_compilations() -> None:
+    """Let Inductor and Triton keep what they compile in the user's own directory, not in one that a restart empties."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ and (folder := home_folder("compiled")) is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
+@lru_cache(maxsize=1)
+def _compiled(backend: Any) -> Callable[..., torch.Tensor]:
+    """Compile FlexAttention: one graph for all lengths."""
+    keep_compilations()
+    module: Any = importlib.import_module("torch.nn.attention.flex_attention")
+    attend: Callable[..., torch.Tensor] = torch.compile(
+        module.flex_attention, backend=backend, fullgraph=True, dynamic=True
+    )
+    dynamo, shapes = (
+        importlib.import_module(name) for name in ("torch._dynamo.config", "torch.fx.experimental._config")
+    )
+
+    def call(*given: Any, **named: Any) -> torch.Tensor:
+        limits: Any = dynamo.patch(recompile_limit=_GRAPHS, accumulated_recompile_limit=_GRAPHS, specialize_float=True)
+        # Lengths that happen to be equal in the first call are not the same length.
+        with limits, shapes.patch(use_duck_shape=False):
+            return attend(*given, **named)
+
+    return call
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A pack's mask on a device: FlexAttention's own, and the place of the last key, which the sink takes.
+
+    A length would be a symbol of the graph, which PyTorch writes wrongly into its kernels.
+    """
+
+    blocks: Any
+    last: torch.Tensor
+
+
+class FlexKernel:
+    """FlexAttention over packs.
+
+    Parameters
+    ----------
+    backend : str or callable, optional
+        What compiles it; None for PyTorch's slow reference.
+
+    Attributes
+    ----------
+    seen : dict of Kind to None
+        The kinds of layer that it was called for.
+    refused : dict of Kind to str
+        Kinds that it does not serve, and why; their attention is computed in pieces.
+    """
+
+    def __init__(self, *, backend: Any = "inductor") -> None:
         self._module: Any = importlib.import_module("torch.nn.attention.flex_attention")
-        attend: Callable[..., torch.Tensor] = self._module.flex_attention
-        self._attend = torch.compile(attend) if compiled else attend
+        self._attend = self._module.flex_attention if backend is None else _compiled(backend)
         # Needed for gradients only, and missing in some releases.
         known = inspect.signature(self._module.BlockMask.from_kv_blocks).parameters
         self._options = {"compute_q_blocks": False} if "compute_q_blocks" in known else {}
+        self._rungs: dict[Kind, int] = {}
+        self.seen: dict[Kind, None] = {}
+        self.refused: dict[Kind, str] = {}
 
-    def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Any:
+    @property
+    def settings(self) -> dict[Kind, dict[str, Any]]:
+        """The settings that each kind of layer runs with, where they are not PyTorch's own."""
+        return {kind: _LADDER[rung] for kind, rung in self._rungs.items() if rung}
+
+    def mask(self, intervals: Intervals, span: int | None, device: torch.device) -> Mask:
         """Build the mask of a pack for layers with one sliding window or none; the tiles come from the host."""
         some, whole = intervals.tiles(span)
-        arrays = (intervals.starts, intervals.ends, intervals.query_positions, intervals.key_positions)
-        starts, ends, queries, keys = (to_device(array, device) for array in arrays)
-        reach = span or 0
+        arrays = (intervals.starts, intervals.ends, intervals.query_positions, intervals.key_positions + (span or 0))
+        starts, ends, queries, beyond = (to_device(array, device) for array in arrays)
 
         def sees(_: Any, __: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
             return (starts[key] <= query) & (query < ends[key])
 
         def sees_within(_: Any, __: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-            return (starts[key] <= query) & (query < ends[key]) & (queries[query] - keys[key] < reach)
+            return (starts[key] <= query) & (query < ends[key]) & (queries[query] < beyond[key])
 
         listed = [to_device(part, device)[None, None] for tiles in (some, whole) for part in _listed(tiles)]
-        return self._module.BlockMask.from_kv_blocks(
+        blocks = self._module.BlockMask.from_kv_blocks(
             *listed,
             BLOCK_SIZE=TILE,
             mask_mod=sees if span is None else sees_within,
             seq_lengths=(intervals.queries, intervals.keys),
             **self._options,
         )
+        return Mask(blocks, to_device(np.array([intervals.keys - 1], dtype=np.int32), device)[0])
 
     def __call__(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        mask: Any,
+        mask: Mask,
         *,
         scale: float,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        kind: Kind | None = None,
+    ) -> torch.Tensor | None:
+        """Compute attention for a pack; None if the kernel does not serve layers of this kind."""
+        kind = kind or Kind(query.shape[-1], value.shape[-1], query.dtype, windowed=False)
+        self.seen[kind] = None
+        if kind in self.refused:
+            return None
+        try:
+            return self._call(query, key, value, mask, scale, softcap, sinks, kind)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.refused[kind] = f"{type(error).__name__}: {first_line(error)[:120]}"
+        # After a fault of the device itself, nothing works any more, and the pieces raise what there is to say.
+        logger.warning("attention of %s is computed in pieces: %s", kind.text, self.refused[kind])
+        return None
+
+    def _call(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: Mask,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+        kind: Kind,
     ) -> torch.Tensor:
-        """Compute attention for a pack."""
-        last = key.shape[1] - 1
+        last = mask.last
 
         def capped(score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
             return score if softcap is None else softcap * torch.tanh(score / softcap)
@@ -167,15 +292,30 @@ class FlexKernel:
             return torch.where(column == last, sinks[head].to(score.dtype), capped(score))
 
         change = sunk if sinks is not None else capped if softcap is not None else None
-        return self._attend(
-            query[None],
-            key[None],
-            value[None],
-            score_mod=change,
-            block_mask=mask,
-            scale=scale,
-            enable_gqa=query.shape[0] != key.shape[0],
-        )[0]
+        rung = self._rungs.setdefault(kind, int(max(kind.key_size, kind.value_size) > _LARGEST_HEAD))
+        while True:
+            try:
+                return self._attend(
+                    query[None],
+                    key[None],
+                    value[None],
+                    score_mod=change,
+                    block_mask=mask.blocks,
+                    scale=scale,
+                    enable_gqa=query.shape[0] != key.shape[0],
+                    # All lengths are whole tiles, which a graph of dynamic lengths cannot know.
+                    kernel_options={"IS_DIVISIBLE": True, **_LADDER[rung]},
+                )[0]
+            except Exception as error:
+                if rung + 1 == len(_LADDER) or not _is_too_large(error):
+                    raise
+            rung = self._rungs[kind] = rung + 1
+
+
+def _is_too_large(error: BaseException) -> bool:
+    """Whether a kernel needs more shared memory or registers than the device has."""
+    text = str(error).lower()
+    return "out of resource" in text or "too many resources requested" in text
 
 
 def _listed(tiles: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -188,15 +328,11 @@ def why_no_kernel(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
+        package = "triton-windows" if sys.platform == "win32" else "triton"
+        return f"Triton is not installed (pip install {package})"
     return None if importlib.util.find_spec("torch.nn.attention.flex_attention") else "PyTorch has no FlexAttention"
 
 
 def find_kernel(device: torch.device) -> FlexKernel | None:
-    """Return the kernel for a device; None if attention is computed in pieces."""
-    return _kernel() if device.type == "cuda" and why_no_kernel(device) is None else None
-
-
-@lru_cache(maxsize=1)
-def _kernel() -> FlexKernel:
-    return FlexKernel()
+    """Return a kernel for a device; None if attention is computed in pieces."""
+    return FlexKernel() if device.type == "cuda" and why_no_kernel(device) is None else None

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.interface import PendingPositions
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.flex import FlexKernel
+from geval_local.engine.prefix_sharing.flex import FlexKernel, keep_compilations
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
 from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import Work
@@ -48,6 +48,7 @@ class CompiledLayers:
         found = next(lists, None)
         if found is None:
             raise UnsupportedModelError(f"{type(trunk).__name__} has no list of {layers} layers to compile")
+        keep_compilations()
         # The number of tokens differs from pack to pack.
         self._passes: list[tuple[nn.Module, Callable[..., Any]]] = [
             (layer, torch.compile(layer.forward, dynamic=True)) for layer in found

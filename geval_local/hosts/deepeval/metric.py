@@ -155,6 +155,13 @@ class GEvalLocal(BaseMetric):  # type: ignore[misc]
     def __name__(self) -> str:
         return self.name
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "judge": None}  # it is in what is bound, which is copied and pickled without its weights
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.judge = self._bound.judge
+
     def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
         """Score a test case."""
         return _take(self, self._bound.score(_row(self, test_case)))

@@ -1,0 +1,83 @@
+"""What was found out about a judge on a device, kept for its next start.
+
+On a large card the probes of precision and engine take longer than a small run. What they find depends on the weights,
+the device and the software alone, so it is kept under all of these; on a CPU it is found out each time, in a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from geval_local.files import home_folder, write_atomically
+from geval_local.models.head import gpus_of, input_device
+
+#: Packages with kernels that a model's layers use where they are installed.
+KERNEL_PACKAGES = ("triton", "triton-windows", "flash-linear-attention", "causal-conv1d", "mamba-ssm", "kernels")
+_PACKAGES = ("geval_local", "torch", "transformers", *KERNEL_PACKAGES)
+
+
+class Verdict:
+    """The kept findings about one model on its device: one file."""
+
+    def __init__(self, file: Path, identity: dict[str, Any]) -> None:
+        self._file = file
+        self._identity = identity
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return a finding; None if there is none for just this model, device and software."""
+        found = self._all().get(name)
+        return dict(found) if isinstance(found, dict) else None
+
+    def keep(self, name: str, finding: dict[str, Any]) -> None:
+        """Keep a finding; without a place to write to, it is found out again."""
+        record = {"identity": self._identity, "findings": self._all() | {name: finding}}
+        with suppress(OSError):
+            write_atomically(self._file, json.dumps(record), private=True)
+
+    def _all(self) -> dict[str, Any]:
+        try:
+            record = json.loads(self._file.read_text(encoding="utf-8"))
+            return dict(record["findings"]) if record["identity"] == self._identity else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
+    """Find what is kept about a loaded model in its present dtype; None on a CPU and without a place to keep it."""
+    device = input_device(model)
+    if device.type == "cpu" or (folder := home_folder("verdicts")) is None:
+        return None
+    identity = {
+        "fingerprint": fingerprint,
+        "dtype": str(model.dtype),
+        "attention": str(getattr(model.config, "_attn_implementation", None)),
+        "quantization": str(getattr(model.config, "quantization_config", None)),
+        "devices": [_device(one) for one in gpus_of(model) or [device]],
+        "cuda": [torch.version.cuda, torch.version.hip],
+        "packages": {name: version for name in _PACKAGES if (version := version_of(name)) is not None},
+    }
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    return Verdict(folder / f"{name}.json", identity)
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _device(device: torch.device) -> list[str]:
+    if device.type != "cuda":
+        return [str(device)]
+    properties = torch.cuda.get_device_properties(device)
+    return [str(device), properties.name, f"{properties.major}.{properties.minor}", str(properties.total_memory)]

@@ -1,0 +1,250 @@
+"""What a card changes, without one: kinds of layer, verdicts that are kept, time, packages, budgets that recover."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from architectures import unusual
+from prompts import VOCAB, documents, largest_difference, logprobs
+from tiny import tiny_model
+
+import geval_local
+from geval_local.engine import choose
+from geval_local.engine.batched import PaddedEngine
+from geval_local.engine.choose import choose_engine, missing_packages
+from geval_local.engine.prefix_sharing import flex
+from geval_local.engine.prefix_sharing.flex import FlexKernel
+from geval_local.engine.self_check import check_engine
+from geval_local.engine.shared_cache import SharedCacheEngine
+from geval_local.engine.window import execute, regrow
+from geval_local.models import verdicts
+from geval_local.models.head import Head
+from geval_local.models.verdicts import verdict_of
+
+
+class Faulty(FlexKernel):
+    """A kernel that raises, or is wrong, where `fails` says so of a kind of layer."""
+
+    def __init__(self, fails, error=None):
+        super().__init__(backend=None)
+        self.fails, self.error, self.served = fails, error, set()
+
+    def _call(self, query, key, value, mask, scale, softcap, sinks, kind):
+        if self.fails(kind) and self.error is not None:
+            raise RuntimeError(self.error)
+        out = super()._call(query, key, value, mask, scale, softcap, sinks, kind)
+        self.served.add(kind)
+        return out.flip(0) if self.fails(kind) else out  # a norm would hide a factor
+
+
+def chosen_with(monkeypatch, kernel, model):
+    monkeypatch.setattr(choose, "find_kernel", lambda device: kernel)
+    return choose_engine(model, Head(model))
+
+
+@pytest.mark.parametrize("error", [None, "no kernel image is available"])
+def test_float32_has_no_veto_on_the_kernel_that_will_be_used(monkeypatch, error):
+    kernel = Faulty(lambda kind: kind.dtype == torch.float32, error)
+    model = tiny_model("llama", VOCAB, torch.bfloat16)
+    engine, report = chosen_with(monkeypatch, kernel, model)
+    assert (report.engine, engine.kernel) == ("trie", kernel)
+    assert "its kernel was probed in bfloat16 only" in report.text
+    assert "in pieces" not in report.text
+    kernel.served.clear()
+    logprobs(engine, documents())
+    assert {kind.dtype for kind in kernel.served} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("error", [None, "out of resource: shared memory, Required: 263680"])
+def test_a_kernel_that_fails_for_one_kind_of_layer_serves_the_others(monkeypatch, error):
+    kernel = Faulty(lambda kind: kind.windowed, error)
+    model = tiny_model("gemma3", VOCAB, torch.float32)
+    engine, report = chosen_with(monkeypatch, kernel, model)
+    assert (report.engine, engine.kernel) == ("trie", kernel)
+    assert "sliding layers with heads of 16 in pieces: " in report.text
+    assert [kind.windowed for kind in kernel.refused] == [True]
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    assert largest_difference(logprobs(engine, documents()), logprobs(alone, documents())) < 1e-3
+
+
+def test_what_float32_cannot_compute_at_all_is_no_verdict(monkeypatch):
+    """As the grouped product of a mixture's experts, on some cards."""
+    model = tiny_model("llama", VOCAB, torch.bfloat16)
+    forward = model.model.forward
+
+    def narrow(*given, **named):
+        if model.dtype == torch.float32:
+            raise RuntimeError("grouped_mm expects bfloat16")
+        return forward(*given, **named)
+
+    monkeypatch.setattr(model.model, "forward", narrow)
+    report = choose_engine(model, Head(model))[1]
+    assert report.engine == "trie"
+    assert "not in float32: RuntimeError: grouped_mm expects bfloat16: probed in torch.bfloat16 only" in report.text
+
+
+def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    assert verdict_of(model, "f" * 64) is None  # on a CPU
+    monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
+    probes, probe = [], choose._probe_sharing
+    monkeypatch.setattr(choose, "_probe_sharing", lambda *given: probes.append(1) or probe(*given))
+
+    def probed(fingerprint="f" * 64):
+        before = len(probes)
+        report = choose_engine(model, Head(model), verdict=verdict_of(model, fingerprint))[1]
+        return len(probes) - before, report
+
+    first, again = probed(), probed()
+    assert (first[0], again[0]) == (1, 0)
+    assert first[1] == again[1]
+    assert probed("e" * 64)[0] == 1
+    monkeypatch.setattr(verdicts, "version_of", lambda package: "another")
+    assert probed()[0] == 1
+    for file in (tmp_path / "verdicts").iterdir():
+        file.write_text("{ cut", encoding="utf-8")
+    assert probed()[0] == 1
+
+
+def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    monkeypatch.setattr(verdicts, "input_device", lambda model: torch.device("mps"))
+    monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed")
+    monkeypatch.setattr(choose, "_choose_by_time", lambda model, head, sharing, padded, report: (sharing, report))
+    model = tiny_model("llama", VOCAB, torch.float32)
+    assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1].note is not None
+    assert not any((tmp_path / "verdicts").iterdir())
+
+
+@pytest.mark.parametrize(("fastest", "name"), [("trie", "trie"), ("cache", "cache"), ("padded", "padded")])
+def test_without_a_kernel_the_engine_is_chosen_by_time(monkeypatch, fastest, name):
+    monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed (pip install triton-windows)")
+    monkeypatch.setattr(choose, "seconds_of", lambda engine, requests: 1.0 if engine.name == fastest else 5.0)
+    model = tiny_model("llama", VOCAB, torch.float32)
+    engine, report = choose_engine(model, Head(model))
+    assert (engine.name, report.engine) == (name, name)
+    assert "pip install triton-windows" in report.text
+    assert ("takes 5.0 times as long" in report.text) == (fastest != "trie")
+    assert choose_engine(model, Head(model), "trie")[0].name == "trie"
+
+
+@pytest.mark.parametrize(("platform", "package"), [("win32", "triton-windows"), ("linux", "triton")])
+def test_the_package_of_the_kernel_is_named(monkeypatch, platform, package):
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert flex.why_no_kernel(torch.device("cuda")).endswith(f"(pip install {package})")
+
+
+def test_a_hybrid_says_which_packages_it_lacks(monkeypatch, caplog):
+    model = unusual("qwen3_next")
+    assert missing_packages(model) is None  # on a CPU they would not help
+    before = choose.input_device
+    monkeypatch.setattr(choose, "version_of", lambda package: None)
+    monkeypatch.setattr(choose, "input_device", lambda model: torch.device("cuda"))
+    note = missing_packages(model)
+    assert note.endswith("pip install flash-linear-attention causal-conv1d")
+    monkeypatch.setattr(choose, "version_of", lambda package: "1" if package == "causal-conv1d" else None)
+    assert missing_packages(model).endswith("pip install flash-linear-attention")
+    assert missing_packages(tiny_model("llama", VOCAB)) is None
+    monkeypatch.setattr(choose, "input_device", before)
+    monkeypatch.setattr(choose, "missing_packages", lambda model: note)
+    assert note in choose_engine(model, Head(model))[1].text
+    assert note in caplog.text
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_shared_cache_computed_ahead_gives_the_same_bits(depth):
+    model = tiny_model("falcon_h1", VOCAB, torch.float32)
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    engine = SharedCacheEngine(model, Head(model), batch_tokens=50, padded=alone)
+    assert engine.look_ahead == 0
+    assert len(engine.plan(documents())) > depth + 1
+    expected = logprobs(engine, documents())
+    engine.look_ahead = depth
+    assert largest_difference(logprobs(engine, documents()), expected) == 0
+
+
+def test_a_budget_that_was_halved_is_said_and_recovers(monkeypatch, caplog):
+    model = tiny_model("llama", VOCAB, torch.float32)
+    engine, _ = choose_engine(model, Head(model), batch_tokens=400)
+    forward, most = model.model.forward, [100]
+
+    def limited(input_ids, **options):
+        if input_ids.numel() > most[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return forward(input_ids=input_ids, **options)
+
+    monkeypatch.setattr(model.model, "forward", limited)
+    list(execute(engine, documents()))
+    small = engine.limit
+    assert small <= 100
+    assert f"passes of at most {small} tokens instead of 400" in caplog.text
+    most[0] = 1000
+    caplog.clear()
+    limits = []
+    list(execute(engine, documents()))
+    assert engine.limit == small  # within a run
+    for _ in range(4):
+        regrow(engine)
+        list(execute(engine, documents()))
+        limits.append(engine.limit)
+    assert limits == [min(400, small * 2**power) for power in (1, 2, 3, 4)]
+    assert limits[-1] == 400
+    assert caplog.text == ""
+
+
+def test_a_fault_of_the_device_leaves_what_was_found_before(monkeypatch):
+    """What describes the device, and asks it, comes first; findings are handed on as they come."""
+    model = tiny_model("llama", VOCAB, torch.float32, initializer_range=0.1)
+    engine, report = choose_engine(model, Head(model))
+    told, broken = [], []
+
+    def found(finding):
+        told.append(finding.name)
+        if len(told) == 2:
+            broken.append(True)
+
+    forward = model.model.forward
+
+    def sticky(*given, **named):
+        if broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return forward(*given, **named)
+
+    monkeypatch.setattr(model.model, "forward", sticky)
+    check = check_engine(model, engine, report, found)
+    assert told == [finding.name for finding in check.findings]
+    assert check.findings[0].passed
+    assert "computed ahead" in check.failed
+    assert check.device["batch_tokens"] == engine.batch_tokens
+
+
+def test_segments_of_memory_may_grow_unless_the_user_says_otherwise():
+    """Set by importing the package, before PyTorch starts."""
+    code = "import os, sys, geval_local; print(os.environ.get('PYTORCH_ALLOC_CONF'), 'torch' in sys.modules)"
+    import os
+    import subprocess
+
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH_")}
+    for own, expected in (({}, "expandable_segments:True False"), ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "None False")):
+        found = subprocess.run(
+            [sys.executable, "-c", code], env=plain | own, capture_output=True, text=True, check=True, cwd="/"
+        )
+        assert found.stdout.strip() == expected
+    assert geval_local.__version__
+
+
+def test_compilations_are_kept_in_the_users_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    flex.keep_compilations()
+    assert not (tmp_path / "compiled").exists()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    flex.keep_compilations()
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    assert cache_dir() == str(tmp_path / "compiled")
+    assert (tmp_path / "compiled").stat().st_mode & 0o077 == 0
