@@ -35,6 +35,7 @@ class Packed:
     labels: list[tuple[int, int, list[int], list[float]]]  # leaf, position, token ids, probabilities
     values: list[list[float]]
     quality: list[float]
+    graded: list[dict[str, float]] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)  # of each leaf: which of the labels' rows carries the order
     concept: str = ""
     sourced: bool = True
@@ -136,6 +137,7 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
         packed.leaf_flags.append(flags)
         packed.leaf_lm.append([*clean[1:], 0])
         packed.quality.append(leaf.quality)
+        packed.graded.append(leaf.graded)
     return packed
 
 

@@ -43,7 +43,7 @@ def main() -> None:
             maker = Maker(corpus.load(part), random.Random(part), corpora=shelf.CORPORA)
             shelf.fill(maker, net, code, shelf.FOLDER / part, files)
         frozen, recipe = smol.Smol().load_trunk(), RECIPES["smol"]
-        for part, trees in (("held_out", 40), ("train", options.trees)):
+        for part, trees in (("held_out", 24), ("train", options.trees)):
             states.fill(recipe.maker(part, random.Random(part)), frozen, states.FOLDER / part, trees)
         return
     code = tokenizer.load()

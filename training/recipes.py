@@ -23,25 +23,25 @@ from training.teacher import Teacher
 
 #: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
 FEW = {
-    "coherence": 5,
-    "consistency": 5,
-    "relevance": 5,
-    "fluency": 4,
-    "factual": 2,
+    "coherence": 6,
+    "consistency": 6,
+    "relevance": 6,
+    "fluency": 2.5,
+    "factual": 1.5,
     "faithfulness": 1,
-    "naturalness": 1.5,
-    "dialogue_coherence": 1.5,
-    "engagingness": 1.5,
-    "groundedness": 1.5,
-    "understandability": 1,
-    "unseen": 2,
-    "correctness": 0.6,
-    "data_naturalness": 0.4,
-    "informativeness": 0.5,
-    "answer_relevance": 0.5,
-    "context_relevance": 0.4,
-    "tone": 0.4,
-    "safety": 0.4,
+    "naturalness": 0.7,
+    "dialogue_coherence": 0.7,
+    "engagingness": 0.7,
+    "groundedness": 0.7,
+    "understandability": 0.5,
+    "unseen": 0.7,
+    "correctness": 0.4,
+    "data_naturalness": 0.2,
+    "informativeness": 0.3,
+    "answer_relevance": 0.3,
+    "context_relevance": 0.2,
+    "tone": 0.2,
+    "safety": 0.2,
 }
 RUNS = Path(__file__).resolve().parent / "runs"
 
@@ -152,7 +152,7 @@ class Adapting(Recipe):
             weights=FEW,
             corpora=shelf.CORPORA,
             chat=smol.chat(),
-            chatty=0.08,
+            chatty=0.05,
         )
         raw = shelf.load(shelf.FOLDER / part)
         if not raw:

@@ -55,6 +55,7 @@ def fill(maker: Maker, net: Smol, folder: Path, count: int) -> None:
         if path.exists():
             continue
         maker.rng.seed(f"{folder.name}/{number}")
+        maker.turn = number  # every source once before any comes again
         packed = draw(maker, maker.rng)
         with torch.no_grad():
             states = net.below(packing.collate([packed], maker.rng).batch)

@@ -23,6 +23,7 @@ class Leaf:
     tail: str
     target: dict[str, float]
     quality: float
+    graded: dict[str, float] = field(default_factory=dict)  # its value in every dimension, not only the one asked for
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Maker:
     chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
     writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
     shelf: list[Material] = field(default_factory=list)  # graded summaries that a trunk has read, drawn in place of new
+    turn: int | None = None  # which of the shelf's sources comes next; None: any
     corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     common: list[str] = field(default_factory=list)
 
@@ -140,7 +142,7 @@ class Maker:
         for candidate in found:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
-            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality))
+            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.quality))
         return Tree(
             name,
             trunk,
@@ -165,7 +167,7 @@ class Maker:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""
         rng = self.rng
         if name in SUMMARIES and self.shelf:
-            drawn = self.rng.choice(self.shelf)
+            drawn = self.rng.choice(self.shelf) if self.turn is None else self.shelf[self.turn % len(self.shelf)]
             return drawn.shared, drawn.candidates, drawn.separator
         if name in SUMMARIES:
             return self.summary(quality)
