@@ -5,8 +5,7 @@ group of the last layer's heads is given up and starts anew.
 
 - Its keys tell the candidate's tokens from all others, evenly: what a token is and how far it lies in front of the
   label (rotary pairs that turn slowly enough), fitted so that the attention comes close to the candidate's mean.
-- Its values are directions that tell the teacher's values within a tree, one for every kind of criterion. They are
-  fitted together with what each head of the group looks at beside: one may look at the worst words.
+- Its values are directions that tell the teacher's values within a tree, one for every kind of criterion.
 - Some units of the feed-forward block pass on the value that the form asks for: the gate reads the criterion at the
   label, the other factor the value, and the product goes along the direction from low labels to high ones.
 
@@ -37,6 +36,7 @@ TURNING = (12, 14, 16, 18)  # of 64ths of a head's channels: rotary pairs that t
 RISE = 8.0  # by how much "5" gains on "1" from a value of 1 against a value of 0
 TOLD = 2.0  # the value's factor in front of the feed-forward block
 GATE = 4.0
+GENERAL = 0.4  # what the mean of all kinds counts, whatever the form asks for: a new criterion has this at least
 SPREAD = 0.25  # deviation of the values within a tree
 #: How high the labels stand; short scales begin low, so that the steps are longer there.
 LEVELS = {"0": -0.4, "1": 0.0, "2": 0.3, "3": 0.55, "4": 0.78, "5": 1.0, "6": 1.15, "7": 1.3, "8": 1.45, "9": 1.6}
@@ -144,31 +144,27 @@ def values(packed: Packed) -> Tensor:
 
 
 class Gathering(torch.nn.Module):
-    """What is fitted: keys that all heads share, what each looks at beside, values by head and kind."""
+    """What is fitted: the keys, and values by kind. The heads of the group begin alike."""
 
     def __init__(self, shape: Shape = SHAPE) -> None:
         super().__init__()
         self.pairs = [shape.head_size * part // 64 for part in TURNING]
         self.turns = [shape.theta ** (-2 * pair / shape.head_size) for pair in self.pairs]
-        self.shared = torch.nn.Parameter(torch.zeros(shape.hidden, 1 + 2 * len(TURNING)))
-        self.beside = torch.nn.Parameter(torch.zeros(shape.hidden, shape.shared))
-        self.value = torch.nn.Parameter(torch.zeros(shape.hidden, shape.shared, len(KINDS)))
+        self.key = torch.nn.Parameter(torch.zeros(shape.hidden, 1 + 2 * len(TURNING)))
+        self.value = torch.nn.Parameter(torch.zeros(shape.hidden, len(KINDS)))
 
     def scores(self, rows: Rows) -> Tensor:
-        """Compute the score of every token that a label sees, by head."""
-        common = rows.tokens @ self.shared
+        """Compute the score of every token that a label sees."""
+        common = rows.tokens @ self.key
         score = common[:, 0][rows.seen]
         for n, speed in enumerate(self.turns):
             turn = speed * rows.distance
             score = score + turn.cos() * common[:, 1 + 2 * n][rows.seen] + turn.sin() * common[:, 2 + 2 * n][rows.seen]
-        score = score.masked_fill(~rows.real, float("-inf"))
-        return score[..., None] + (rows.tokens @ self.beside)[rows.seen]
+        return score.masked_fill(~rows.real, float("-inf"))
 
     def forward(self, rows: Rows) -> Tensor:
         """Compute the values at the labels, by kind."""
-        looked = self.scores(rows).softmax(1)
-        told = torch.einsum("nd,dhk->nhk", rows.tokens, self.value)
-        return torch.einsum("lth,lthk->lk", looked, told[rows.seen])
+        return torch.einsum("lt,ltk->lk", self.scores(rows).softmax(1), (rows.tokens @ self.value)[rows.seen])
 
 
 def centred(x: Tensor, tree: Tensor) -> Tensor:
@@ -180,17 +176,17 @@ def centred(x: Tensor, tree: Tensor) -> Tensor:
 
 
 def look(net: Gathering, groups: Sequence[Rows], strength: float = 1e-3) -> float:
-    """Fit the shared keys, so that the attention comes close to the candidate's mean; give its share of it."""
-    solver = torch.optim.LBFGS([net.shared], max_iter=40, history_size=10, line_search_fn="strong_wolfe")
+    """Fit the keys, so that the attention comes close to the candidate's mean; give its share of it."""
+    solver = torch.optim.LBFGS([net.key], max_iter=40, history_size=10, line_search_fn="strong_wolfe")
     count = sum(len(rows.seen) for rows in groups)
 
     def loss() -> Tensor:
         solver.zero_grad()
-        total = strength * net.shared.square().sum()
+        total = strength * net.key.square().sum()
         total.backward()
         for rows in groups:
             wanted = rows.own / rows.own.sum(1, keepdim=True).clamp_min(1)
-            logs = net.scores(rows)[..., 0].log_softmax(1).masked_fill(~rows.real, 0.0)
+            logs = net.scores(rows).log_softmax(1).masked_fill(~rows.real, 0.0)
             found = -(wanted * logs).sum() / count
             found.backward()
             total = total.detach() + found.detach()
@@ -198,7 +194,7 @@ def look(net: Gathering, groups: Sequence[Rows], strength: float = 1e-3) -> floa
 
     solver.step(loss)
     with torch.no_grad():
-        return sum(float((net.scores(rows)[..., 0].softmax(1) * rows.own).sum()) for rows in groups) / count
+        return sum(float((net.scores(rows).softmax(1) * rows.own).sum()) for rows in groups) / count
 
 
 def error(net: Gathering, rows: Rows) -> Tensor:
@@ -210,13 +206,13 @@ def error(net: Gathering, rows: Rows) -> Tensor:
 
 
 def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
-    """Set all heads to the same values: what a ridge regression finds for the shared attention."""
+    """Set the values: what a ridge regression finds of what the attention gathers."""
     gathered: list[Tensor] = []
     truth: list[Tensor] = []
     trees: list[Tensor] = []
     with torch.no_grad():
         for rows in groups:
-            looked = net.scores(rows)[..., 0].softmax(1)
+            looked = net.scores(rows).softmax(1)
             gathered.append(torch.stack([w @ rows.tokens[at] for w, at in zip(looked, rows.seen, strict=True)]))
             truth.append(rows.truth)
             trees.append(rows.tree + (int(trees[-1].max()) + 1 if trees else 0))
@@ -230,11 +226,11 @@ def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
             value = ridge(x, y[known, n], strength)
             told = x @ value  # so strong a ridge gives the way and not the length
             value *= (told @ y[known, n]) / (told @ told)
-            net.value[:, :, n] = value[:, None] / net.value.shape[1]
+            net.value[:, n] = value
 
 
 def fit(shape: Shape, trees: Sequence[Tree], strength: float = 6.0) -> tuple[Gathering, list[Rows]]:
-    """Fit keys, then values, then all together."""
+    """Fit keys, then values."""
     trees = [tree for tree in trees if tree.packed.leaves]
     groups = [Rows.of(trees[n : n + 12]) for n in range(0, len(trees), 12)]
     net = Gathering(shape)
@@ -244,9 +240,29 @@ def fit(shape: Shape, trees: Sequence[Tree], strength: float = 6.0) -> tuple[Gat
 
 
 def kinds_of(trees: Sequence[Tree]) -> Tensor:
-    """Tell of every label which kind its form asks for, 1 or -1."""
-    asked = torch.tensor([KINDS.index(kind(tree.packed)) for tree in trees for _ in tree.packed.leaves])
-    return F.one_hot(asked, len(KINDS)).float() * 2 - 1
+    """Tell of every label which kind its form asks for, by number."""
+    return torch.tensor([KINDS.index(kind(tree.packed)) for tree in trees for _ in tree.packed.leaves])
+
+
+def separate(x: Tensor, asked: Tensor, strength: float = 1e-3) -> Tensor:
+    """Solve for the directions along which x lies above GATE where a kind is asked for and below its negative else.
+
+    Every kind counts alike, and so do the forms that ask for it and those that do not; squared hinge.
+    """
+    truth = F.one_hot(asked, len(KINDS)).float()
+    weight = torch.where(truth > 0, 0.5 / truth.sum(0).clamp_min(1), 0.5 / (1 - truth).sum(0))
+    way = torch.zeros(x.shape[1], len(KINDS), requires_grad=True)
+    solver = torch.optim.LBFGS([way], max_iter=60, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        short = F.relu(1 - (2 * truth - 1) * (x @ way))
+        found = (weight * short.square()).sum() + strength * way.square().sum()
+        found.backward()
+        return found
+
+    solver.step(loss)
+    return way.detach() * GATE
 
 
 def at_labels(net: Smol, trees: Sequence[Tree]) -> Tensor:
@@ -271,7 +287,7 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, floa
     found, groups = fit(net.shape, trees)
     layer: Any = net.layers[-1]
     shared, size = net.shape.shared, net.shape.head_size
-    content = size // 2 - 1  # the pair that does not feel the distance; below it one for each head
+    content = size // 2 - 1  # the pair that does not feel the distance
     narrow, wide = torch.eye(net.shape.hidden // shared), torch.eye(net.shape.hidden)
     # the heads whose output weighs least are given up for this
     output = layer.o_proj.weight.view(net.shape.hidden, -1, shared, size)
@@ -280,23 +296,17 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, floa
 
     labels = torch.cat([rows.tokens[rows.labels] for rows in groups])
     query = ridge(labels, torch.ones(len(labels)), 0.003)
-    keys, looks = torch.zeros(size, net.shape.hidden), torch.zeros(shared, size)
-    common = [content, *(channel for pair in found.pairs for channel in (pair, pair + size // 2))]
-    keys[common] = found.shared.detach().T
-    looks[:, [content, *found.pairs]] = 1.0
+    keys = torch.zeros(size, net.shape.hidden)
+    keys[[content, *(channel for pair in found.pairs for channel in (pair, pair + size // 2))]] = found.key.detach().T
+    asking = [content, *found.pairs]
+    silent = [channel + size // 2 for channel in asking]
     for head in range(shared):
-        keys[content - 1 - head] = found.beside[:, head].detach()
-        looks[head, content - 1 - head] = 1.0
-    used = [*found.pairs, *range(content - shared, content + 1)]
-    used += [channel + size // 2 for channel in used]
-    rank = 0
-    for head in range(shared):
-        for channel in used:
+        for n, channel in enumerate((*asking, *silent)):
             row = (group * shared + head) * size + channel
-            change(layer.q_proj, rank, looks[head, channel] * query / before - layer.q_proj.weight[row], wide[row])
-            rank += 1
+            wanted = (query if channel in asking else torch.zeros_like(query)) / before
+            change(layer.q_proj, 2 * len(asking) * head + n, wanted - layer.q_proj.weight[row], wide[row])
     told = torch.zeros(size, net.shape.hidden)
-    told[: shared * len(KINDS)] = found.value.detach().flatten(1).T
+    told[: len(KINDS)] = found.value.detach().T
     for channel in range(size):
         at = group * size + channel
         change(layer.k_proj, channel, keys[channel] / before * size**0.5 - layer.k_proj.weight[at], narrow[at])
@@ -306,7 +316,7 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, floa
     length = float(plain.norm(dim=1).median()) / net.shape.hidden**0.5
     normed = F.rms_norm(plain, plain.shape[-1:])
     quiet = torch.linalg.eigh(normed.T @ normed / len(normed))[1][:, : len(KINDS)]  # nothing else is said that way
-    gate = ridge(normed, kinds_of(trees), 0.003) * GATE
+    gate = separate(normed, kinds_of(trees))
     constant = ridge(normed, torch.ones(len(normed)), 0.003)
     with torch.no_grad():
         offset = torch.cat([found(rows) for rows in groups]).mean(0)
@@ -315,17 +325,18 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, floa
         change(layer.v_proj, channel, told[channel] / before - layer.v_proj.weight[at], narrow[at])
     for head in range(shared):
         for n in range(len(KINDS)):
-            channel = head * len(KINDS) + n
-            at = (group * shared + head) * size + channel
-            column = quiet[:, n] * TOLD * length - layer.o_proj.weight[:, at]
-            change(layer.o_proj, channel, wide[at], column, 20.0)
-    units = layer.down_proj.weight.norm(dim=0).argsort()[: len(KINDS)]
+            at = (group * shared + head) * size + n
+            column = quiet[:, n] * TOLD * length / shared - layer.o_proj.weight[:, at]
+            change(layer.o_proj, len(KINDS) * head + n, wide[at], column, 20.0)
+    units = layer.down_proj.weight.norm(dim=0).argsort()[: len(KINDS) + 1]
+    reads = quiet - TOLD * offset * constant[:, None]
+    gate = torch.cat((gate, GATE * constant[:, None]), 1)
+    reads = torch.cat((reads, GENERAL * reads.mean(1, keepdim=True)), 1)
     inner = torch.eye(net.shape.intermediate)[units]
     up = low_to_high(net, code) * RISE / TOLD / float(F.silu(torch.tensor(GATE)))
     for n, unit in enumerate(units.tolist()):
         change(layer.gate_proj, n, gate[:, n] / behind - layer.gate_proj.weight[unit], inner[n])
-        row = (quiet[:, n] - TOLD * offset[n] * constant) / behind
-        change(layer.up_proj, n, row - layer.up_proj.weight[unit], inner[n])
+        change(layer.up_proj, n, reads[:, n] / behind - layer.up_proj.weight[unit], inner[n])
         change(layer.down_proj, n, inner[n], up - layer.down_proj.weight[:, unit], 20.0)
     with torch.no_grad():
         errors = torch.stack([error(found, rows) for rows in groups]).mean(0)
