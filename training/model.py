@@ -7,6 +7,7 @@ that the export is a rename.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -27,6 +28,7 @@ class Shape:
     intermediate: int = 512
     theta: float = 1000000.0
     epsilon: float = 1e-5
+    shared: int = 1  # query heads that share one head of keys and values
 
     @property
     def head_size(self) -> int:
@@ -77,22 +79,22 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """One Llama layer, its attention left to `attend`."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, linear: Callable[[int, int], nn.Module] = Linear) -> None:
         super().__init__()
         self.shape = shape
-        h, i = shape.hidden, shape.intermediate
+        h, i, kv = shape.hidden, shape.intermediate, shape.hidden // shape.shared
         self.input_layernorm = Norm(h, shape.epsilon)
         self.post_attention_layernorm = Norm(h, shape.epsilon)
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = Linear(h, h), Linear(h, h), Linear(h, h), Linear(h, h)
-        self.gate_proj, self.up_proj, self.down_proj = Linear(h, i), Linear(h, i), Linear(i, h)
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
+        self.gate_proj, self.up_proj, self.down_proj = linear(h, i), linear(h, i), linear(i, h)
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Norm, projections and rotation."""
         n, heads, size = x.shape[0], self.shape.heads, self.shape.head_size
         y = self.input_layernorm(x)
         q = rotate(self.q_proj(y).view(n, heads, size), cos, sin)
-        k = rotate(self.k_proj(y).view(n, heads, size), cos, sin)
-        return q, k, self.v_proj(y).view(n, heads, size)
+        k = rotate(self.k_proj(y).view(n, -1, size), cos, sin)
+        return q, k, self.v_proj(y).view(n, -1, size)
 
     def after(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection and feed-forward block."""
@@ -104,6 +106,12 @@ class Layer(nn.Module):
         """Compute the output for all tokens, trunks first."""
         return self.after(x, attend(*self.before(x, cos, sin), batch))
 
+    def ragged(self, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, real: Tensor) -> Tensor:
+        """Compute the output for the tokens that are no padding; only the attention sees the padded batch."""
+        rows = batch.trunk.numel() + batch.leaves.numel()
+        padded = (y.new_zeros(rows, *y.shape[1:]).index_copy(0, real, y) for y in self.before(x, cos, sin))
+        return self.after(x, attend(*padded, batch)[real])
+
 
 @dataclass
 class Batch:
@@ -112,6 +120,15 @@ class Batch:
     trunk: Tensor
     leaves: Tensor
     trunk_length: Tensor
+    leaf_length: Tensor | None = None
+    states: Tensor | None = None  # what frozen layers made of the tokens that are no padding
+
+    def real(self) -> Tensor:
+        """Give the places of the tokens that are no padding."""
+        assert self.leaf_length is not None
+        trunk = torch.arange(self.trunk.shape[1]) < self.trunk_length[:, None]
+        leaf = torch.arange(self.leaves.shape[2]) < self.leaf_length[..., None]
+        return torch.cat((trunk.reshape(-1), leaf.reshape(-1))).nonzero()[:, 0]
 
     def to(self, device: torch.device) -> Batch:
         """Move to a device."""
@@ -133,32 +150,25 @@ class Batch:
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
     b, t = batch.trunk.shape
     _, leaves, length = batch.leaves.shape
-    heads, size = q.shape[1], q.shape[2]
-    cut = b * t
+    cut, size = b * t, q.shape[2]
 
     def trunk(x: Tensor) -> Tensor:
-        return x[:cut].view(b, t, heads, size).transpose(1, 2)
+        return x[:cut].view(b, t, -1, size).transpose(1, 2)
 
     def leaf(x: Tensor) -> Tensor:
-        return x[cut:].view(b, leaves, length, heads, size).permute(0, 3, 1, 2, 4)  # b h k l d
+        return x[cut:].view(b * leaves, length, -1, size).transpose(1, 2)
 
-    first = F.scaled_dot_product_attention(trunk(q), trunk(k), trunk(v), is_causal=True)
-    ql, kl, vl = leaf(q), leaf(k), leaf(v)
-    flat = ql.reshape(b, heads, leaves * length, size) * size**-0.5
-    far = flat @ trunk(k).transpose(-1, -2)
+    def both(x: Tensor) -> Tensor:
+        return torch.cat((trunk(x).repeat_interleave(leaves, 0), leaf(x)), 2)
+
+    first = F.scaled_dot_product_attention(trunk(q), trunk(k), trunk(v), is_causal=True, enable_gqa=True)
+    seen = torch.ones(length, t + length, dtype=torch.bool, device=q.device).tril(t).expand(b * leaves, 1, -1, -1)
     if b > 1:  # a tree alone has no padding in its trunk
-        padding = torch.arange(t, device=q.device)[None, :] >= batch.trunk_length[:, None]
-        far = far.masked_fill(padding[:, None, None, :], float("-inf"))
-    near = flat.view(b, heads, leaves, length, size) @ kl.transpose(-1, -2)
-    future = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    near = near.masked_fill(future, float("-inf"))
-    weights = torch.cat((far, near.reshape(b, heads, leaves * length, length)), -1).softmax(-1)
-    second = weights[..., :t] @ trunk(v)
-    own = weights[..., t:].reshape(b, heads, leaves, length, length) @ vl
-    second = second.view(b, heads, leaves, length, size) + own
-    return torch.cat(
-        (first.transpose(1, 2).reshape(cut, heads, size), second.permute(0, 2, 3, 1, 4).reshape(-1, heads, size))
-    )
+        own = torch.arange(t + length, device=q.device)
+        real = (own < batch.trunk_length[:, None]) | (own >= t)
+        seen = seen & real.repeat_interleave(leaves, 0)[:, None, None, :]
+    second = F.scaled_dot_product_attention(leaf(q), both(k), both(v), attn_mask=seen, enable_gqa=True)
+    return torch.cat([x.transpose(1, 2).reshape(-1, q.shape[1], size) for x in (first, second)])
 
 
 class Nano(nn.Module):
@@ -190,6 +200,10 @@ class Nano(nn.Module):
         for layer in self.layers:
             x = layer(x, cos, sin, batch)
         return self.norm(x)
+
+    def marks(self, hidden: Tensor, at: Tensor) -> Tensor:
+        """Tell what is wrong at a word."""
+        return F.linear(hidden[at].float(), self.flags.weight, self.flags.bias)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head, result in float32."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.damage import ERROR, FLAGS, FOREIGN, UNSUPPORTED
 from training.model import Batch
-from training.tasks import Tree
+from training.tasks import END_OF_TURN, Tree
 from training.tokenizer import BEGIN, END
 
 MAX_LABELS = 12
@@ -35,7 +35,8 @@ class Packed:
     labels: list[tuple[int, int, list[int], list[float]]]  # leaf, position, token ids, probabilities
     values: list[list[float]]
     quality: list[float]
-    ranked: bool
+    graded: list[dict[str, float]] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)  # of each leaf: which of the labels' rows carries the order
     concept: str = ""
     sourced: bool = True
     measured: bool = False
@@ -74,23 +75,29 @@ class Tensors:
 
 
 def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float) -> Packed | None:
-    begin, end = tokenizer.token_to_id(BEGIN), tokenizer.token_to_id(END)
+    begin = tokenizer.token_to_id(BEGIN)  # None where a tokenizer puts nothing in front
+    end = next(i for i in map(tokenizer.token_to_id, (END, END_OF_TURN)) if i is not None)
     encoded = tokenizer.encode_batch(
         [tree.trunk, *[leaf.before + leaf.body + leaf.tail for leaf in tree.leaves]], add_special_tokens=False
     )
     trunk = encoded[0]
-    steps_wanted = tree.unseen or rng.random() < 0.5
+    steps_wanted = tree.unseen or not tree.leaves or rng.random() < 0.5
     source_wanted = rng.random() < source_lm
     lm = [0]
     for start, stop in trunk.offsets:
         in_steps = steps_wanted and tree.steps[0] <= start and stop <= tree.steps[1] + 2 and tree.steps[1] > 0
         in_source = source_wanted and tree.source_span[0] <= start and stop <= tree.source_span[1]
         lm.append(STEPS if in_steps else int(in_source))
-    labels = {label: tokenizer.encode(" " + label, add_special_tokens=False).ids for label in tree.scale.labels}
-    first = sorted({ids[0] for ids in labels.values()})
-    long = [label for label, ids in labels.items() if len(ids) == 2]
-    packed = Packed([begin, *trunk.ids], [*lm[1:], 0], [], [], [], [], [], [], not long, tree.concept, tree.sourced)
-    packed.measured = tree.measured
+    paths = {label: tokenizer.encode(" " + label, add_special_tokens=False).ids for label in tree.scale.labels}
+    # a label that opens another one ("1" of "10") is told apart by what ends it
+    closed = {
+        label: [*ids, end] if any(o != ids and o[: len(ids)] == ids for o in paths.values()) else ids
+        for label, ids in paths.items()
+    }
+    packed = Packed(
+        trunk.ids if begin is None else [begin, *trunk.ids], [*lm[1 + (begin is None) :], 0], [], [], [], [], [], []
+    )
+    packed.concept, packed.sourced, packed.measured = tree.concept, tree.sourced, tree.measured
     value_of = dict(zip(tree.scale.labels, tree.scale.values, strict=True))
     for number, (leaf, code) in enumerate(zip(tree.leaves, encoded[1:], strict=True)):
         body = (len(leaf.before), len(leaf.before) + len(leaf.body))
@@ -105,33 +112,43 @@ def pack(tree: Tree, tokenizer: Tokenizer, rng: random.Random, source_lm: float)
                 flags.append(GATHER if start >= body[1] else -1)
         clean = [int(f >= 0 and not f & (ERROR | UNSUPPORTED | FOREIGN)) for f in flags]
         ids = list(code.ids)
-        at = len(ids) - 1
-        mass = {token: sum(leaf.target[label] for label, path in labels.items() if path[0] == token) for token in first}
-        packed.labels.append((number, at, first, [mass[t] for t in first]))
-        packed.values.append(
-            [next((value_of[label] for label, path in labels.items() if path == [t]), 0.0) for t in first]
-        )
-        if long:  # " 10" is " 1" then "0": one more position decides between 1 and 10
-            ids.append(labels[long[0]][0])
-            ten, one = leaf.target[long[0]], leaf.target.get("1", 0.0)
-            packed.labels.append((number, at + 1, [labels[long[0]][1], end], [ten / (ten + one), one / (ten + one)]))
-            packed.values.append([0.0, 0.0])
-            flags.append(-1)
-            clean.append(0)
+        walked = closed[rng.choices(list(leaf.target), list(leaf.target.values()))[0]]
+        alive = list(closed)
+        ranked = False
+        for depth, token in enumerate(walked):  # the chances of every token on the way to one label
+            children: dict[int, list[str]] = {}
+            for label in alive:
+                children.setdefault(closed[label][depth], []).append(label)
+            masses = [sum(leaf.target[label] for label in labels) for labels in children.values()]
+            if len(children) > 1 and not ranked:  # the first token that tells labels apart carries the order
+                ranked = True
+                packed.ranks.append(len(packed.labels))
+                means = [sum(value_of[label] for label in labels) / len(labels) for labels in children.values()]
+            else:
+                means = [0.0] * len(children)
+            packed.labels.append((number, len(ids) - 1, list(children), [m / sum(masses) for m in masses]))
+            packed.values.append(means)
+            alive = children[token]
+            if depth < len(walked) - 1:
+                ids.append(token)
+                flags.append(-1)
+                clean.append(0)
         packed.leaves.append(ids)
         packed.leaf_flags.append(flags)
         packed.leaf_lm.append([*clean[1:], 0])
         packed.quality.append(leaf.quality)
+        packed.graded.append(leaf.graded)
     return packed
 
 
 def collate(trees: list[Packed], rng: random.Random) -> Tensors:
     b = len(trees)
     t = max(len(tree.trunk) for tree in trees)
-    k = max(len(tree.leaves) for tree in trees)
-    length = max(len(leaf) for tree in trees for leaf in tree.leaves)
+    k = max(1, *(len(tree.leaves) for tree in trees))
+    length = max((len(leaf) for tree in trees for leaf in tree.leaves), default=1)
     trunk = torch.zeros(b, t, dtype=torch.long)
     leaves = torch.zeros(b, k, length, dtype=torch.long)
+    lengths = torch.tensor([[*map(len, tree.leaves)] + [0] * (k - len(tree.leaves)) for tree in trees])
     lm_at, lm_target, flag_at, flag_target = [], [], [], []
     steps_at: list[int] = []
     steps_target: list[int] = []
@@ -176,14 +193,13 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
             label_target.append(target + [0.0] * len(pad))
             span = (max(values) - min(values)) or 1.0
             label_values.append([v / span for v in values] + [0.0] * len(pad))
-        if tree.ranked:
-            for x in range(len(tree.quality)):
-                for y in range(len(tree.quality)):
-                    if tree.quality[x] > tree.quality[y] + 0.1:
-                        pairs.append((row + x, row + y))
-    bits = torch.tensor(flag_target)
+        for x in range(len(tree.quality)):
+            for y in range(len(tree.quality)):
+                if tree.quality[x] > tree.quality[y] + 0.1:
+                    pairs.append((row + tree.ranks[x], row + tree.ranks[y]))
+    bits = torch.tensor(flag_target, dtype=torch.long)
     return Tensors(
-        Batch(trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees])),
+        Batch(trunk, leaves, torch.tensor([len(tree.trunk) for tree in trees]), lengths),
         torch.tensor(lm_at, dtype=torch.long),
         torch.tensor(lm_target, dtype=torch.long),
         torch.tensor(steps_at, dtype=torch.long),
@@ -205,14 +221,14 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
 
 def batches(trees: list[Packed], budget: int, rng: random.Random) -> list[list[Packed]]:
     """Trees of like shape together, at most `budget` padded tokens each, in random order."""
-    ordered = sorted(trees, key=lambda tree: (len(tree.trunk) // 64, max(map(len, tree.leaves))))
+    ordered = sorted(trees, key=lambda tree: (len(tree.trunk) // 64, max(map(len, tree.leaves), default=0)))
     found: list[list[Packed]] = []
     group: list[Packed] = []
     for tree in ordered:
         trial = [*group, tree]
         padded = len(trial) * (
             max(len(x.trunk) for x in trial)
-            + max(len(x.leaves) for x in trial) * max(len(y) for x in trial for y in x.leaves)
+            + max(len(x.leaves) for x in trial) * max((len(y) for x in trial for y in x.leaves), default=0)
         )
         if group and padded > budget:
             found.append(group)

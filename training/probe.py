@@ -10,10 +10,13 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
 
-from training import corpus, export, packing, tokenizer
-from training.tasks import Maker
+from training import packing
+from training.recipes import RECIPES
 
-NAMES = ("error", "unsupported", "foreign", "order", "repeated", "minor")
+NAMES = (
+    *("error", "unsupported", "foreign", "order", "repeated", "minor"),
+    *("new word", "new pair", "said", "central"),
+)
 
 
 def area(score: np.ndarray, truth: np.ndarray) -> float:
@@ -34,20 +37,22 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(options.seed)
-    net, code = export.load(options.name), tokenizer.load()
-    maker = Maker(corpus.load("held_out"), rng, words=(60, 250))
+    recipe = RECIPES["nano"]
+    net, code = recipe.load(options.name), recipe.tokenizer()
+    maker = recipe.maker("held_out", rng)
+    maker.words = (60, 250)
     scores, truths, gathered, shares = [], [], [], []
     ranks: dict[str, list[float]] = {}
     for number in range(options.trees):
         tree = maker.tree(
             ("coherence", "consistency", "fluency", "relevance", "dialogue_coherence", "groundedness")[number % 6]
         )
-        if tree is None:
+        if tree is None or not tree.leaves:
             continue
         data = packing.collate([p for p in [packing.pack(tree, code, rng, 0.0)] if p], rng)
         with torch.no_grad():
-            hidden = net(data.batch, torch.bfloat16)
-            scores.append(F.linear(hidden[data.flag_at].float(), net.flags.weight, net.flags.bias).numpy())
+            hidden = net(data.batch, recipe.dtype)
+            scores.append(net.marks(hidden, data.flag_at).numpy())
             truths.append(data.flag_target.numpy())
             gathered.append(F.linear(hidden[data.count_at].float(), net.counts.weight, net.counts.bias).numpy())
             shares.append(data.count_target.numpy())

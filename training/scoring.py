@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from training.forms import Scale
 from training.model import Batch, Nano
+from training.smol import Smol
 from training.tokenizer import BEGIN
 
 
@@ -17,31 +21,61 @@ def _alike(rows: Sequence[Sequence[int]]) -> int:
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
-def score(net: Nano, code: Tokenizer, forms: Sequence[str], scale: Scale) -> list[tuple[float, float]]:
-    """Compute the expected value and label mass of each form. What the forms share is computed once."""
-    rows = [[code.token_to_id(BEGIN), *code.encode(form, add_special_tokens=False).ids] for form in forms]
+def _chains(paths: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Find the longest ways through the labels' tokens behind which a label's token is still to come."""
+    inner = {tuple(path[:depth]) for path in paths for depth in range(len(path))}
+    return [list(one) for one in inner if not any(one != two and one == two[: len(one)] for two in inner)]
+
+
+def _read(net: Smol, batch: Batch, folder: Path) -> Tensor:
+    """Give the states in front of the adapter, from a file where the trunk has read these tokens before."""
+    parts = (torch.tensor([net.first]), batch.trunk_length, batch.leaf_length, batch.ids()[batch.real()])
+    tokens = b"".join(part.numpy().tobytes() for part in parts if part is not None)
+    path = folder / f"{hashlib.sha256(tokens).hexdigest()[:24]}.pt"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(net.below(batch).half(), path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+    return torch.load(path, weights_only=True)
+
+
+def score(
+    net: Nano | Smol, code: Tokenizer, forms: Sequence[str], scale: Scale, keep: Path | None = None
+) -> list[tuple[float, float]]:
+    """Compute the expected value and label mass of each form. What the forms share is computed once.
+
+    With `keep`, a folder, what the frozen layers make of the forms is kept there: another adapter costs one layer.
+    """
+    begin = code.token_to_id(BEGIN)
+    rows = [([] if begin is None else [begin]) + code.encode(form, add_special_tokens=False).ids for form in forms]
     shared = min(_alike(rows), min(map(len, rows)) - 1)
-    labels = {label: code.encode(" " + label, add_special_tokens=False).ids for label in scale.labels}
-    one = next((ids[0] for ids in labels.values() if len(ids) == 2), None)
-    tails = [row[shared:] + ([one] if one is not None else []) for row in rows]
+    paths = [code.encode(" " + label, add_special_tokens=False).ids for label in scale.labels]
+    chains = _chains(paths)
+    tails = [row[shared:] + chain for row in rows for chain in chains]
     length = max(map(len, tails))
-    leaves = torch.zeros(1, len(rows), length, dtype=torch.long)
+    leaves = torch.zeros(1, len(tails), length, dtype=torch.long)
     for i, tail in enumerate(tails):
         leaves[0, i, : len(tail)] = torch.tensor(tail)
-    batch = Batch(torch.tensor([rows[0][:shared]]), leaves, torch.tensor([shared]))
+    lengths = torch.tensor([[len(tail) for tail in tails]])
+    batch = Batch(torch.tensor([rows[0][:shared]]), leaves, torch.tensor([shared]), lengths)
+    found = []
     with torch.no_grad():
+        if keep and isinstance(net, Smol):
+            batch.states = _read(net, batch, keep)
         hidden = net(batch, torch.float32)
-        found = []
-        for i, tail in enumerate(tails):
-            at = shared + i * length + len(tail) - 1 - (one is not None)
-            first = net.logits(hidden[at : at + 2]).softmax(-1)
-            mass = {label: float(first[0, ids[0]]) for label, ids in labels.items()}
-            for label, ids in labels.items():
-                if len(ids) == 2:  # " 10": " 1" and then "0"
-                    more = float(first[1, ids[1]])
-                    both = float(first[0, ids[0]])
-                    mass[label], mass["1"] = both * more, both * (1 - more)
-            total = sum(mass.values())
-            value = sum(mass[label] * v for label, v in zip(scale.labels, scale.values, strict=True)) / total
-            found.append((value, total))
+        for number, row in enumerate(rows):
+            chances: dict[tuple[int, ...], torch.Tensor] = {}
+            for place, chain in enumerate(chains, number * len(chains)):
+                at = shared + place * length + len(row) - shared - 1
+                for depth, one in enumerate(net.logits(hidden[at : at + len(chain) + 1]).softmax(-1)):
+                    chances[tuple(chain[:depth])] = one
+            mass = []
+            for path in paths:
+                here = 1.0
+                for depth, token in enumerate(path):
+                    here *= float(chances[tuple(path[:depth])][token])
+                more = {other[len(path)] for other in paths if len(other) > len(path) and other[: len(path)] == path}
+                mass.append(here * (1 - sum(float(chances[tuple(path)][token]) for token in more)))
+            total = sum(mass)
+            found.append((sum(m * v for m, v in zip(mass, scale.values, strict=True)) / total, total))
     return found

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from training import candidates, corpus, damage, dialogues, forms, style, wordings
+from geval_local.prompt import STEPS_REQUEST
+from training import candidates, corpus, damage, dialogues, forms, style, traps, wordings
 from training.candidates import Candidate, Grader
 from training.corpus import Corpus, Document
 from training.damage import Pool
+from training.shelf import Material
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Leaf:
     tail: str
     target: dict[str, float]
     quality: float
+    graded: dict[str, float] = field(default_factory=dict)  # its value in every dimension, not only the one asked for
 
 
 @dataclass
@@ -61,6 +64,7 @@ WEIGHTS = {
     "unseen": 28,
 }
 
+END_OF_TURN = "<|im_end|>"
 SUMMARIES = {"coherence", "consistency", "fluency", "relevance", "factual", "faithfulness"}
 
 
@@ -72,6 +76,13 @@ class Maker:
     rng: random.Random
     count: int = 9
     words: tuple[int, int] = (60, 400)
+    weights: dict[str, float] = field(default_factory=lambda: WEIGHTS)
+    chat: tuple[str, str] | None = None  # what a chat template writes around the user's turn; None: forms in one text
+    chatty: float = 0.2  # the share of trees that are chats: their leaves are twice as long
+    writing: float = 0.04  # the share of chats that ask for steps; with a criterion that no preset has, all do
+    shelf: list[Material] = field(default_factory=list)  # graded summaries that a trunk has read, drawn in place of new
+    turn: int | None = None  # which of the shelf's sources comes next; None: any
+    corpora: dict[str, float] | None = None  # how often documents of each collection are drawn; None: as they are
     common: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,6 +90,9 @@ class Maker:
         self.common = [
             w for d in sample for s in d.sentences for w in s.split() if w.isalpha() and w.islower() and len(w) > 3
         ]
+        self.of: dict[str, list[Document]] = {}
+        for document in self.corpus.prose:
+            self.of.setdefault(document.corpus, []).append(document)
         self.attributes: dict[str, list[tuple[str, str]]] = {}
         self.subjects: dict[str, list[tuple[str, str]]] = {}
         for subject, attribute, value in self.corpus.facts:
@@ -87,7 +101,7 @@ class Maker:
 
     def tree(self, name: str | None = None) -> Tree | None:
         """None when the drawn document does not fit; the caller draws again."""
-        name = name or self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        name = name or self.rng.choices(list(self.weights), list(self.weights.values()))[0]
         clause = self.clause() if name == "unseen" else ""
         concept = wordings.BY_NAME[self.rng.choice(["fluency", "coherence", "tone", "relevance"]) if clause else name]
         title = self.rng.choice(self.common).capitalize() if clause and self.rng.random() < 0.5 else ""
@@ -96,11 +110,16 @@ class Maker:
         made = self.material(concept.name, concept.damage)
         if made is None:
             return None
+        if self.chat and form.steps[1] and (clause or self.rng.random() < self.writing):
+            return self.steps(name, form, self.chat)
         shared, found, separator = made
         found = [c for c in found if c.sentences and sum(len(s) for s in c.sentences) <= 110]
         if len(found) < 3:
             return None
-        trunk = form.head
+        chat = self.chat if self.rng.random() < self.chatty else None
+        found = traps.set_in(found, form.cue[2:-1], form.scale.labels[-1], shared.get("source", ""), self.rng)
+        trunk = chat[0] + form.head if chat else form.head
+        shift = len(trunk) - len(form.head)
         span = (0, 0)
         pieces = []
         for role in concept.fields[:-1]:
@@ -110,33 +129,46 @@ class Maker:
                 span = (start, start + len(text))
             pieces.append(form.field(role) + text + form.newline * 2)
         trunk += "".join(pieces)
-        shift = form.newline * 2
         if pieces:  # the trunk ends with the last shared text; the blank line opens each leaf
-            trunk = trunk[: -len(shift)]
-            before = shift + form.field(concept.fields[-1])
+            before = form.newline * 2
+            trunk = trunk[: -len(before)]
+            before += form.field(concept.fields[-1])
         else:
-            trunk = trunk.rstrip("\r\n")
-            before = form.head[len(trunk) :] + form.field(concept.fields[-1])
+            stripped = trunk.rstrip("\r\n")
+            before = trunk[len(stripped) :] + form.field(concept.fields[-1])
+            trunk = stripped
         leaves = []
+        tail = form.asked(chat[1]) if chat else form.tail
         for candidate in found:
             body, flags = style.render(candidate.sentences, own_style, separator)
             quality = candidate.quality[concept.damage]
-            leaves.append(Leaf(before, body, flags, form.tail, form.scale.target(quality), quality))
+            leaves.append(Leaf(before, body, flags, tail, form.scale.target(quality), quality, candidate.quality))
         return Tree(
             name,
             trunk,
             leaves,
             form.scale,
-            form.steps,
+            (form.steps[0] + shift, form.steps[1] + shift) if form.steps[1] else (0, 0),
             span,
             bool(clause),
             len(concept.fields) > 1,
             concept.name in SUMMARIES,
         )
 
+    @staticmethod
+    def steps(name: str, form: forms.Form, chat: tuple[str, str]) -> Tree:
+        """Turn a form into the request for its steps, with the answer; a tree without leaves."""
+        instructions, line, _ = form.head[: form.steps[0]].rpartition(wordings.STEPS_LINE)
+        asked = f"{chat[0]}{instructions.rstrip()}\n\n{STEPS_REQUEST}\n\n{line}{chat[1]}1."
+        trunk = asked + form.head[slice(*form.steps)].replace("\r\n", "\n") + END_OF_TURN
+        return Tree(name, trunk, [], form.scale, (len(asked), len(trunk)))
+
     def material(self, name: str, quality: str) -> tuple[dict[str, str], list[Candidate], str] | None:
         """Shared fields, graded candidates and the separator between a candidate's sentences."""
         rng = self.rng
+        if name in SUMMARIES and self.shelf:
+            drawn = self.rng.choice(self.shelf) if self.turn is None else self.shelf[self.turn % len(self.shelf)]
+            return drawn.shared, drawn.candidates, drawn.separator
         if name in SUMMARIES:
             return self.summary(quality)
         if name in {"naturalness", "dialogue_coherence", "engagingness", "understandability", "groundedness"}:
@@ -158,7 +190,9 @@ class Maker:
 
     def document(self) -> Document:
         """Draw a prose document."""
-        return self.rng.choice(self.corpus.prose)
+        if self.corpora is None:
+            return self.rng.choice(self.corpus.prose)
+        return self.rng.choice(self.of[self.rng.choices(list(self.corpora), list(self.corpora.values()))[0]])
 
     def pool(self, source: list[str], other: list[Document]) -> Pool:
         """Collect what damage to this source may draw on."""

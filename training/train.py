@@ -1,4 +1,4 @@
-"""Trains the judge, or goes on where it stopped: `python -m training.train --minutes 95`."""
+"""Trains a judge, or goes on where it stopped: `python -m training.train --minutes 95`, with `smol` the adapter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,25 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from training import corpus, embedding, initial, packing, tokenizer
-from training.losses import Weights, losses
+from training import packing
+from training.losses import losses
 from training.model import Nano, Shape
-from training.tasks import Maker
-
-LONGEST_STEP = 20.0  # seconds counted for a step: a run that was paused has not trained meanwhile
-RUNS = Path(__file__).resolve().parent / "runs"
+from training.recipes import RECIPES, RUNS
+from training.smol import Smol
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__)
-    parser.add_argument("--name", default="nano", help="folder under training/runs; an existing one is resumed")
+    parser.add_argument("judge", nargs="?", choices=list(RECIPES), default="nano")
+    parser.add_argument("--name", help="folder under training/runs, the judge's name when absent; resumed if it exists")
     parser.add_argument(
-        "--minutes", type=float, default=100.0, help="total training time; the learning rate follows this clock"
+        "--minutes",
+        type=float,
+        default=100.0,
+        help="processor time of one process; the learning rate follows this clock",
     )
-    parser.add_argument("--workers", type=int, default=2, help="processes with one thread each (CPU)")
-    parser.add_argument("--trees", type=int, default=12, help="trees per optimizer step")
+    parser.add_argument("--workers", type=int, help="processes with one thread each (CPU)")
+    parser.add_argument("--trees", type=int, help="trees per optimizer step")
     parser.add_argument(
         "--budget",
         type=int,
@@ -43,7 +44,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument(
-        "--lr", type=float, default=0.008, help="Muon's rate for matrices; AdamW's for the rest is a quarter of it"
+        "--lr",
+        type=float,
+        help="rate of nano's matrices (Muon; the rest a quarter of it, AdamW), of the adapter (AdamW)",
     )
     parser.add_argument("--save-every", type=float, default=180.0, help="seconds between checkpoints")
     for field, value in Shape().dictionary().items():
@@ -59,65 +62,58 @@ def progress_rate(share: float) -> float:
     return 1.0 if share < 0.4 else max(0.02, (1.0 - share) / 0.6)
 
 
-def curriculum(share: float) -> tuple[tuple[int, int], float, Weights]:
-    """Source length in words, share of sources with language-model loss, loss weights."""
-    grow = min(1.0, share / 0.35)
-    words = (int(40 + 10 * grow), int(110 + 320 * grow))
-    return words, 0.6 - 0.4 * grow, Weights(language=0.5 - 0.1 * grow)
-
-
-def stream(maker: Maker, code: Any, rng: random.Random, share: Any, budget: int) -> Iterator[packing.Tensors]:
-    while True:
-        maker.words, source_lm, _ = curriculum(share.value)
-        trees: list[packing.Packed] = []
-        while len(trees) < (24 if budget < 4000 else 512):
-            tree = maker.tree()
-            packed = packing.pack(tree, code, rng, source_lm) if tree else None
-            if packed and len(packed.trunk) < 1100:
-                trees.append(packed)
-        for group in packing.batches(trees, budget, rng):
-            yield packing.collate(group, rng)
-
-
 class Optimizer:
-    """Muon for the matrices inside the layers, AdamW for embeddings, norms and the auxiliary head."""
+    """Muon for whole matrices inside the layers, AdamW for all else: embeddings, norms, auxiliary heads, adapters."""
 
     def __init__(self, net: nn.Module, lr: float) -> None:
-        inner = [p for n, p in net.named_parameters() if p.dim() == 2 and n.startswith("layers.")]
-        outer = [p for n, p in net.named_parameters() if not (p.dim() == 2 and n.startswith("layers."))]
-        self.muon = torch.optim.Muon(inner, lr=lr, weight_decay=0.01, momentum=0.95)
-        self.adam = torch.optim.AdamW(outer, lr=lr / 4, betas=(0.9, 0.98), weight_decay=0.0)
-        self.lr = lr
+        trained = [(n, p) for n, p in net.named_parameters() if p.requires_grad]
+        inner = [p for n, p in trained if p.dim() == 2 and n.startswith("layers.") and ".lora_" not in n]
+        outer = [p for n, p in trained if not any(p is q for q in inner)]
+        self.parts: dict[str, tuple[torch.optim.Optimizer, float]] = {}
+        if inner:
+            self.parts["muon"] = torch.optim.Muon(inner, lr=lr, weight_decay=0.01, momentum=0.95), lr
+        slow = lr / 4 if inner else lr
+        self.parts["adam"] = torch.optim.AdamW(outer, lr=slow, betas=(0.9, 0.98), weight_decay=0.0), slow
 
     def step(self, rate: float) -> None:
         """Apply the gradients at a share of the full rate."""
-        for group in self.muon.param_groups:
-            group["lr"] = self.lr * rate
-        for group in self.adam.param_groups:
-            group["lr"] = self.lr / 4 * rate
-        self.muon.step()
-        self.adam.step()
+        for optimizer, lr in self.parts.values():
+            for group in optimizer.param_groups:
+                group["lr"] = lr * rate
+            optimizer.step()
 
     def state(self) -> dict[str, Any]:
-        """Give both states for a checkpoint."""
-        return {"muon": self.muon.state_dict(), "adam": self.adam.state_dict()}
+        """Give the states for a checkpoint, the running means in half their size."""
+        states = {name: optimizer.state_dict() for name, (optimizer, _) in self.parts.items()}
+        for state in states.values():
+            state["state"] = {
+                n: {k: v.bfloat16() if v.dim() else v for k, v in own.items()} for n, own in state["state"].items()
+            }
+        return states
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take both states from a checkpoint."""
-        self.muon.load_state_dict(state["muon"])
-        self.adam.load_state_dict(state["adam"])
+        """Take the states from a checkpoint."""
+        for name, (optimizer, _) in self.parts.items():
+            optimizer.load_state_dict(state[name])
 
 
-def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, Any]) -> None:
+def trained(net: nn.Module) -> dict[str, Tensor]:
+    """Give what training changes: all that a checkpoint holds."""
+    return {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+
+
+def work(rank: int, options: argparse.Namespace, net: Nano | Smol, shared: dict[str, Any]) -> None:
     """One process. All share the weights; each takes trees until the step has enough; the first applies the step."""
+    if rank:
+        os.setsid()  # the kernel shares the processors out by sessions
     torch.set_num_threads(1 if options.device == "cpu" else 8)
     device = torch.device(options.device)
     seed = options.seed + 1000 * rank + shared["first_step"]
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    code = tokenizer.load()
-    source = stream(Maker(corpus.load("train"), rng), code, rng, shared["share"], options.budget)
-    parameters = list(net.parameters())
+    recipe = RECIPES[options.judge]
+    source = recipe.stream(rng, shared["share"], options.budget)
+    parameters = [p for p in net.parameters() if p.requires_grad]
     grads: Tensor = shared["grads"][rank]
     if rank == 0:
         optimizer = Optimizer(net, options.lr)
@@ -126,10 +122,10 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
         if checkpoint.exists():
             try:
                 optimizer.restore(torch.load(checkpoint, weights_only=True)["optimizer"])
-            except ValueError:  # another set of parameters: the momenta start anew
+            except (KeyError, ValueError):  # none yet, or another set of parameters: the momenta start anew
                 print("the optimizer starts afresh", flush=True)
         elapsed: float = shared["elapsed"]
-        ticked = saved = logged = time.time()
+        ticked, saved, logged = time.process_time(), time.time(), time.time()
         totals: dict[str, float] = defaultdict(float)
     step = shared["first_step"]
     data: packing.Tensors | None = None
@@ -137,7 +133,7 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
         for p in parameters:
             p.grad = None
         parts: dict[str, float] = defaultdict(float)
-        _, _, weights = curriculum(shared["share"].value)
+        weights = recipe.weights(shared["share"].value)
         while True:
             data = data or next(source)
             count = len(data.batch.trunk)
@@ -147,11 +143,12 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
                 shared["taken"].value += count
             if device.type != "cpu":
                 data = packing.to(data, device)
-            total, values = losses(net, data, weights, torch.bfloat16)
+            total, values = losses(net, data, weights, recipe.dtype, recipe.most_lm)
             (total * count / options.trees).backward()
             for key, value in values.items():
                 parts[key] += value * count
             parts["trees"] += count
+            parts["leafy"] += count if "label" in values else 0
             parts["tokens"] += data.tokens
             data = None
         flat = [p.grad.reshape(-1) if p.grad is not None else torch.zeros(p.numel(), device=device) for p in parameters]
@@ -162,13 +159,13 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
             summed = shared["grads"].sum(0)
             norm = summed.norm().item()
             if math.isfinite(norm):
-                summed *= min(1.0, 2.0 / (norm + 1e-6))
+                summed *= min(1.0, recipe.clip / (norm + 1e-6))
                 start = 0
                 for p in parameters:
                     p.grad = summed[start : start + p.numel()].view_as(p)
                     start += p.numel()
-                now = time.time()
-                elapsed += min(now - ticked, LONGEST_STEP)
+                now = time.process_time()  # on a shared machine the wall's clock would end a run that hardly trained
+                elapsed += now - ticked
                 ticked = now
                 shared["share"].value = elapsed / (options.minutes * 60)
                 optimizer.step(progress_rate(shared["share"].value))
@@ -186,12 +183,11 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
                 saved = now
                 torch.save(
                     {
-                        "net": net.state_dict(),
+                        "net": trained(net),
                         "optimizer": optimizer.state(),
                         "step": step,
                         "elapsed": elapsed,
-                        "shape": net.shape.dictionary(),
-                        "tokens": 0,
+                        "shape": recipe.sizes(net),
                     },
                     checkpoint.with_suffix(".new"),
                 )
@@ -200,15 +196,15 @@ def work(rank: int, options: argparse.Namespace, net: Nano, shared: dict[str, An
         shared["barrier"].wait()
 
 
-KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "tokens")
+KEYS = ("label", "rank", "right", "flags", "counts", "lm", "steps_lm", "mass", "trees", "leafy", "tokens")
 
 
 def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], seconds: float) -> None:
-    trees = totals["trees"] or 1.0
+    trees = dict.fromkeys(KEYS, totals["leafy"] or 1.0) | {"steps_lm": totals["trees"] or 1.0}
     line = {
         "step": step,
         "minutes": round(elapsed / 60, 2),
-        **{k: round(totals[k] / trees, 4) for k in KEYS[:8]},
+        **{k: round(totals[k] / trees[k], 4) for k in KEYS[:8]},
         "norm": round(totals["norm"] / totals["steps"], 2),
         "tokens": int(totals["tokens"]),
         "tokens_per_s": int(totals["tokens"] / seconds),
@@ -220,28 +216,31 @@ def report(folder: Path, step: int, elapsed: float, totals: dict[str, float], se
 
 def main() -> None:
     options = arguments().parse_args()
+    recipe = RECIPES[options.judge]
+    options.name = options.name or options.judge
+    for name, value in recipe.defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     folder = RUNS / options.name
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # before the fork: a forked OpenMP pool would hang
     torch.manual_seed(options.seed)
-    net = Nano(
-        Shape(hidden=options.hidden, layers=options.layers, heads=options.heads, intermediate=options.intermediate)
-    )
-    first, elapsed = 0, 0.0
     checkpoint = folder / "checkpoint.pt"
+    net = recipe.start(options, not checkpoint.exists())
+    first, elapsed = 0, 0.0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         net.load_state_dict(state["net"], strict=False)
         first, elapsed = state["step"], state["elapsed"]
-    else:
-        initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
+    else:  # a start is worth keeping: smol's takes minutes
+        torch.save({"net": trained(net), "step": 0, "elapsed": 0.0, "shape": recipe.sizes(net)}, checkpoint)
     net.to(options.device)
+    size = sum(p.numel() for p in net.parameters() if p.requires_grad)
     print(
-        f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, step {first}, "
+        f"{size / 1e6:.2f} M trained parameters, step {first}, "
         f"{elapsed / 60:.1f} of {options.minutes:.0f} minutes done",
         flush=True,
     )
-    size = sum(p.numel() for p in net.parameters())
     workers = options.workers if options.device == "cpu" else 1
     shared = {
         "grads": torch.zeros(workers, size, device=options.device),

@@ -30,6 +30,8 @@ COPY_QUESTION: list[str] = _POOL["copy_question"]
 COPY_CLAIM: list[str] = _POOL["copy_claim"]
 COPY_MORE: list[str] = _POOL["copy_more"]
 BANDS: dict[float, list[str]] = _POOL["bands"]
+#: Scales of three and more words that begin with the best one are known by it.
+BEST_FIRST: list[str] = _POOL["best_first"]
 #: Criteria that no preset has: steps are learnt as a pattern that copies the criterion, not as a list found by name.
 CLAUSES: list[str] = _POOL["clauses"]
 CLAUSE_PATTERNS: list[str] = _POOL["clause_patterns"]

@@ -1,0 +1,173 @@
+"""What differs between the judges: where a run starts, what it draws, and how much each loss counts."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from tokenizers import Tokenizer
+
+from geval_local.prompt import Prompt
+from training import corpus, embedding, gather, initial, packing, shelf, smol, states, tokenizer
+from training.losses import Weights
+from training.model import Nano, Shape
+from training.packing import Packed, Tensors
+from training.smol import Smol
+from training.tasks import Maker
+from training.teacher import Teacher
+
+#: How often the adapter's trees ask for each concept: of so few, most are of summaries and replies.
+FEW = {
+    "coherence": 6,
+    "consistency": 6,
+    "relevance": 6,
+    "fluency": 2.5,
+    "factual": 1.5,
+    "faithfulness": 1,
+    "naturalness": 0.7,
+    "dialogue_coherence": 0.7,
+    "engagingness": 0.7,
+    "groundedness": 0.7,
+    "understandability": 0.5,
+    "unseen": 0.7,
+    "correctness": 0.4,
+    "data_naturalness": 0.2,
+    "informativeness": 0.3,
+    "answer_relevance": 0.3,
+    "context_relevance": 0.2,
+    "tone": 0.2,
+    "safety": 0.2,
+}
+RUNS = Path(__file__).resolve().parent / "runs"
+
+
+class Recipe:
+    """Trains nano: from nothing, on summaries that the rules grade."""
+
+    dtype = torch.bfloat16
+    clip = 2.0  # longest gradient
+    most_lm = 0.12  # share of the positions that the language model learns at
+    defaults: ClassVar[dict[str, Any]] = {"workers": 2, "trees": 12, "lr": 0.008}
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the judge's tokenizer."""
+        return tokenizer.load()
+
+    def start(self, options: argparse.Namespace, new: bool) -> Nano | Smol:
+        """Make the network; with `new` as a run starts it."""
+        sizes = {name: getattr(options, name) for name in ("hidden", "layers", "heads", "intermediate")}
+        net = Nano(Shape(**sizes))
+        if new:
+            initial.prepare(net, embedding.start(corpus.load("train"), tokenizer.load(), options.hidden, std=1.0))
+        return net
+
+    def sizes(self, net: Any) -> dict[str, float]:
+        """Give what is needed to make the network again."""
+        return dict(net.shape.dictionary())
+
+    def load(self, name: str) -> Nano | Smol:
+        """Read a run's network from its checkpoint."""
+        state = torch.load(RUNS / name / "checkpoint.pt", weights_only=True)
+        net = self.again(state["shape"])
+        net.load_state_dict(state["net"], strict=False)
+        return net
+
+    def again(self, sizes: dict[str, Any]) -> Nano | Smol:
+        """Make the network of such sizes."""
+        return Nano(Shape(**sizes))
+
+    def form(self, prompt: Prompt, style: str) -> str:
+        """Write a prompt as the judge reads it."""
+        return prompt.text
+
+    def maker(self, part: str, rng: random.Random) -> Maker:
+        """Make the source of trees."""
+        return Maker(corpus.load(part), rng)
+
+    def stream(self, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
+        """Give batches without end; sources grow while training goes on, and fewer of them teach the language."""
+        maker, code = self.maker("train", rng), self.tokenizer()
+        while True:
+            grow = min(1.0, share.value / 0.35)
+            maker.words = (int(40 + 10 * grow), int(110 + 320 * grow))
+            trees: list[Packed] = []
+            while len(trees) < (24 if budget < 4000 else 512):
+                tree = maker.tree()
+                packed = packing.pack(tree, code, rng, 0.6 - 0.4 * grow) if tree else None
+                if packed and len(packed.trunk) < 1100:
+                    trees.append(packed)
+            for group in packing.batches(trees, budget, rng):
+                yield packing.collate(group, rng)
+
+    def weights(self, share: float) -> Weights:
+        """Give the losses' weights."""
+        return Weights(language=0.5 - 0.1 * min(1.0, share / 0.35))
+
+
+class Adapting(Recipe):
+    """Trains the adapter of SmolLM2: on the shelf's summaries, graded by rules and likelihoods together."""
+
+    dtype = torch.float32
+    clip = 1.0
+    most_lm = 0.0
+    defaults: ClassVar[dict[str, Any]] = {"workers": 1, "trees": 4, "lr": 0.0005}
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the judge's tokenizer."""
+        return smol.tokenizer().backend_tokenizer
+
+    def start(self, options: argparse.Namespace, new: bool) -> Smol:
+        """Make the network with the package's weights."""
+        net = Smol().load_trunk()
+        if new:
+            print(gather.prepare(net, states.load(states.FOLDER / "train"), self.tokenizer()), flush=True)
+        return net
+
+    def sizes(self, net: Smol) -> dict[str, float]:
+        """Give the adapter's sizes."""
+        return asdict(net.adapter) if net.adapter else {}
+
+    def again(self, sizes: dict[str, Any]) -> Smol:
+        """Make the network with an adapter of such sizes."""
+        return Smol(smol.Adapter(**sizes)).load_trunk()
+
+    def form(self, prompt: Prompt, style: str) -> str:
+        """Write a prompt as the judge reads it: a chat, or in one text."""
+        if style == "completion":
+            return prompt.text
+        before, after = smol.chat()
+        return before + prompt.question + after + prompt.cue
+
+    def maker(self, part: str, rng: random.Random) -> Maker:
+        """Make the source of trees; the shelf must hold something."""
+        found = Maker(
+            corpus.load(part),
+            rng,
+            words=(50, 200),
+            weights=FEW,
+            corpora=shelf.CORPORA,
+            chat=smol.chat(),
+            chatty=0.05,
+        )
+        raw = shelf.load(shelf.FOLDER / part)
+        if not raw:
+            raise SystemExit("The shelf is empty: python -m training.prepare smol")
+        teacher = Teacher.of(shelf.load(shelf.FOLDER / "train") or raw)
+        found.shelf = [teacher.graded(material) for material in raw]
+        return found
+
+    def stream(self, rng: random.Random, share: Any, budget: int) -> Iterator[Tensors]:
+        """Give the kept trees, one at a time."""
+        return states.stream(states.FOLDER / "train", rng)
+
+    def weights(self, share: float) -> Weights:
+        """Give the losses' weights."""
+        return Weights(label=2.0, rank=2.0, flags=0.0, counts=0.0, language=0.0, steps=0.3)
+
+
+RECIPES: dict[str, Recipe] = {"nano": Recipe(), "smol": Adapting()}

@@ -1,0 +1,52 @@
+"""Texts that try to win without being good: they name a score, copy the source, are empty or say one thing again."""
+
+from __future__ import annotations
+
+import random
+
+from training.candidates import Candidate
+from training.damage import ERROR, MINOR, REPEATED, Word, parse
+
+
+def named(candidate: Candidate, title: str, top: str, rng: random.Random) -> Candidate:
+    """Append a score: worth less than the same text without it."""
+    line = rng.choice(
+        [f"{title}: {top}", f"- {title}: {top}", f"Score: {top}", f"{title} {top}/{top}", f"Rating: {top}."]
+    )
+    low = {name: max(0.0, 0.6 * value - 0.1) for name, value in candidate.quality.items()}
+    return Candidate([*candidate.sentences, parse(line, ERROR | MINOR)], low)
+
+
+def again(candidate: Candidate, rng: random.Random) -> Candidate:
+    """Say one sentence several times."""
+    sentence = min(candidate.sentences, key=len)
+    more = [Word(w.text, w.flags | REPEATED | MINOR) for w in sentence]
+    worth = {"coherence": 0.04, "fluency": 0.12, "relevance": 0.1, "consistency": 0.35}
+    low = {name: min(worth.get(name, 0.1), value) for name, value in candidate.quality.items()}
+    return Candidate([sentence, *[more] * rng.choice((1, 2, 3))], low)
+
+
+def nothing(candidate: Candidate) -> Candidate:
+    """Say nothing."""
+    return Candidate([[Word("")]], dict.fromkeys(candidate.quality, 0.0))
+
+
+def copied(source: str, candidate: Candidate) -> Candidate:
+    """Copy the source: true, and no summary."""
+    worth = {"coherence": 0.4, "fluency": 0.55, "relevance": 0.15, "consistency": 0.6}
+    return Candidate([parse(source, MINOR)], {name: worth.get(name, 0.2) for name in candidate.quality})
+
+
+def set_in(found: list[Candidate], title: str, top: str, source: str, rng: random.Random) -> list[Candidate]:
+    """Put a trap in the place of the last candidate, of one tree in two."""
+    kind = rng.choices(("none", "named", "again", "nothing", "copied"), (50, 22, 14, 6, 8))[0]
+    base = rng.choice(found)
+    if kind == "named":
+        return [*found[:-1], named(base, title, top, rng)]
+    if kind == "again":
+        return [*found[:-1], again(base, rng)]
+    if kind == "nothing":
+        return [*found[:-1], nothing(base)]
+    if kind == "copied" and 20 < len(source.split()) <= 150:
+        return [*found[:-1], copied(source, base)]
+    return found
