@@ -26,16 +26,18 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_csv_file_without_the_texts_is_compared_by_the_input_it_came_from(here):
-    score(here, "c.csv", judge=other_judge())
+def test_a_csv_file_without_the_texts_is_compared_by_their_keys(here):
+    columns = ("--columns", "row,score,error")
+    score(here, "c.csv", *columns, judge=other_judge())
     done = run("compare", "a.jsonl", "c.csv", "--across", "judge", home=here)
     assert done.exit_code == 0, done.stderr
-    lines = (here / "data.jsonl").read_text().splitlines()
-    (here / "data.jsonl").write_text("\n".join([lines[0].replace("}", ', "more": 1}', 1), *lines[1:]]) + "\n")
-    score(here, "d.csv", judge=other_judge())
+    rows = [json.loads(line) for line in (here / "data.jsonl").read_text().splitlines()]
+    rows[0]["output"] += " And more."
+    (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score(here, "d.csv", *columns, judge=other_judge())
     refused = run("compare", "a.jsonl", "d.csv", "--across", "judge", home=here)
     assert refused.exit_code == 2
-    assert "input" in refused.stderr
+    assert "input: 1 outputs | other texts under the same id or row number" in refused.stderr
 
 
 def scores(path, metric="clarity"):
@@ -202,7 +204,7 @@ def test_a_juror_that_did_not_score_leaves_the_row_without_a_verdict(here):
     write_rows(here / "a.jsonl", rows)
     done = run("jury", "b.csv", "a.jsonl", "-o", "jury.jsonl", home=here)
     assert done.exit_code == 0, done.stderr
-    assert "1 items are without a verdict" in done.stderr
+    assert "1 item is without a verdict" in done.stderr
     assert "did not score" in read_rows(here / "jury.jsonl")[0]["geval"]["clarity"]["error"]
     assert read_manifest(here / "jury.jsonl").metrics["clarity"].unscored == 1
 

@@ -110,7 +110,7 @@ def test_one_judge_may_be_asked_in_two_ways(here):
     signatures = [own["signature"] for own in json.loads(done.stdout)["metrics"].values()]
     assert ["dtype:float64" in signature for signature in signatures] == [False, True, False]
     again = run("resume", "out.jsonl", home=here / "home")
-    assert "there is no run" in again.stderr
+    assert "is complete: nothing is left to resume" in again.stderr
 
 
 def test_two_ways_that_are_one_are_refused():

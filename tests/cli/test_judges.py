@@ -100,10 +100,11 @@ def test_check_in_json_reads_the_example_as_the_judge_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_check_without_steps_says_so(tmp_path):
+def test_check_needs_no_steps_of_the_judges_own(tmp_path):
     done = run("judges", "check", judge_directory(), home=tmp_path)
     assert done.exit_code == 0
-    assert "no evaluation steps by this judge yet" in done.stderr
+    assert "steps" not in done.stderr
+    assert not (tmp_path / "steps").exists()
 
 
 def test_an_unknown_judge_is_named_with_near_ones(tmp_path):

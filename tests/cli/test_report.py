@@ -48,9 +48,9 @@ def test_figures_on_the_page_are_those_of_the_commands(here):
         assert "{:.3f} to {:.3f}".format(*scored["interval"]) in page
         assert scored["grouping"] in page
         rated = ("-m", "clarity.yaml", "--human", "rating.clarity", "--results", "a.jsonl", "--json", "--no-baselines")
-        done = run("meta-eval", "data.jsonl", *rated, *named, home=here / "home")
-        assert done.exit_code == 0, done.stderr
         for level in ("summary", "pooled"):
+            done = run("meta-eval", "data.jsonl", *rated, *named, "--level", level, home=here / "home")
+            assert done.exit_code == 0, done.stderr
             ((figures,),) = [one.values() for one in json.loads(done.stdout)["correlations"][level].values()]
             found = figures["spearman"]
             assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in page

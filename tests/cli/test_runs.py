@@ -123,7 +123,7 @@ def test_several_judges_are_columns_of_their_own(here):
 def test_the_cache_is_told_shown_and_cleared(here):
     assert score(here, "-o", "one.jsonl").exit_code == 0
     again = score(here, "-o", "two.jsonl")
-    assert "12 scores are those of earlier runs" in again.stderr
+    assert "12 from the cache of earlier runs" in again.stderr
     assert (here / "one.jsonl").read_bytes() == (here / "two.jsonl").read_bytes()
     assert "earlier runs" not in score(here, "-o", "three.jsonl", "--no-cache").stderr
     shown = json.loads(run("cache", "--json", home=here / "home").stdout)

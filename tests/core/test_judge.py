@@ -328,9 +328,11 @@ def test_steps_are_written_once_for_a_metric_without_them(directory, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_judge_that_writes_no_steps_says_so(judge):
-    with pytest.raises(JudgeError, match="wrote no two different evaluation steps"):
-        judge.score(METRIC.model_copy(update={"steps": None}), output="A text.")
+def test_a_judge_that_writes_no_steps_scores_without_and_says_so(judge, caplog):
+    found = judge.score(METRIC.model_copy(update={"steps": None}), output="A text.")
+    assert found.value == judge.score(METRIC.with_steps(()), output="A text.").value
+    assert "is scored without evaluation steps" in caplog.text
+    assert "wrote no two different evaluation steps" in caplog.text
 
 
 def test_continue_text_says_the_same_every_time(judge):

@@ -44,7 +44,7 @@ metrics:
 judges:
   - tiny
 gates:
-  clarity: {unscored: "<= 50%", mean: ">= 1"}
+  clarity: {unscored: "<= 50%", mean: ">= 1", label_mass: ">= 0"}
 outputs: out
 report: true
 """
