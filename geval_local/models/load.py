@@ -60,7 +60,7 @@ from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.progress import counted_shards
 from geval_local.models.reading import DTYPES, read_safetensors, stored_tensors
 from geval_local.models.registry import JudgeEntry, fetch_directory, local_directory
-from geval_local.models.stored import Stored, bytes_of, kept_narrow
+from geval_local.models.stored import Stored, bytes_of, kept_narrow, widened_if_few
 from geval_local.options import JudgeOptions
 
 logger = logging.getLogger("geval_local")
@@ -367,7 +367,7 @@ def _load_weights(
         _own_weights(model, weight_files(directory))
         return model, report, {}
     model, report = loader.from_pretrained(
-        None, **_ALWAYS, **(arguments | {"config": blank.config, "state_dict": state})
+        None, **_ALWAYS, **(arguments | {"config": blank.config, "state_dict": widened_if_few(state)})
     )
     # Else peft would ask the hub for the configuration of a model without a name.
     model.name_or_path = model.config.name_or_path = str(directory)

@@ -14,7 +14,7 @@ from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
 from geval_local.models.memory import available_memory
 from geval_local.models.reading import DTYPES, stored_tensors
 from geval_local.models.registry import JudgeEntry
-from geval_local.models.stored import SLICE, is_kept_narrow
+from geval_local.models.stored import SLICE, are_few, is_kept_narrow
 
 #: The interpreter with torch and transformers, the activations of a pack of prompts, and their keys and values.
 WORKING = 1_200_000_000
@@ -51,10 +51,12 @@ def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> N
     weights = parameters = 0
     #: Weights of what is widened for one product.
     units: dict[str, int] = {}
-    for name, shape, size, is_narrow in _tensors(directory):
+    tensors = _tensors(directory)
+    is_small = are_few(sum(prod(shape) for _, shape, _, _ in tensors))
+    for name, shape, size, is_narrow in tensors:
         count = prod(shape)
         parameters += count
-        if is_exact and is_narrow:
+        if is_exact and is_narrow and not is_small:
             weights += size
             units.setdefault(_EXPERT.sub(".experts", name), 0)
             units[_EXPERT.sub(".experts", name)] += count

@@ -22,6 +22,8 @@ from geval_local.models.blocks import BlockType
 
 #: Most weights of one product that are widened at once; a larger matrix (a head) is widened in slices of its rows.
 SLICE = 1 << 26
+#: A model of fewer weights is widened once: that costs 256 MB at most, and widening would be felt in its small packs.
+FEW = 1 << 26
 #: Buffers that no product uses at the moment, by device and dtype; there are as many as products at a time.
 _FREE: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
 #: Smallest last dimension that is worth it; narrower ones (kernels of convolutions) are widened once.
@@ -136,6 +138,18 @@ def kept_narrow(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def is_kept_narrow(dtype: torch.dtype, shape: Sequence[int]) -> bool:
     """Whether numbers of a dtype are kept as they are in a model that computes in float32."""
     return dtype in (torch.bfloat16, torch.float16) and len(shape) in (2, 3) and shape[-1] >= _NARROWEST
+
+
+def widened_if_few(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Widen the weights of a small model for good; those of a larger one stay as they are."""
+    if not are_few(sum(one.numel() for one in weights.values())):
+        return weights
+    return {name: _wide(one) for name, one in weights.items()}
+
+
+def are_few(weights: int) -> bool:
+    """Whether a model of so many weights is widened when it is loaded."""
+    return weights <= FEW
 
 
 def bytes_of(model: nn.Module) -> int:

@@ -14,6 +14,7 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError, WeightsError
 from geval_local.judge.judge import Judge
 from geval_local.metric import Metric
+from geval_local.models import stored
 from geval_local.models.load import load_model
 from geval_local.models.registry import find_judge, label_of
 from geval_local.models.stored import Stored
@@ -237,7 +238,8 @@ def test_the_command_line_scores_with_an_adapter_under_its_own_name(tmp_path, pl
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_it_is_merged_in_float32_into_weights_that_are_stored_narrow(tmp_path, dtype):
+def test_it_is_merged_in_float32_into_weights_that_are_stored_narrow(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(stored, "FEW", 0)
     model = tiny_model("llama", 263, dtype=dtype)
     narrow = save_judge(tmp_path / "narrow", model, byte_tokenizer())
     wide = save_judge(tmp_path / "wide", model.float(), byte_tokenizer())

@@ -32,6 +32,7 @@ SAMPLES = [{"source": "A tale. " * (1 + row % 3), "output": f"It ends at {row}."
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(stored, "FEW", 0)  # tiny models stand for large ones
 
 
 def logits(model):
@@ -181,6 +182,17 @@ def test_the_width_of_experts_is_read_from_the_file(tmp_path):
     loaded = load_model(find_judge(file)).model
     assert loaded.config.moe_intermediate_size == 32
     torch.testing.assert_close(logits(loaded), logits(model), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("few", [0, 1 << 26])
+def test_a_model_of_few_weights_is_widened_when_it_is_loaded(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(stored, "FEW", few)
+    narrow = tiny_model("llama", 263, dtype=torch.bfloat16, tie_word_embeddings=True)
+    place = save_judge(tmp_path / "narrow", narrow, byte_tokenizer())
+    loaded = load_model(find_judge(place))
+    assert bool(kept(loaded.model)) == (few == 0)
+    assert torch.equal(logits(loaded.model), logits(float32_load(place)))
+    assert memory_needed(place, "auto").weights == pytest.approx(loaded.memory_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize("engine", ["trie", "cache", "padded"])
