@@ -18,7 +18,7 @@ from geval_local.statistics.resampling import drawn_by_document
 Floats = NDArray[np.float64]
 #: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
 EPSILONS = (0.1, 0.2)
-#: With fewer rows of one kind intervals of sensitivity and kappa are too short (benchmarks/coverage.py).
+#: With fewer rows of one kind intervals of sensitivity and kappa are too short (benchmarks/interval_coverage.py).
 FEW_VERDICTS = 20
 #: Bins of probability of the calibration error.
 BINS = 10

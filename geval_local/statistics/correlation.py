@@ -21,7 +21,8 @@ from geval_local.statistics.levels import (
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import RESAMPLES, Figures, Target, mean_of
 
-#: Below this many systems intervals about new ones are too wide, and tests reject too rarely (benchmarks/coverage.py).
+#: Below this many systems intervals about new ones are too wide, and tests reject too rarely
+#: (benchmarks/interval_coverage.py).
 FEW_SYSTEMS = 30
 
 

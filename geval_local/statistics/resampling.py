@@ -98,7 +98,7 @@ class Figures:
         """Return the 95 % interval of one figure: Student's t, with the spread of the draws as its error.
 
         Percentiles of draws are too short for few units, and a draw of ranks is nearer to 0 than the data, which moves
-        them aside (benchmarks/coverage.py). `on_z` is for Pearson's correlation over drawn systems.
+        them aside (benchmarks/interval_coverage.py). `on_z` is for Pearson's correlation over drawn systems.
         """
         value = float(self.value[index])
         if self.parts:

@@ -5,9 +5,9 @@ bootstrap's error, but for ranks of new systems: there the judges' scores are ex
 documents (PERM-SYSTEMS of Deutsch, Dror and Roth, 2021, TACL, doi:10.1162/tacl_a_00417), which finds more. Their
 PERM-INPUTS and PERM-BOTH, which exchange on documents too, are there by name and valid only for two judges that think
 alike of every system: they make each system's mean a mixture of the two judges', in which their different opinions are
-gone, and equal judges are told apart (benchmarks/coverage.py). Pearson's correlation is not exchanged: a judge that is
-far off for a few systems would be told apart from one that is a little off for all. Every p-value is two-sided; in a
-table it is also given with Holm's correction for the number of tests there, and so is the smallest detectable
+gone, and equal judges are told apart (benchmarks/interval_coverage.py). Pearson's correlation is not exchanged: a judge
+that is far off for a few systems would be told apart from one that is a little off for all. Every p-value is two-sided;
+in a table it is also given with Holm's correction for the number of tests there, and so is the smallest detectable
 difference.
 """
 

@@ -1,7 +1,7 @@
 """Coverage of every interval and rejection of every test that the analysis prints, on data whose truth is known.
 
-    python benchmarks/coverage.py --quick            fewer data sets, no 200 documents
-    nice -n 10 python benchmarks/coverage.py -o benchmarks/results/NAME     NAME.txt and NAME.json, after every round
+    python benchmarks/interval_coverage.py --quick                     fewer data sets, no 200 documents
+    python benchmarks/interval_coverage.py -o benchmarks/results/NAME  NAME.txt and NAME.json, after every round
 
 Truth is that of the population the data are drawn from, computed from its parameters or from a sample so large that
 its error does not show; it is never the mean of the estimates. "normal" data are complete. "ordinal" ones are ratings
