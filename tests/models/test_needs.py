@@ -7,6 +7,7 @@ import torch
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import JudgeError
+from geval_local.models import stored
 from geval_local.models.load import check_judge, load_model
 from geval_local.models.needs import memory_needed
 from geval_local.models.registry import find_judge
@@ -19,6 +20,7 @@ from gguf_kit import write_gguf  # noqa: E402 - needs gguf
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(stored, "FEW", 0)  # tiny models stand for large ones
 
 
 def llama(dtype):
