@@ -154,6 +154,7 @@ class _Shown(RunEvents):
         self._judges = judges
         self._on_workers = False
         self._is_scoring = False
+        self._loading = ""
 
     def on_resume(self, there: int, total: int | None) -> None:
         of = "" if total is None else f" of {total}"
@@ -167,7 +168,9 @@ class _Shown(RunEvents):
         self._on_workers = judge is None
         named = "the judge" if self._judges == 1 else judge
         label = WORKERS_LOAD if judge is None else f"loading {named}"
-        note(f"{label} ...", "dim")
+        if label != self._loading:  # a judge may be loaded in two steps
+            note(f"{label} ...", "dim")
+        self._loading = label
         self._progress.begin(label)
 
     def on_loaded(self, judge: Judge) -> None:

@@ -287,7 +287,7 @@ def _compare_sharing(
     that it computes right. What it gets wrong in one dtype is no verdict on another.
     """
     alone = PaddedEngine(model, head, batch_tokens=1)
-    budget = max(1, len(requests[0].ids) // 3)
+    budget = max(1, len(requests[0].ids) // 2)
     expected_logprobs: list[list[NDArray[np.float64]]] = []
 
     def compare() -> EngineReport:

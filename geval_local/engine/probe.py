@@ -58,15 +58,15 @@ def probe_requests(length: int, vocabulary: int) -> list[Request]:
         np.concatenate([stem[: length // 2], other[: length // 3]]),
         np.concatenate([stem[: length // 2], other[: length // 6], stem[: length // 6]]),
     ]
-    lone = ids[-min(SHORT_PROBE, length) :]
+    lone = ids[-min(SHORT_PROBE // 2, length) :]
     labels = generator.permutation(high)[: min(_PROBE_LABELS, high)].tolist()
     forms = [SurfaceForm(number, str(token), (token,)) for number, token in enumerate(labels)]
     flat = LabelTrie(forms, len(forms))
     forms.append(SurfaceForm(len(labels), "longer", (labels[0], labels[1])))
     trie = LabelTrie(forms, len(forms))
     return [
-        # A plain pass for every inner node: more of them would be felt at every load.
-        *(Request(prompt.astype(np.int32), trie if number < 2 else flat) for number, prompt in enumerate(prompts)),
+        # A plain pass for every prompt and inner node, and at a first start the user waits for each.
+        *(Request(prompt.astype(np.int32), trie if number == 1 else flat) for number, prompt in enumerate(prompts)),
         *(Request(np.append(lone[:-1], token).astype(np.int32), flat) for token in labels[:2]),
     ]
 

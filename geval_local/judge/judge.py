@@ -9,77 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
-import torch
-import transformers
-
-from geval_local import __version__
 from geval_local.engine.choose import choose_engine
-from geval_local.errors import ConfigurationError
+from geval_local.engine.interface import Pack, Readout
+from geval_local.errors import ConfigurationError, WeightsError
+from geval_local.judge.facts import JudgeFacts, facts_of, keep_facts, kept_facts
 from geval_local.judge.scorer import Scorer
 from geval_local.judge.steps import OnSteps, pinned_steps
 from geval_local.metric import Metric
 from geval_local.models.generate import BEAMS, generate_list, generation_text
 from geval_local.models.head import Head
-from geval_local.models.load import LoadedModel, load_model
-from geval_local.models.precision import dtype_name
+from geval_local.models.load import CheckedJudge, LoadedModel, check_judge, read_model
 from geval_local.models.registry import entry_of
 from geval_local.models.verdicts import verdict_of
 from geval_local.options import EngineName, JudgeOptions
-from geval_local.prompt import CHAT_FORM, Prompt
+from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
 from geval_local.tokens.encoder import PromptEncoder
-
-
-def judge_signature(
-    loaded: LoadedModel, encoder: PromptEncoder, metric: Metric, estimator: Estimator | None = None
-) -> Signature:
-    """Return the signature of a judge's scores of a metric: everything that they depend on."""
-    return Signature(
-        judge=f"{loaded.entry.label}@{loaded.fingerprint}",
-        metric=f"{metric.name}@{metric.hash}",
-        steps=metric.steps_hash,
-        scale=metric.scale.text,
-        style=_style(encoder),
-        estimator=(estimator or Estimator()).text,
-        **_setup(loaded),
-    )
-
-
-def _style(encoder: PromptEncoder) -> str:
-    """Name the prompt style, with the form's edition where a chat prompt contains more than the paper's form."""
-    edition = f"+form{CHAT_FORM}" if encoder.style.startswith("chat") else ""
-    return encoder.style + edition + ("+closed-thinking" if encoder.closes_thinking else "")
-
-
-def readout_identity(loaded: LoadedModel, engine: str) -> str:
-    """Return an identifier of everything a read-out depends on besides the prompt's tokens and the labels.
-
-    Metric, steps and style are in the tokens, and the estimator is applied afterwards. Names do not count.
-    """
-    parts = {"judge": loaded.fingerprint, **_setup(loaded), "engine": engine}
-    return "|".join(f"{name}:{value}" for name, value in parts.items())
-
-
-def _setup(loaded: LoadedModel) -> dict[str, str]:
-    """Return the model's run settings under the keys of the signature."""
-    return {
-        "tokenizer": loaded.tokenizer_hash,
-        "dtype": str(loaded.dtype).removeprefix("torch.") + _quantization(loaded.model),
-        "attention": loaded.attention,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "version": __version__,
-    }
-
-
-def _quantization(model: Any) -> str:
-    """Return the quantization applied while loading, which the weights' fingerprint does not include."""
-    return next((f"+{bits}bit" for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), "")
-
+from geval_local.tokens.requests import Request
 
 _T = TypeVar("_T")
 
@@ -110,8 +62,6 @@ def in_own_thread(work: Callable[[], _T]) -> _T:
 
 
 logger = logging.getLogger("geval_local")
-
-DEFAULT_CONTEXT = 1 << 20
 
 
 class Judge(Scorer):
@@ -148,13 +98,20 @@ class Judge(Scorer):
             batch_tokens=batch_tokens,
             verdict=verdict_of(loaded.model, loaded.fingerprint),
         )
+        self.facts = facts_of(loaded, self.engine_report, chosen.batch_tokens)
         super().__init__(encoder, chosen)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.encoder.style}, engine {self.engine.name})"
 
     @classmethod
-    def load(cls, judge: str | os.PathLike[str] | JudgeOptions | None = None, **options: Any) -> Judge:
+    def load(
+        cls,
+        judge: str | os.PathLike[str] | JudgeOptions | None = None,
+        *,
+        on_read: Callable[[Callable[[], Judge]], Judge] | None = None,
+        **options: Any,
+    ) -> Judge:
         """Load a judge from local files; the network is never touched.
 
         Parameters
@@ -162,6 +119,9 @@ class Judge(Scorer):
         judge : str, path or JudgeOptions, optional
             A name in models.yaml, a directory, a GGUF file, or a hub id that is already in the local cache; None is the
             default judge.
+        on_read : callable, optional
+            Lets the weights wait: where an earlier start found out what the judge is, they are read when a figure is
+            wanted that no cache has. Called then, else at once, with what reads them; it returns the result.
         **options
             As `JudgeOptions` names them: ``device``, ``dtype``, ``style``, ``engine``, ...
 
@@ -178,15 +138,24 @@ class Judge(Scorer):
         elif options:
             judge = JudgeOptions(**(judge.model_dump() | options))
         wanted = judge
-        entry = entry_of(wanted)
-        return in_own_thread(
-            lambda: cls(load_model(entry, wanted), batch_tokens=wanted.batch_tokens, engine=wanted.engine)
-        )
+        checked = check_judge(entry_of(wanted), wanted)
+        read = partial(cls._read, checked)
+        if on_read is None:
+            return read()
+        facts = kept_facts(checked)
+        return on_read(read) if facts is None else UnreadJudge(checked, facts, partial(on_read, read))
+
+    @classmethod
+    def _read(cls, checked: CheckedJudge) -> Judge:
+        wanted = checked.options
+        judge = in_own_thread(lambda: cls(read_model(checked), batch_tokens=wanted.batch_tokens, engine=wanted.engine))
+        keep_facts(judge.facts, checked)
+        return judge
 
     @property
     def precision(self) -> str:
         """The dtype it runs in, the reason, and its measured effect on a score; human-readable."""
-        return self.loaded.precision.text(dtype_name(self.loaded.dtype))
+        return self.facts.precision
 
     @property
     def is_chat(self) -> bool:
@@ -196,9 +165,7 @@ class Judge(Scorer):
     @property
     def context(self) -> int:
         """Longest prompt in tokens, including the label's tokens."""
-        config: Any = self.loaded.model.config.get_text_config()
-        limits = [self.loaded.entry.context, getattr(config, "max_position_embeddings", None)]
-        return min((int(limit) for limit in limits if limit), default=DEFAULT_CONTEXT)
+        return self.facts.context
 
     def with_steps(self, metric: Metric, *, on_steps: OnSteps = lambda metric, tokens: None) -> Metric:
         """Return a metric with steps: its own, those pinned for this judge, or newly written and pinned ones.
@@ -246,7 +213,7 @@ class Judge(Scorer):
     @property
     def identity(self) -> str:
         """Identifier of everything a read-out depends on besides the prompt's tokens and the labels."""
-        return readout_identity(self.loaded, self.engine.name)
+        return self.facts.identity(self.engine.name)
 
     def signature(self, metric: Metric, estimator: Estimator | None = None) -> Signature:
         """Return the signature: everything that a score of this metric depends on.
@@ -258,4 +225,61 @@ class Judge(Scorer):
         estimator : Estimator, optional
             Exact expectation when absent.
         """
-        return judge_signature(self.loaded, self.encoder, metric, estimator)
+        return self.facts.signature(self.encoder, metric, estimator)
+
+
+class UnreadJudge(Judge):
+    """A judge whose weights are read when they are first needed; until then it prepares prompts and names figures."""
+
+    def __init__(self, checked: CheckedJudge, facts: JudgeFacts, read: Callable[[], Judge]) -> None:
+        self.name = facts.label
+        self.fingerprint = facts.fingerprint
+        self.facts = facts
+        self.engine_report = facts.report
+        self._entry = checked.entry
+        self._read_weights = read
+        Scorer.__init__(self, PromptEncoder(checked.tokenizer, style=checked.entry.style), _UnreadEngine(self))
+
+    @cached_property
+    def _whole(self) -> Judge:
+        judge = self._read_weights()
+        # The probe's figures are as the number of threads had it.
+        if replace(judge.facts, report=self.facts.report) != self.facts or judge.engine.name != self.engine.name:
+            raise WeightsError(
+                f"judge {self.name!r} is not what it was when the run began",
+                hint="Start again: what is in the cache stays valid for the judge that it came from.",
+            )
+        judge.engine.batch_tokens = judge.engine.limit = self.engine.batch_tokens
+        return judge
+
+    @property
+    def loaded(self) -> LoadedModel:  # type: ignore[override]
+        """The loaded model."""
+        return self._whole.loaded
+
+    @property
+    def writes_steps(self) -> bool:
+        """See `Judge.writes_steps`."""
+        return self._entry.writes_steps
+
+    def check_files(self) -> None:
+        """See `Judge.check_files`; reading the weights compares the files with those that were checked."""
+        if "_whole" in vars(self):
+            self._whole.check_files()
+
+
+class _UnreadEngine:
+    """The engine of a judge whose weights are not read: it plans nothing without reading them."""
+
+    def __init__(self, judge: UnreadJudge) -> None:
+        self._judge = judge
+        self.name = judge.facts.report.engine
+        self.batch_tokens = self.limit = judge.facts.batch_tokens
+
+    def plan(self, requests: Sequence[Request]) -> list[Pack]:
+        """See `geval_local.engine.interface.Engine.plan`."""
+        return self._judge._whole.engine.plan(requests) if requests else []
+
+    def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
+        """See `geval_local.engine.interface.Engine.execute`."""
+        return self._judge._whole.engine.execute(requests, packs)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -242,15 +243,41 @@ def check_style(entry: JudgeEntry, tokenizer: PreTrainedTokenizerBase) -> ChatFr
     return frame
 
 
-def check_judge(entry: JudgeEntry, options: JudgeOptions) -> None:
-    """Check that a judge can be loaded, without reading its weights."""
-    _prepare(entry, options, resolve_directory(entry))
+@dataclass(frozen=True)
+class CheckedJudge:
+    """A judge that is checked, with its tokenizer, and whose weights are not read yet."""
+
+    entry: JudgeEntry
+    options: JudgeOptions
+    #: Directory of its files, or the GGUF file, and the state of the files before any was read.
+    directory: Path
+    files: FileStates
+    tokenizer: PreTrainedTokenizerBase
+    frame: ChatFrame | None
+    #: Arguments for loading its weights.
+    arguments: dict[str, Any]
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        """Content hash of tokenizer and template."""
+        return tokenizer_hash(self.tokenizer, self.frame)
+
+    def known_fingerprint(self) -> str | None:
+        """Identify it as `LoadedModel.fingerprint` does, if no weight needs to be read for that."""
+        if any(noted_digest(file) is None for file in weight_files(self.directory)):
+            return None
+        return fingerprint(self.directory, self.entry.adapter, code=self.options.trust_remote_code)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether its weights are to be in main memory, not quantized on the way."""
+        return _is_on_cpu(self.arguments)
 
 
-def _prepare(
-    entry: JudgeEntry, options: JudgeOptions, directory: Path
-) -> tuple[PreTrainedTokenizerBase, ChatFrame | None, dict[str, Any]]:
-    """Check a judge; return its tokenizer, its frame, and the arguments for loading its weights."""
+def check_judge(entry: JudgeEntry, options: JudgeOptions) -> CheckedJudge:
+    """Check that a judge can be loaded, without reading its weights; errors as for `Judge.load`."""
+    directory = resolve_directory(entry)
+    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
     config = None
     if directory.is_file():
         check_gguf(entry, directory, quantized=options.quantization is not None)
@@ -265,15 +292,18 @@ def _prepare(
         arguments["config"] = config
     if _is_on_cpu(arguments):
         check_fits(entry, directory, options.dtype or entry.dtype)
-    return tokenizer, frame, arguments
+    return CheckedJudge(entry, options, directory, files, tokenizer, frame, arguments)
 
 
 def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> LoadedModel:
     """Load a judge from local files."""
-    options = options or JudgeOptions()
-    directory = resolve_directory(entry)
-    files = FileStates(directory, entry.adapter, code=options.trust_remote_code)
-    tokenizer, frame, arguments = _prepare(entry, options, directory)
+    return read_model(check_judge(entry, options or JudgeOptions()))
+
+
+def read_model(checked: CheckedJudge) -> LoadedModel:
+    """Read the weights of a judge that was checked."""
+    entry, options, directory, files = checked.entry, checked.options, checked.directory, checked.files
+    tokenizer, frame, arguments = checked.tokenizer, checked.frame, checked.arguments
     with _loading_errors(entry, directory):
         with quiet():
             model, report, digests = _load_weights(entry, directory, options, arguments, files)
@@ -310,7 +340,7 @@ def load_model(entry: JudgeEntry, options: JudgeOptions | None = None) -> Loaded
         entry=entry,
         directory=directory,
         fingerprint=content,
-        tokenizer_hash=tokenizer_hash(tokenizer, frame),
+        tokenizer_hash=checked.tokenizer_hash,
         dtype=model.dtype,
         precision=precision,
         attention=str(getattr(model.config, "_attn_implementation", None) or "none"),

@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -55,16 +56,27 @@ class Verdict:
 
 def verdict_of(model: PreTrainedModel, fingerprint: str) -> Verdict | None:
     """Find what is kept about a loaded model in its present dtype; None without a place to keep it."""
-    if (folder := home_folder("verdicts")) is None:
-        return None
-    device = input_device(model)
-    identity = {
+    devices = gpus_of(model) or [input_device(model)]
+    content = {
         "fingerprint": fingerprint,
         "dtype": str(model.dtype),
         "attention": str(getattr(model.config, "_attn_implementation", None)),
         "quantization": str(getattr(model.config, "quantization_config", None)),
-        "devices": [_device(one) for one in gpus_of(model) or [device]],
         "cuda": [torch.version.cuda, torch.version.hip],
+    }
+    return _verdict(content, devices)
+
+
+def verdict_on_cpu(content: dict[str, Any]) -> Verdict | None:
+    """Find what is kept about a judge on the CPU, known by its content and options; None without a place to keep it."""
+    return _verdict(content, [torch.device("cpu")])
+
+
+def _verdict(content: dict[str, Any], devices: Sequence[torch.device]) -> Verdict | None:
+    if (folder := home_folder("verdicts")) is None:
+        return None
+    identity = content | {
+        "devices": [_device(device) for device in devices],
         "engine": _digest_of_sources(),
         "packages": {name: version for name in _PACKAGES if (version := version_of(name)) is not None},
     }
@@ -85,7 +97,7 @@ def _digest_of_sources() -> str:
     """Return the SHA-256 of the modules that compute and that probe, so that a change to them asks again."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for file in sorted(file for room in ("engine", "models") for file in (package / room).rglob("*.py")):
+    for file in sorted(file for room in ("engine", "judge", "models") for file in (package / room).rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

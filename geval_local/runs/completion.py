@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def complete(
     loaded: Mapping[str, Judge],
     events: RunEvents,
     *,
-    load: Callable[[JudgeOptions], Judge],
+    load: Callable[[JudgeOptions], Judge] | None = None,
     retry_errors: bool,
     overwrite: bool,
 ) -> RunResult:
@@ -133,13 +134,14 @@ class _Completion:
     target: Target
     calibrations: Mapping[str, Calibrator]
     loaded: Mapping[str, Judge]
-    load: Callable[[JudgeOptions], Judge]
+    load: Callable[[JudgeOptions], Judge] | None
     events: RunEvents
     load_seconds: float = 0.0
     there: int = 0
     done: int = 0
     steps_seconds: float = 0.0
     loaded_at: float | None = None
+    is_scoring: bool = False
     precisions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -241,13 +243,37 @@ class _Completion:
 
     def _load(self, record: JudgeRecord) -> Judge:
         start = time.perf_counter()
+        self.is_scoring = False
         self.events.on_load(record.name)
-        judge = self.loaded[record.name] if record.name in self.loaded else self.load(self.choices[record.name])
+        judge = self._find(record)
+        self.loaded_at = time.perf_counter()
+        self.load_seconds += self.loaded_at - start
+        return judge
+
+    def _find(self, record: JudgeRecord) -> Judge:
+        """Load a judge, or one whose weights wait for the first row that is not in the cache."""
+        if record.name in self.loaded:
+            return self._read(record, lambda: self.loaded[record.name])
+        choice, load = self.choices[record.name], self.load
+        if load is not None:
+            return self._read(record, lambda: load(choice))
+        from geval_local.judge.judge import Judge
+
+        if not self.run.manifest.settings.use_cache:
+            return self._read(record, lambda: Judge.load(choice))
+        return Judge.load(choice, on_read=partial(self._read, record))
+
+    def _read(self, record: JudgeRecord, load: Callable[[], Judge]) -> Judge:
+        start = time.perf_counter()
+        if self.is_scoring:
+            self.events.on_load(record.name)
+        judge = load()
         self.events.on_loaded(judge)
         whose = "" if len(self.run.manifest.judges) == 1 else f"{record.name}: "
         self.precisions.append(f"{whose}{judge.precision}")
-        self.loaded_at = time.perf_counter()
-        self.load_seconds += self.loaded_at - start
+        if self.is_scoring:
+            self.load_seconds += time.perf_counter() - start
+            self._score(record)
         return judge
 
     def _begin(self, judge: JudgeRecord) -> None:
@@ -257,6 +283,10 @@ class _Completion:
         if self.loaded_at is not None:  # steps are written between loading and scoring
             self.steps_seconds += time.perf_counter() - self.loaded_at
             self.loaded_at = None
+        self.is_scoring = True
+        self._score(judge)
+
+    def _score(self, judge: JudgeRecord) -> None:
         self.events.on_score(judge.name, self._expected(), self.there, self.done)
 
     def _advance(self, count: int) -> None:

@@ -247,7 +247,7 @@ def _run(
         maps or {},
         loaded,
         events or RunEvents(),
-        load=load or _load,
+        load=load,
         retry_errors=options.retry_errors,
         overwrite=options.overwrite,
     )
@@ -361,9 +361,7 @@ def resume(
     # A run writes beside its own directory, even if the directory was moved.
     output = None if settings.output is None else directory.parent / settings.output
     target = Target(directory, output, tuple(settings.formats), settings.stem)
-    return complete(
-        target, None, maps, {}, events or RunEvents(), load=_load, retry_errors=retry_errors, overwrite=False
-    )
+    return complete(target, None, maps, {}, events or RunEvents(), retry_errors=retry_errors, overwrite=False)
 
 
 def read_run(run: str | os.PathLike[str]) -> Manifest:
@@ -376,12 +374,6 @@ def read_run(run: str | os.PathLike[str]) -> Manifest:
 def cluster_room() -> Any:
     """Load the room of distributed runs by its name: a local run imports nothing of it."""
     return import_module("geval_local.ray.run_parts")
-
-
-def _load(options: JudgeOptions) -> Judge:
-    from geval_local.judge.judge import Judge
-
-    return Judge.load(options)
 
 
 def _pairs(

@@ -33,7 +33,7 @@ def loaded(monkeypatch) -> list[dict[str, object]]:
     """What `Judge.load` is asked for; nothing is loaded."""
     asked: list[dict[str, object]] = []
 
-    def load(options):
+    def load(options, **_):
         asked.append(options.model_dump())
         raise JudgeError("enough")
 

@@ -43,7 +43,7 @@ def test_every_loading_option_reaches_the_judge(verb, tmp_path, monkeypatch):
     Path("bare.yaml").write_text(METRIC.split("steps:")[0], encoding="utf-8")
     asked = []
 
-    def load(options):
+    def load(options, **_):
         asked.append(options)
         raise JudgeError("enough")
 

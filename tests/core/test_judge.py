@@ -385,9 +385,9 @@ def test_the_signature_names_the_style_and_closed_thinking(tmp_path):
 
 
 def test_the_signature_names_quantization(directory):
-    judge = Judge.load(directory)
-    judge.loaded.model.is_loaded_in_4bit = True  # as transformers marks a model that it quantized
-    assert judge.signature(METRIC).dtype == "float32+4bit"
+    loaded = Judge.load(directory).loaded
+    loaded.model.is_loaded_in_4bit = True  # as transformers marks a model that it quantized
+    assert Judge(loaded).signature(METRIC).dtype == "float32+4bit"
 
 
 def test_the_identity_names_what_is_not_in_the_tokens(directory):

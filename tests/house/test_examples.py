@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def without_a_model(monkeypatch) -> None:
-    monkeypatch.setattr(Judge, "load", lambda options: MockJudge(name=label_of(options)))
+    monkeypatch.setattr(Judge, "load", lambda options, **_: MockJudge(name=label_of(options)))
 
 
 def execute(here: Path, line: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import time
 
 import pytest
 from cli_run import METRIC, judge_directory
 
 import geval_local
 from geval_local import Interrupted, Judge, Metric, RunEvents, read_samples, resume, score_file
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import ConfigurationError, OutputError, WeightsError
+from geval_local.judge.judge import UnreadJudge
 from geval_local.options import JudgeOptions
 
 ROWS = 40
@@ -117,3 +120,58 @@ def test_what_cannot_be_done_is_refused_before_a_judge_is_loaded(here, monkeypat
         score_file("data.jsonl", ["clarity.yaml", "clarity.yaml"], "nano")
     with pytest.raises(geval_local.GevalError, match="no row has such a column"):
         score_file("data.jsonl", "rag/faithfulness", "nano", fields={"output": "nothing"})
+
+
+def _score(name, events=None):
+    score_file("data.jsonl", "clarity.yaml", JudgeOptions(name=str(judge_directory())), name, events=events)
+    return (events or _Recorder()).told
+
+
+def test_rows_that_are_all_in_the_cache_need_no_weights(here, monkeypatch):
+    _score("first.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr("geval_local.judge.judge.read_model", None)
+        assert _score("again.jsonl", _Recorder()) == ["load", f"score {ROWS}", "write"]
+    described = [json.loads((here / f"{name}.jsonl.meta.json").read_text()) for name in ("first", "again")]
+    assert (here / "again.jsonl").read_bytes() == (here / "first.jsonl").read_bytes()
+    assert described[0]["metrics"] == described[1]["metrics"]
+
+
+def test_weights_that_waited_are_read_for_the_first_new_row(here, monkeypatch):
+    _score("first.jsonl")
+    with (here / "data.jsonl").open("a") as file:
+        file.write('{"id": "new", "source": "Another document.", "output": "Another summary."}\n')
+    told = _score("grown.jsonl", _Recorder())
+    score = f"score {ROWS + 1}"
+    assert told == ["load", score, "load", "loaded", score, "write"]
+    monkeypatch.setenv("GEVAL_LOCAL_HOME", str(here / "other"))
+    assert _score("whole.jsonl", _Recorder()) == ["load", "loaded", score, "write"]
+    grown, whole = scores_in(here / "grown.jsonl"), scores_in(here / "whole.jsonl")
+    assert grown[7] is whole[7] is None
+    assert [one for one in grown if one] == pytest.approx([one for one in whole if one], abs=1e-5)
+
+
+def test_a_judge_whose_files_change_is_another_one(here, tmp_path):
+    place = tmp_path / "judge"
+    shutil.copytree(judge_directory(), place)
+    choice = JudgeOptions(name=str(place))
+
+    def again():
+        return Judge.load(choice, on_read=lambda read: read())
+
+    assert isinstance(again(), UnreadJudge) is False
+    time.sleep(0.05)  # the digest of a file that is younger than a tick is not noted
+    Judge.load(choice)
+    waiting = again()
+    assert isinstance(waiting, UnreadJudge)
+    loaded = Judge.load(choice)
+    metric = Metric.load("clarity.yaml")
+    assert (waiting.identity, waiting.context, waiting.precision) == (loaded.identity, loaded.context, loaded.precision)
+    assert waiting.signature(metric) == loaded.signature(metric)
+    config = json.loads((place / "config.json").read_text()) | {"rms_norm_eps": 1e-3}
+    (place / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match="changed while the judge was being loaded"):
+        waiting.loaded  # noqa: B018 - reads the weights
+    assert not isinstance(again(), UnreadJudge)
+    assert isinstance(Judge.load(choice, on_read=lambda read: read()), UnreadJudge)
+    assert not isinstance(Judge.load(choice, style="completion", on_read=lambda read: read()), UnreadJudge)
