@@ -101,6 +101,8 @@ def kept_facts(checked: CheckedJudge) -> JudgeFacts | None:
         return None
     verdict = _verdict(checked, content)
     kept = None if verdict is None else verdict.read(_KEPT)
+    if checked.files.moved_or_new():  # reading the weights tells which file
+        return None
     return None if kept is None else JudgeFacts(**kept | {"report": EngineReport(**kept["report"])})
 
 

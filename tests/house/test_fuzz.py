@@ -54,7 +54,7 @@ def check(done, seed, before, directory, *made):
 
 
 def seeds(count):
-    return [pytest.param(count, id=f"{count} cases", marks=[pytest.mark.slow] if count > FEW else [])]
+    return [pytest.param(count, id=f"{count} cases", marks=[pytest.mark.nightly] if count > FEW else [])]
 
 
 @pytest.mark.parametrize("count", [*seeds(FEW), *seeds(MANY)])

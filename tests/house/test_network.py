@@ -49,7 +49,9 @@ def addresses(trace: Path, *, bound: bool) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [(), SPREAD], ids=["local", "ray"])
+@pytest.mark.parametrize(
+    "spread", [pytest.param((), id="local"), pytest.param(SPREAD, id="ray", marks=pytest.mark.nightly)]
+)
 def test_a_run_contacts_nothing_but_this_machine(spread, tmp_path, temporary):
     if spread and (importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None):
         pytest.skip("Ray is not installed: pip install 'geval-local[ray]'")
