@@ -145,8 +145,7 @@ def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path)
     columns = _columns(rows)
     return DataError(
         f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
-        hint=f"Columns: {', '.join(columns)}."
-        + (" CSV results hold the input's columns with `score --columns all` only." if "geval" in columns else ""),
+        hint=f"Columns: {', '.join(columns)}.",
     )
 
 
