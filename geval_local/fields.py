@@ -161,13 +161,14 @@ def guess_columns(fields: Iterable[str], columns: Iterable[str]) -> dict[str, st
     return {field: found[field] for field in fields if field in found}
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
+    """Split a column's name into its words."""
     return re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", str(name)).casefold())
 
 
 def _shares_words(name: str, column: str) -> bool:
-    words = set(_words(column))
-    return bool(words) and words.issuperset(_words(name))
+    words = set(words_of(column))
+    return bool(words) and words.issuperset(words_of(name))
 
 
 def _is_spelt_alike(name: str, column: str) -> bool:

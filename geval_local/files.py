@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 import gzip
 import hashlib
 import io
@@ -73,7 +74,9 @@ def no_such_file(path: Path, what: str = "file") -> DataError:
     """Say that there is no such file, and which one near by may be meant."""
     names: list[str] = []
     with suppress(OSError):
-        names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+        # By the names without extensions: any two tables share theirs.
+        beside = {one.stem.casefold(): one.name for one in path.parent.iterdir() if not one.name.startswith(".")}
+        names = [beside[stem] for stem in difflib.get_close_matches(path.stem.casefold(), list(beside), n=1)]
     where = "" if path.parent.is_dir() else f": there is no directory {path.parent}"
     return DataError(
         f"there is no {what} {path}{where or nearest(path.name, names)}",

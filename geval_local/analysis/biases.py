@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geval_local.analysis.differences import Gap, SideMean, gap, gap_table, side_means, side_table
-from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, missing_field, ratings_of
+from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, missing_field, ratings_of
 from geval_local.analysis.tables import Study, Table, interval, number
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import lookup
@@ -281,7 +281,7 @@ def bias(
     side: str,
     *,
     metric: str | None = None,
-    human: str | None = None,
+    human: HumanFields | None = None,
     raters: Sequence[str] = (),
     group_by: str | None = None,
     between: Sequence[str] = (),

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for
+from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
 from geval_local.analysis.tables import Study, Table, as_record, interval, interval_warnings, number
 from geval_local.errors import ConfigurationError, DataError, ScaleError
 from geval_local.files import save_text
@@ -462,7 +462,7 @@ class CalibrationStudy(Study):
 
 def calibrate(
     results: ResultsGiven,
-    human: str,
+    human: HumanFields,
     *,
     metric: str | None = None,
     group_by: str | None = None,
@@ -504,7 +504,7 @@ def calibrate(
         origin.definition.scale,
         method=method,
         metric=name,
-        human=human,
+        human=rating_fields(human, [name])[name],
         signature=origin.signature,
         level=level_for(documents),
         folds=folds,

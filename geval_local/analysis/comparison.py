@@ -12,7 +12,7 @@ import numpy as np
 from geval_local.analysis.differences import Ranking, doubt_of, pair_table, rank_systems, ranking_table, telling_pairs
 from geval_local.analysis.pairs import holds_pairs
 from geval_local.analysis.planning import Plan, plan_both, plan_documents
-from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields, row_keys
 from geval_local.analysis.tables import FOLDED_TESTS, Study, Table, as_record, comparison_table, interval, number
 from geval_local.errors import ConfigurationError
 from geval_local.fields import SYSTEM_FIELDS, lookup
@@ -104,7 +104,7 @@ class SystemRows:
     document: str | None
     grouping: str
 
-    def items(self, metric: str, *, human: str | None = None) -> list[ScoredItem]:
+    def items(self, metric: str, *, human: HumanFields | None = None) -> list[ScoredItem]:
         """Scores of one metric, with systems and documents."""
         found: list[ScoredItem] = []
         for run, name in zip(self.runs, self.names, strict=True):
@@ -319,7 +319,9 @@ class SystemComparison(Study):
         found = []
         fold = ("documents", "means")
         for name, ranking in self.systems.items():
-            found.append(ranking_table(ranking, self.asked["human"]).titled(f"{name}: which system is better?"))
+            found.append(
+                ranking_table(ranking, self.asked["human"].get(name)).titled(f"{name}: which system is better?")
+            )
             pairs = pair_table(ranking, telling_pairs(ranking))
             found.append(pairs.titled(f"{name}: differences", fold=fold))
         return found if self.plan is None else [*found, self.plan.table()]
@@ -334,7 +336,7 @@ def compare(
     tie: float = 0.0,
     across: Sequence[str] = (),
     estimator: Estimator | str | None = None,
-    human: str | None = None,
+    human: HumanFields | None = None,
     group_by: str | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",
@@ -362,8 +364,8 @@ def compare(
         Keys of the signature in which the runs may differ, ``versions``, ``input`` or ``any``.
     estimator : Estimator or str, optional
         Estimate the scores anew from the stored distributions.
-    human : str, optional
-        Field of the human rating.
+    human : str, sequence or mapping of str, optional
+        Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
     group_by : str, optional
         Field of the document, or ``row`` for none; by default guessed.
     level, coefficient, target
@@ -394,10 +396,15 @@ def compare(
     if len(scored) == 2 and reason is None and "input" not in across:
         guess = why_systems(*scored)
         reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
-    asked: dict[str, Any] = {"human": human, "group_by": group_by, "seed": seed, "only": tuple(metrics)}
+    asked: dict[str, Any] = {
+        "human": (human := rating_fields(human, names)),
+        "group_by": group_by,
+        "seed": seed,
+        "only": tuple(metrics),
+    }
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
-        if plan is not None and human is None:
+        if plan is not None and not human:
             raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add --human FIELD.")
         return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
     if level is not None or target not in (None, "documents"):
@@ -451,11 +458,11 @@ def _compare_runs(
         found[name] = differences(one, other, count=largest)
         told = {run: doubt_of(items) for run, items in (("A", one), ("B", other))}
         doubts += [f"{name} of {run}: {doubt}" for run, doubt in told.items() if doubt]
-        if human is not None:
+        if name in human:
             tests[name] = compare_agreement(
                 one, other, level, asked["coefficient"], target=asked["target"], seed=asked["seed"]
             )
-        if plan is not None and tests[name].target != "documents":
+        if plan is not None and name in tests and tests[name].target != "documents":
             both: tuple[Target, Target] = ("documents", "systems")
             alone = [compare_agreement(one, other, level, asked["coefficient"], target=t).difference for t in both]
             parts[name] = (alone[0], alone[1])

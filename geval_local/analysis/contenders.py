@@ -25,7 +25,7 @@ from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layou
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
 from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
 from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
-from geval_local.analysis.results import estimate_name, estimated_items, figures_of, ratings_of
+from geval_local.analysis.results import HumanFields, estimate_name, estimated_items, figures_of, ratings_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
 from geval_local.io.result_manifest import read_manifest
@@ -212,7 +212,7 @@ def read_rated(
     *,
     benchmark: str | None = None,
     metrics: Sequence[str] = (),
-    human: Sequence[str] = (),
+    human: HumanFields = (),
     raters: Sequence[str] = (),
     group_by: str | None = None,
     system: str | None = None,

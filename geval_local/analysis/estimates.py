@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from geval_local.analysis.results import ResultsGiven, ScoredRun
+from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun
 from geval_local.analysis.tables import Study, Table, interval, interval_warnings, number, p_value
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -85,7 +85,7 @@ class Estimates(Study):
 
 def estimate(
     results: ResultsGiven,
-    human: str,
+    human: HumanFields,
     *,
     metric: str | None = None,
     share: float | None = None,

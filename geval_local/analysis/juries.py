@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.results import ResultsGiven, ScoredRun, level_for, row_keys
+from geval_local.analysis.results import HumanFields, ResultsGiven, ScoredRun, level_for, row_keys
 from geval_local.analysis.tables import (
     FOLDED_TESTS,
     Study,
@@ -276,7 +276,7 @@ def jury(
     *,
     metric: str | None = None,
     weights: Weighting = "equal",
-    human: str | None = None,
+    human: HumanFields | None = None,
     group_by: str | None = None,
     level: Level | None = None,
     coefficient: str = "spearman",

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from geval_local.analysis.differences import PERMUTATIONS_PER_TEST, SIGNIFICANT, letter_groups, letters_of
 from geval_local.analysis.results import (
+    HumanFields,
     ResultsGiven,
     ScoredRun,
     figures_of,
     missing_field,
     number_at,
     rated_items,
+    rating_fields,
     read_rows,
 )
 from geval_local.analysis.tables import (
@@ -693,7 +695,7 @@ class Asked:
     """What the user asked for; see the options of ``preferences``."""
 
     metric: str | None = None
-    human: str | None = None
+    human: HumanFields | None = None
     ratings: Path | None = None
     group_by: str | None = None
     system: str | None = None
@@ -713,13 +715,15 @@ def sources_of(results: Sequence[ResultsGiven], asked: Asked) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
     runs = [ScoredRun.of(one) for one in results]
     pairwise = {id(run): _pair_metric(run, asked.metric) for run in runs}
+    names = [key.removesuffix("/pairs") if (key := pairwise[id(run)]) else run.one_metric(asked.metric) for run in runs]
     ratings: Ratings = {}
-    if asked.ratings is not None:
-        ratings = _ratings(read_rows(asked.ratings), asked, asked.ratings)
-    elif asked.human is not None:
+    for rating in rating_fields(asked.human, names[:1]).values():
+        if asked.ratings is not None:
+            ratings = _ratings(read_rows(asked.ratings), rating, asked, asked.ratings)
+            continue
         for run in runs:
             if pairwise[id(run)] is None:
-                ratings |= _ratings(run.rows, asked, run.path)
+                ratings |= _ratings(run.rows, rating, asked, run.path)
     sources: list[Source] = []
     for run in runs:
         name = run.name if [other.name for other in runs].count(run.name) == 1 else str(run.path)
@@ -758,13 +762,12 @@ def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
     return pairs[0] if pairs else None
 
 
-def _ratings(rows: Sequence[Mapping[str, Any]], asked: Asked, path: Path) -> Ratings:
+def _ratings(rows: Sequence[Mapping[str, Any]], field: str, asked: Asked, path: Path) -> Ratings:
     """Read people's ratings by document and system."""
-    assert asked.human is not None
     documents = document_field(rows, asked.group_by)
     if documents is None:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
-    items = rated_items(rows, [{}] * len(rows), path, human=asked.human, group_by=documents, system=asked.system)
+    items = rated_items(rows, [{}] * len(rows), path, human=field, group_by=documents, system=asked.system)
     found: Ratings = {}
     for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
         if not item.system:
@@ -842,7 +845,7 @@ def rank(
     results: Sequence[ResultsGiven],
     *,
     metric: str | None = None,
-    human: str | None = None,
+    human: HumanFields | None = None,
     ratings: str | Path | None = None,
     group_by: str | None = None,
     system: str | None = None,

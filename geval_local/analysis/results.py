@@ -111,6 +111,29 @@ def _say_averaged(field: str) -> None:
     logger.info("%s holds lists of ratings: the mean of each is taken", field)
 
 
+#: Field of the human ratings of one metric, as a dotted path; ``METRIC=FIELD`` for some of several; or a mapping.
+HumanFields = str | Sequence[str] | Mapping[str, str]
+
+
+def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str, str]:
+    """Return the field of the human ratings of every metric that has one."""
+    if isinstance(human, Mapping):
+        return dict(human)
+    found: dict[str, str] = {}
+    for one in [human] if isinstance(human, str) else human or ():
+        metric = next((name for name in metrics if one.startswith(f"{name}=")), None)
+        if metric is None and (len(metrics) > 1 or "=" in one):
+            raise ConfigurationError(
+                f"--human {one!r} does not say which metric it rates{nearest(one.partition('=')[0], metrics)}",
+                hint=f"Write --human METRIC=FIELD, once for each metric that people rated, of: {', '.join(metrics)}.",
+            )
+        name = metric or metrics[0]
+        if name in found:
+            raise ConfigurationError(f"--human names two fields for {name}: {found[name]!r} and {one!r}")
+        found[name] = one if metric is None else one[len(metric) + 1 :]
+    return found
+
+
 def check_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path) -> None:
     """Check that a field contains ratings, before any scoring."""
     ratings = [number_at(row, field, f"{path}, row {number}") for number, row in numbered(rows)]
@@ -122,8 +145,7 @@ def _no_ratings(rows: Sequence[Mapping[str, Any]], field: str, path: str | Path)
     columns = _columns(rows)
     return DataError(
         f"{path}: no row has a human rating in {field!r}{nearest(field, columns)}",
-        hint=f"Columns: {', '.join(columns)}."
-        + (" CSV results hold the input's columns with `score --columns all` only." if "geval" in columns else ""),
+        hint=f"Columns: {', '.join(columns)}.",
     )
 
 
@@ -332,12 +354,13 @@ class ScoredRun:
         return name or self.metrics[0]
 
     def items(
-        self, metric: str, *, human: str | None = None, group_by: str | None = None, system: str | None = None
+        self, metric: str, *, human: HumanFields | None = None, group_by: str | None = None, system: str | None = None
     ) -> list[ScoredItem]:
         """Read the scores of a metric, with ratings and groups if they are named."""
         figures = figures_of(self.rows, metric, self.path)
+        rating = rating_fields(human, [metric]).get(metric)
         items = rated_items(
-            self.rows, figures, self.path, human=human, group_by=group_by, system=system, fields=self.mapping
+            self.rows, figures, self.path, human=rating, group_by=group_by, system=system, fields=self.mapping
         )
         if self.estimator is None:
             return items

@@ -146,7 +146,13 @@ GroupBy = Annotated[
 OneMetric = Annotated[
     str | None, typer.Option("--metric", "-m", metavar="NAME", help="Which metric, where there are several.")
 ]
-Human = Annotated[str | None, typer.Option(metavar="FIELD", help="Field of the human rating.")]
+Human = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[METRIC=]FIELD",
+        help="Field of the human rating, or a dotted path to it; for several metrics METRIC=FIELD, once for each.",
+    ),
+]
 Raters = Annotated[
     list[str] | None,
     typer.Option("--rater", metavar="FIELD", help="Field of one person's rating; to be named twice or more."),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from geval_local.errors import OutputError
 from geval_local.evaluation.model import schema
-from geval_local.fields import guess_columns, nearest, resolve
+from geval_local.fields import guess_columns, nearest, resolve, words_of
 from geval_local.files import write_atomically
 from geval_local.io.samples import read_samples
 from geval_local.metric import Metric
@@ -21,7 +21,7 @@ from geval_local.metric_file import preset_names
 SCHEMA_NAME = "evaluation.schema.json"
 DEFAULT_METRICS = ("assistant/helpfulness",)
 #: Of groups that fit equally well, the one that stands first here.
-PREFERRED = ("rag", "summarization", "correctness", "assistant", "dialogue", "style")
+PREFERRED = ("rag", "correctness", "assistant", "summarization", "dialogue", "style")
 #: Rows whose columns are looked at.
 ROWS_SEEN = 100
 COLUMNS_NAMED = 20
@@ -125,21 +125,26 @@ def start_evaluation(
 
 
 def guess_metrics(columns: Sequence[str]) -> list[str]:
-    """Name the presets that fit columns by their names: those of the group that makes use of most columns."""
-    best: tuple[tuple[int, int], list[str]] = ((0, 0), [])
+    """Name the presets that fit columns by their names: those of the group that makes use of most columns.
+
+    Of groups that use as many, the one after whose own fields more columns are called: ``user question``.
+    """
+    best: tuple[tuple[int, ...], list[str]] = ((0,), [])
     groups: dict[str, list[str]] = {}
     for name in preset_names():
         groups.setdefault(name.split("/")[0], []).append(name)
     for group, names in groups.items():
         used: set[str] = set()
+        called: set[str] = set()
         for name in names:
             wanted = tuple(Metric.load(name).fields)
             found = _found(wanted, columns)
             if len(found) < len(wanted):
                 break
             used |= set(found.values())
+            called |= {column for field, column in found.items() if field in words_of(column)}
         else:
-            rank = (len(used), -PREFERRED.index(group) if group in PREFERRED else -len(PREFERRED))
+            rank = (len(used), len(called), -PREFERRED.index(group) if group in PREFERRED else -len(PREFERRED))
             if not best[1] or rank > best[0]:
                 best = (rank, names)
     return best[1]

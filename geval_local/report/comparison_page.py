@@ -12,13 +12,14 @@ from typing import Any
 
 from geval_local.analysis.comparison import RunComparison, SystemComparison
 from geval_local.analysis.differences import doubt_of
+from geval_local.analysis.results import HumanFields, rating_fields
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
 from geval_local.io.text_formats import as_text
 from geval_local.report.described import SignatureInput, described, differences, signatures_by_metric
-from geval_local.report.human_ratings import HumanFields, human_field, scored_items
+from geval_local.report.human_ratings import scored_items
 from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
@@ -122,10 +123,10 @@ def write_comparison(
     if not shared:
         have = "; ".join(f"{run.name}: {', '.join(run.metrics)}" for run in runs)
         raise DataError("the two runs have no metric in common", hint=f"They have: {have}.")
-    names = names or _names(runs)
+    names, human = names or _names(runs), rating_fields(human, shared)
     pairing, keys = pair_runs(*runs)
     documents = documents_of((record.columns for record in runs[0].records), group_by)[0]
-    items = {metric: _items(runs, keys, metric, human_field(human, metric), documents) for metric in shared}
+    items = {metric: _items(runs, keys, metric, human.get(metric), documents) for metric in shared}
     signed = [
         {metric: text for metric, text in signatures_by_metric(given, run.metrics).items() if metric in shared}
         for given, run in zip(signatures, runs, strict=True)
@@ -150,7 +151,7 @@ def write_comparison(
             for name, own in zip(names, both, strict=True)
             if (told := doubt_of(own))
         ],
-        rated={field: None for metric in shared if (field := human_field(human, metric)) is not None},
+        rated={field: None for metric in shared if (field := human.get(metric)) is not None},
         against_people=_against_people(
             items,
             human,
@@ -215,7 +216,7 @@ def _items(
 
 def _against_people(
     items: Mapping[str, Both],
-    human: HumanFields | None,
+    human: Mapping[str, str],
     level: Level,
     coefficient: str,
     *,
@@ -226,7 +227,7 @@ def _against_people(
     found = {
         metric: compare(*both, level, coefficient, target=target, seed=seed)
         for metric, both in items.items()
-        if human_field(human, metric) is not None and all(usable(one)[0] for one in both)
+        if human.get(metric) is not None and all(usable(one)[0] for one in both)
     }
     return comparison_table(corrected(found)) if found else None
 
@@ -235,7 +236,7 @@ def _data(
     names: tuple[str, str],
     pairing: Pairing,
     items: Mapping[str, Both],
-    human: HumanFields | None,
+    human: Mapping[str, str],
     notes: Mapping[str, MetricNotes],
     low_mass: float,
 ) -> dict[str, Any]:
@@ -246,7 +247,7 @@ def _data(
     metrics = []
     for metric, (first, second) in items.items():
         ratings = {item.key: item.human for item in [*second, *first]}
-        rated = human_field(human, metric) is not None
+        rated = human.get(metric) is not None
         runs = [
             [None if record is None else record.scores[metric] for record in side]
             for side in zip(*pairing.records, strict=True)
@@ -258,7 +259,7 @@ def _data(
                 [ratings.get(key, math.nan) for key in pairing.keys] if rated else (),
                 spec=notes.get(metric, {}).get("scale"),
                 low_mass=low_mass,
-                rating=human_field(human, metric),
+                rating=human.get(metric),
             )
             | {"groups": [], "reasons": []}
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,6 @@ from geval_local.statistics.correlation import Correlation, correlate
 from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem, usable
 
-#: One field with the human ratings of every metric, or one per metric; names or dotted paths.
-HumanFields = str | Mapping[str, str]
-
 
 @dataclass(frozen=True)
 class GroupCorrelation:
@@ -30,11 +27,6 @@ class GroupCorrelation:
     pearson: float
     spearman: float
     kendall: float
-
-
-def human_field(human: HumanFields | None, metric: str) -> str | None:
-    """Return the field of the human ratings for a metric; None if there are none."""
-    return human if human is None or isinstance(human, str) else human.get(metric)
 
 
 def scored_items(

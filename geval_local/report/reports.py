@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
-from geval_local.analysis.results import ABLATIONS, ResultsGiven, ScoredRun, level_for
+from geval_local.analysis.results import ABLATIONS, HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
 from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
@@ -43,7 +43,7 @@ def report(
     results: Sequence[ResultsGiven],
     output: str | Path,
     *,
-    human: Sequence[str] = (),
+    human: HumanFields | None = None,
     group_by: str | None = None,
     system: str | None = None,
     estimators: Sequence[Estimator] = ABLATIONS,
@@ -61,8 +61,8 @@ def report(
         The runs.
     output : path
         The ``.html`` file; for several runs a directory.
-    human : sequence of str
-        Field of the human rating, for all metrics, or ``METRIC=FIELD`` for one.
+    human : str, sequence or mapping of str, optional
+        Field of the human rating; of several metrics ``METRIC=FIELD`` for each, or a mapping.
     group_by, system : str, optional
         Fields of the document and of the system.
     estimators : sequence of Estimator
@@ -90,8 +90,8 @@ def report(
             f"{len(results)} runs are a folder of pages, and {place} is the name of one page", hint="Write -o site/."
         )
 
-    def told(run: ScoredRun, human: Sequence[str]) -> dict[str, Any]:
-        found, ratings = described(run), _ratings(human, run.metrics)
+    def told(run: ScoredRun, human: HumanFields | None) -> dict[str, Any]:
+        found, ratings = described(run), rating_fields(human, run.metrics)
         return {
             "metrics": found.notes,
             "human": ratings,
@@ -122,8 +122,8 @@ def _write_site(
     results: Sequence[ResultsGiven],
     folder: Path,
     fields: Mapping[str, str],
-    human: Sequence[str],
-    told: Callable[[ScoredRun, Sequence[str]], dict[str, Any]],
+    human: HumanFields | None,
+    told: Callable[[ScoredRun, HumanFields | None], dict[str, Any]],
     title: str | None,
     *,
     overwrite: bool,
@@ -133,16 +133,20 @@ def _write_site(
     beside = {manifest_path(path) for path in results if isinstance(path, Path)}
     failed: dict[str, str] = {}
     found: list[ScoredRun] = []
+    metrics: dict[str, None] = {}
     for one in results:
         try:
-            found += [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, fields)]
+            runs = [] if isinstance(one, Path) and one in beside else [ScoredRun.of(one, fields)]
+            metrics |= dict.fromkeys(metric for run in runs for metric in run.metrics)
+            found += runs
         except DataError as error:
             failed[str(one)] = error.message
+    ratings = rating_fields(human, list(metrics))
     site = Site(folder, [run.name for run in found], overwrite=overwrite)
     shown: list[RunOfSite] = []
     for place, run in enumerate(found):
         try:
-            own = [one for one in human if not one.rpartition("=")[0] or one.rpartition("=")[0] in run.metrics]
+            own = {metric: field for metric, field in ratings.items() if metric in run.metrics}
             shown.append(site.add(place, run.name, run.path, told(run, own)))
         except DataError as error:
             failed[str(run.path)] = error.message
@@ -151,23 +155,9 @@ def _write_site(
     return Written(site.close(shown, title=title or folder.resolve().name, failed=failed), len(shown), failed)
 
 
-def _ratings(given: Sequence[str], metrics: Sequence[str]) -> str | dict[str, str] | None:
-    """Parse ``FIELD`` or ``METRIC=FIELD``."""
-    pairs = [item.rpartition("=") for item in given]
-    if len(pairs) == 1 and not pairs[0][0]:
-        return pairs[0][2]
-    unknown = [name for name, _, _ in pairs if name not in metrics]
-    if unknown:
-        raise ConfigurationError(
-            f"--human: {unknown[0] or given[0]!r} names no metric of the run",
-            hint=f"Write --human FIELD once, or METRIC=FIELD for each of: {', '.join(metrics)}.",
-        )
-    return {name: field for name, _, field in pairs} or None
-
-
 def _ablation(
     run: ScoredRun,
-    ratings: str | dict[str, str] | None,
+    ratings: Mapping[str, str],
     group_by: str | None,
     estimators: Sequence[Estimator],
 ) -> Table | None:
@@ -179,10 +169,9 @@ def _ablation(
     found: dict[str, Comparison] = {}
     documents = documents_of(run.rows, group_by)[0]
     for name in run.metrics:
-        field = ratings if ratings is None or isinstance(ratings, str) else ratings.get(name)
-        if field is None or not run.is_described(name):
+        if name not in ratings or not run.is_described(name):
             continue
-        items = run.items(name, human=field, group_by=documents)
+        items = run.items(name, human=ratings, group_by=documents)
         scale = run.origin(name).definition.scale
         tests = against_exact(items, scale, "score", estimators, level=level_for(documents))
         found |= {f"{name}: {pair}": test for pair, test in tests.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from geval_local.analysis.results import HumanFields, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
 from geval_local.io.results import Record, Results, ResultsInput, load_results
@@ -15,10 +16,8 @@ from geval_local.io.text_formats import as_text
 from geval_local.report.described import SignatureInput, signatures_by_metric
 from geval_local.report.human_ratings import (
     GroupCorrelation,
-    HumanFields,
     agreement,
     group_correlations,
-    human_field,
     scored_items,
 )
 from geval_local.report.overview import (
@@ -84,6 +83,7 @@ def write_report(
     target = check_target(path, results)
     run = load_results(results, fields, only)
     check_reasons(reasons, run)
+    human = rating_fields(human, run.metrics)
     notes, manifest = metrics or {}, manifest or {}
     signatures = signatures_by_metric(signature, run.metrics)
     texts = notes_of(run, notes, signatures)
@@ -91,9 +91,7 @@ def write_report(
     keys = run.row_keys()
     chosen = _chosen(run, rows, reasons)
     shown = run if len(chosen) == len(run.records) else replace(run, records=_taken(run.records, chosen))
-    items = {
-        metric: scored_items(run, keys, metric, human_field(human, metric), documents, system) for metric in run.metrics
-    }
+    items = {metric: scored_items(run, keys, metric, human.get(metric), documents, system) for metric in run.metrics}
     people = _people(run, items, human, grouped=documents is not None)
     pairs = [one for metric in run.metrics if (one := pair_section(run, metric)) is not None]
     compared = [
@@ -104,7 +102,7 @@ def write_report(
             baseline=baseline,
             tie=tie,
             seed=seed,
-            human=human_field(human, metric),
+            human=human.get(metric),
         )
         for metric, own in items.items()
     ]
@@ -149,11 +147,11 @@ def _taken(records: Iterable[Record], chosen: Sequence[int]) -> tuple[Record, ..
 
 
 def _people(
-    run: Results, scored: Mapping[str, Sequence[ScoredItem]], human: HumanFields | None, *, grouped: bool
+    run: Results, scored: Mapping[str, Sequence[ScoredItem]], human: Mapping[str, str], *, grouped: bool
 ) -> list[People]:
     found = []
     for index, metric in enumerate(run.metrics):
-        field = human_field(human, metric)
+        field = human.get(metric)
         if field is None:
             continue
         items = scored[metric]

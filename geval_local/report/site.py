@@ -19,7 +19,7 @@ from geval_local.files import save_text
 from geval_local.grouping import documents_of
 from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.results import load_results
-from geval_local.report.human_ratings import agreement, human_field, scored_items
+from geval_local.report.human_ratings import agreement, scored_items
 from geval_local.report.overview import judges, summaries
 from geval_local.report.page import render, write_page
 from geval_local.report.run_page import write_report
@@ -89,7 +89,7 @@ class Site:
         documents = documents_of((record.columns for record in run.records), group_by)[0]
         correlations = {}
         for metric in run.metrics:
-            field = human_field(told.get("human"), metric)
+            field = told.get("human", {}).get(metric)
             if field is not None:
                 items = scored_items(run, run.row_keys(), metric, field, documents)
                 if usable(items)[0]:

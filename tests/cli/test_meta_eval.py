@@ -224,7 +224,7 @@ def test_all_rows_unscored_is_said_and_the_others_are_shown(here):
         (["--from-responses", "x.json"], "--benchmark"),
         (["--benchmark", "newsroom"], "no benchmark 'newsroom'"),
         (["--limit-groups", "0"], "at least 1"),
-        (["--human", "rating.tone", "--human", "x", "--human", "y"], "one field for all"),
+        (["--human", "rating.tone", "--human", "x", "--human", "y"], "two fields for clarity"),
         (["--human", "raiting", "--results", "data.jsonl"], "did you mean 'rating'"),
         (["--human", "rating.clarity", "--results", "data.jsonl"], "holds no scores"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -47,6 +48,11 @@ def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def csv_scores(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return [float(row["clarity.score"]) for row in csv.DictReader(file) if row["clarity.score"]]
+
+
 def scores(here):
     rows = records(here / "s.jsonl")
     return {number: row["geval"]["clarity"] for number, row in enumerate(rows, start=1)}
@@ -68,6 +74,17 @@ def test_the_lowest_rows_are_explained_and_no_score_changes(here, written):
         assert record["cites_text"]
         assert len(record["prompt_sha256"]) == 64
     assert not [path.name for path in here.iterdir() if "reasons" in path.name]
+
+
+def test_of_a_table_too_and_a_judge_that_cannot_write_is_told(here, written):
+    done = run("score", "data.jsonl", "-m", "clarity.yaml", "-o", "s.csv", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    done = run("reasons", "s.csv", "--lowest", 2, "-o", "r.jsonl", home=here / "home")
+    assert done.exit_code == 0, done.stderr
+    assert "warning: nano can score but not write" in done.stderr
+    lowest = sorted(csv_scores(here / "s.csv"))[:2]
+    assert sorted(record["score"] for record in records(here / "r.jsonl")) == lowest
+    assert "not write" not in give(here, "--lowest", 1, "-o", "r2.jsonl").stderr
 
 
 def test_rows_by_entropy_and_all_rows(here, written):

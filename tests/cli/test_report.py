@@ -88,7 +88,7 @@ def test_without_a_manifest_the_page_says_nothing_of_the_origin(here):
 def test_ratings_of_an_unknown_metric_are_refused(here):
     done = run("report", "a.jsonl", "-o", "page.html", "--human", "fluency=rating.clarity", home=here / "home")
     assert done.exit_code == 2
-    assert "'fluency' names no metric" in done.stderr
+    assert "--human 'fluency=rating.clarity' does not say" in done.stderr
     assert not (here / "page.html").exists()
 
 

@@ -361,6 +361,8 @@ def test_init_without_data_or_with_strange_columns(here):
     assert any("not found: source" in note for note in start.notes)
     assert guess_metrics(["source", "output"])[0].startswith("summarization/")
     assert guess_metrics(["x"]) == []
+    for columns in (["Ticket", "question", "output"], ["No", "Question text", "bot reply"], ["message", "reply"]):
+        assert guess_metrics(columns)[0] == "assistant/helpfulness"
     assert guess_metrics(["question", "expected_output", "answer"]) == ["correctness/answer_correctness"]
 
 

@@ -27,7 +27,9 @@ def test_every_tool_of_the_page_is_here():
         "inspect_ai": 2,
         "mlflow": 2,
         "pytest": 1,
-        **dict.fromkeys(("geval_local", "langsmith", "langfuse", "braintrust", "openevals", "lm_eval"), 1),
+        **dict.fromkeys(
+            ("geval_local", "langsmith", "langfuse", "opik", "ragas", "braintrust", "openevals", "lm_eval"), 1
+        ),
     }
 
 

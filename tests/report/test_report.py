@@ -70,7 +70,7 @@ def test_unscored_items_are_counted_with_their_reason_and_never_0(tmp_path):
 
 def test_the_script_gets_every_figure(tmp_path):
     made = rows(12, low_mass=[2])
-    data = written(tmp_path, made, human="scores.fluency").data
+    data = written(tmp_path, made, human=["fluency=scores.fluency"]).data
     metric = data["metrics"][1]
     assert (metric["name"], metric["labels"], metric["low"], metric["high"]) == ("fluency", list("12345"), 1, 5)
     for index, row in enumerate(made):
@@ -214,7 +214,7 @@ def test_every_format_of_results_gives_the_same_page(tmp_path, suffix):
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     made = rows(10)
-    pages = [write_report(made, tmp_path / name, human="scores.fluency").read_bytes() for name in ("a", "b")]
+    pages = [write_report(made, tmp_path / name, human=["fluency=scores.fluency"]).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
 
 
@@ -227,7 +227,7 @@ def hostile_page(tmp_path) -> Page:
         tmp_path,
         hostile_rows(),
         metrics=notes,
-        human="scores.coherence",
+        human={"coherence": "scores.coherence"},
         group_by="doc_id",
         signature="|".join(HOSTILE),
         manifest={text: text for text in HOSTILE},
@@ -238,7 +238,7 @@ def hostile_page(tmp_path) -> Page:
 
 def test_hostile_texts_add_no_element_attribute_or_comment(tmp_path):
     page = hostile_page(tmp_path)
-    calm = written(tmp_path, rows(10), human="scores.coherence", title="calm")
+    calm = written(tmp_path, rows(10), human={"coherence": "scores.coherence"}, title="calm")
     assert page.tags.count("script") == calm.tags.count("script") == 2
     assert [one.split()[:2] for one in page.comments] == [["geval-local", "page"]]  # with its digest
     assert not {"img", "iframe", "link", "object", "base"} & set(page.tags)
@@ -341,6 +341,6 @@ def test_notes_and_ratings_must_belong_to_the_results(tmp_path):
     with pytest.raises(ConfigurationError, match="no metric 'tone'"):
         write_report(rows(3), tmp_path / "r.html", metrics={"tone": {"prompt": "p"}})
     with pytest.raises(DataError, match="no row has a human rating in 'stars'"):
-        write_report(rows(3), tmp_path / "r.html", human="stars")
+        write_report(rows(3), tmp_path / "r.html", human={"fluency": "stars"})
     with pytest.raises(DataError, match=r"row 1: the field 'doc' to group by is missing"):
-        write_report(rows(3), tmp_path / "r.html", human="scores.fluency", group_by="doc")
+        write_report(rows(3), tmp_path / "r.html", human={"fluency": "scores.fluency"}, group_by="doc")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from geval_local.analysis.ratings.benchmarks import Benchmark
+from geval_local.analysis.results import HumanFields, rating_fields
 from geval_local.errors import ConfigurationError
 from geval_local.metric import Metric
 from geval_local.prompt import metric_from_prompt_file
@@ -26,24 +27,23 @@ def benchmark_metrics(layout: Benchmark, names: Sequence[str]) -> dict[str, Metr
     return {dimension: chosen[dimension] for dimension in layout.dimensions if dimension in chosen}
 
 
-def own_metrics(names: Sequence[str], human: Sequence[str]) -> tuple[dict[str, Metric], dict[str, str]]:
+def own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Metric], dict[str, str]]:
     """Pair metrics with the fields of their human ratings."""
     if not names or not human:
         raise ConfigurationError(
             "your own ratings need at least one --metric and the --human field that it is to agree with",
             hint="For a published file say --benchmark summeval, topical-chat or qags instead.",
         )
-    if len(human) not in (1, len(names)):
-        raise ConfigurationError(
-            f"{len(names)} metrics and {len(human)} fields of human ratings: give one field for all, or one for each"
-        )
-    metrics = [Metric.load(name) for name in names]
-    fields = list(human) * len(metrics) if len(human) == 1 else list(human)
-    if len({metric.name for metric in metrics}) < len(metrics):
+    metrics = {metric.name: metric for metric in map(Metric.load, names)}
+    if len(metrics) < len(names):
         raise ConfigurationError("two metrics have the same name", hint="Change the `name` in one of the YAML files.")
-    return {metric.name: metric for metric in metrics}, {
-        metric.name: field for metric, field in zip(metrics, fields, strict=True)
-    }
+    fields = rating_fields(human, list(metrics))
+    unrated = [name for name in metrics if name not in fields]
+    if unrated:
+        raise ConfigurationError(
+            f"no human rating is named for {', '.join(unrated)}", hint="Write --human METRIC=FIELD for each metric."
+        )
+    return metrics, fields
 
 
 def _split(name: str, presets: dict[str, str]) -> tuple[str, str]:

@@ -16,9 +16,7 @@ def bias(
         str, typer.Option(metavar="FIELD", help="Field of the side: who or what wrote the output, or any other.")
     ],
     metric: options.OneMetric = None,
-    human: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Field of the human rating: gaps are split by preference.")
-    ] = None,
+    human: options.Human = None,
     rater: options.Raters = None,
     group_by: options.GroupBy = None,
     field: options.Fields = None,

@@ -15,7 +15,7 @@ def calibrate(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A result file of `score`, or a run directory, with human ratings.")
     ],
-    human: Annotated[str, typer.Option(metavar="FIELD", help="Field of the human rating; a dotted path will do.")],
+    human: options.Human,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The calibration, a small JSON file.")],
     metric: options.OneMetric = None,
     group_by: options.GroupBy = None,
@@ -43,7 +43,7 @@ def calibrate(
     if output.resolve() == scored.path.resolve():
         raise OutputError(f"cannot write {output}: it is the run", hint="Name another file.")
     check_replaceable(output, FORMAT, overwrite=overwrite)
-    study = fit(scored, human, metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
+    study = fit(scored, human or (), metric=metric, group_by=group_by, method=method, folds=folds, seed=seed)
     save_calibration(study.calibration, output)
     if as_json:
         print_json(study.to_dict() | {"output": str(output)})

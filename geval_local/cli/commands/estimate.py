@@ -12,9 +12,7 @@ from geval_local.cli import options
 
 def estimate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A result file of `score`, or a run directory.")],
-    human: Annotated[
-        str, typer.Option(metavar="FIELD", help="Field of the human rating, empty in the rows that nobody rated.")
-    ],
+    human: options.Human,
     metric: options.OneMetric = None,
     share: Annotated[
         float | None, typer.Option(metavar="X", help="The share of rows that people would rate X or higher.")
@@ -39,7 +37,7 @@ def estimate(
 
     found = find(
         file,
-        human,
+        human or (),
         metric=metric,
         share=share,
         wins=wins,

@@ -38,10 +38,7 @@ def meta_eval(
         list[str] | None,
         typer.Option(metavar="FILE", help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE."),
     ] = None,
-    human: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD", help="Field of the human rating, for rows of your own; one for each --metric."),
-    ] = None,
+    human: options.Human = None,
     field: options.Fields = None,
     rater: options.Raters = None,
     group_by: options.GroupBy = None,

@@ -42,6 +42,7 @@ def reasons(
     from geval_local.cli.output.console import note, print_json
     from geval_local.cli.output.reasons import show_reasons
     from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.fields import counted
     from geval_local.io.input_checks import check_rows
     from geval_local.io.ownership import check_replaceable, file_sha256
     from geval_local.io.results import numbered
@@ -82,6 +83,8 @@ def reasons(
                 hint="Name with --judge who is to write the reasons.",
             )
         note(f"the scores are those of {judge_name(scorer)}; the reasons are by {judge_name(loaded.name)}", "yellow")
+    if not loaded.writes_steps:
+        note(f"warning: {loaded.name} can score but not write; name an instruct model by --judge", "yellow")
     task = ReasonTask(origin.definition, chosen, file_sha256(scored.path), tokens)
     with show_progress("writing reasons", len(chosen), unit="reasons") as progress:
         records = write_reason_file(output, task, loaded, on_reason=progress.reach)
@@ -89,4 +92,4 @@ def reasons(
         print_json({"metric": name, "output": str(output), "reasons": records})
     else:
         show_reasons(records, name)
-    note(f"{len(records)} reasons are in {output}")
+    note(f"wrote {counted(len(records), 'reason')} to {output}")

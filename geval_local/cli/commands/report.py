@@ -24,12 +24,7 @@ def report(
             help="The .html file to write; for several runs a directory, NAME/: a page for each, and an overview.",
         ),
     ],
-    human: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[METRIC=]FIELD", help="Field of the human rating, of all metrics or of one; may be repeated."
-        ),
-    ] = None,
+    human: options.Human = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
     estimator: options.Estimators = None,

@@ -46,11 +46,12 @@ def run(
     from geval_local.errors import Interrupted
     from geval_local.evaluation.document import read_evaluation
     from geval_local.evaluation.execution import make_plan, run_evaluation
+    from geval_local.fields import counted
 
     plan = make_plan(read_evaluation(file, overrides or ()), overwrite=overwrite)
     if check:
-        metrics, judges = ", ".join(one.name for one in plan.metrics), len(plan.judges)
-        note(f"{file}: {len(plan.data)} data files, {judges} judges, metrics {metrics}; nothing is missing")
+        metrics, judges = ", ".join(one.name for one in plan.metrics), counted(len(plan.judges), "judge")
+        note(f"{file}: {counted(len(plan.data), 'data file')}, {judges}, metrics {metrics}; nothing is missing")
         return
     stopper = Stopper()
     results = len(plan.metrics) * len(plan.judges)
