@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,18 @@ class BenchmarkData:
         field = self.benchmark.group_field
         return str(index + 1) if field is None else str(self.rows[index][field])
 
-    def key(self, index: int) -> str:
-        """Return a key for the row at `index`: its system and document, so that incomplete files can be paired."""
+    @cached_property
+    def keys(self) -> list[str]:
+        """A key for every row: its system and document, so that incomplete files can be paired."""
         if self.benchmark.group_field is None:
-            return str(index + 1)
-        document = hashlib.sha256(self.group(index).encode()).hexdigest()[:12]
-        return f"{self.rows[index].get('system_id', '')}/{document}"
+            return [str(place) for place in range(1, len(self.rows) + 1)]
+        documents = [hashlib.sha256(self.group(index).encode()).hexdigest()[:12] for index in range(len(self.rows))]
+        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Words of every row's output."""
+        return [word_count(row[self.benchmark.fields["output"]]) for row in self.rows]
 
 
 def benchmark(name: str) -> Benchmark:
@@ -171,22 +178,19 @@ def benchmark_items(
         )
     if len(predicted) != len(data.rows):
         raise DataError(f"{data.path} has {len(data.rows)} rows, but there are {len(predicted)} scores for them")
-    items = []
-    for index, (row, score) in enumerate(zip(data.rows, predicted, strict=True)):
-        item = ScoredItem(
+    return [
+        ScoredItem(
             group=data.group(index),
             system=str(row.get("system_id", "")),
             human=number_at(row["scores"], dimension, f"{data.path}, row {index + 1}"),
             predicted=float(score),
-            length=word_count(row[data.benchmark.fields["output"]]),
-            key=data.key(index),
+            probabilities=None if probabilities is None else probabilities[index],
+            length=data.lengths[index],
+            key=data.keys[index],
+            error=None if errors is None else errors[index],
         )
-        if probabilities is not None:
-            item = replace(item, probabilities=probabilities[index])
-        if errors is not None:
-            item = replace(item, error=errors[index])
-        items.append(item)
-    return items
+        for index, (row, score) in enumerate(zip(data.rows, predicted, strict=True))
+    ]
 
 
 CITATION = "Liu et al. (2023), arXiv:2303.16634"
