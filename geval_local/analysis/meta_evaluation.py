@@ -389,7 +389,7 @@ class MetaEvaluation(Study):
     @property
     def benchmark(self) -> Benchmark | None:
         """The published benchmark that the rows are of."""
-        return self.rated.data.benchmark if isinstance(self.rated, PublishedRatings) else None
+        return self.rated.benchmark if isinstance(self.rated, PublishedRatings) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
