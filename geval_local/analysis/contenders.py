@@ -310,23 +310,23 @@ def meta_evaluate(
     if overlap:
         reference, notes = baselines(rated, dimensions)
         found += reference
-    levels = (rated.levels[0] if level is None else level,)
+    level = level or rated.levels[0]
     compared = coefficient or rows.coefficient
-    agreements = evaluate(found, levels, compared, target=target, seed=seed)
+    agreements = evaluate(found, level, compared, target=target, seed=seed)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
     ceiling, ratings, alternative = None, None, {}
     if rows.raters:
         people = ratings_of(rated.rows, rows.raters, rated.path)
         ratings = np.array(list(people.values()))
         named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
-        ceiling = human_ceiling(people, named, levels[0], compared, target=target)
+        ceiling = human_ceiling(people, named, level, compared, target=target)
         alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
     good = GoodEnough(
         _known({key: judge_verdicts(items) for key, items in judges.items()}),
         _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
         _known(alternative),
     )
-    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling, good)
+    return MetaEvaluation(rated, metrics, agreements, level, compared, parsed, tuple(notes), ceiling, good)
 
 
 _Figures = TypeVar("_Figures")

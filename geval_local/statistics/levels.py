@@ -7,7 +7,7 @@ means of the systems.
 from __future__ import annotations
 
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -364,11 +364,6 @@ def _of_means(human: Floats, predicted: Floats, times: Floats) -> Floats:
 
 def _wants(accuracy: bool | None, items: int) -> bool:
     return items <= _CHEAP if accuracy is None else accuracy
-
-
-def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:
-    """Count the documents without a coefficient by reason."""
-    return dict(Counter(skipped.values()))
 
 
 def _unit(target: Target) -> str:
