@@ -140,8 +140,10 @@ def fixed_truth(ordinal: bool) -> tuple[tuple[np.ndarray, np.ndarray], dict[str,
     system, own = alike()
     human, scores = ratings(np.random.default_rng(8), 40_000, system, own, ordinal=ordinal)
     each = np.array([coefficients(h, s) for h, s in zip(human[:4_000], scores[0][:4_000], strict=True)])
+    over_systems = coefficients(human.mean(axis=0), scores[0].mean(axis=0))
+    over_systems[3] = (1 + over_systems[2]) / 2  # no two systems are alike
     return (system, own), {
-        "system": coefficients(human.mean(axis=0), scores[0].mean(axis=0)),
+        "system": over_systems,
         "summary": np.nanmean(each, axis=0),
         "pooled": coefficients(human[:6_000].ravel(), scores[0][:6_000].ravel()),
     }
@@ -163,7 +165,7 @@ def systems_fixed(table: Table, documents: int, rng: Rng) -> None:
         there = missing(rng, human) if ordinal else None
         one, other = (items_of(human, score, there) for score in scores)
         found = correlate(one, "system", target="documents")
-        for index, name in enumerate(("pearson", "spearman", "kendall")):
+        for index, name in enumerate(("pearson", "spearman", "kendall", "accuracy")):
             table.cover(f"system {name}, fixed", data, documents, float(truth["system"][index]), getattr(found, name))
         exchange(table, "rejection", "fixed, judges that think alike", data, documents, (one, other), "documents")
         if not ordinal:
@@ -346,11 +348,9 @@ def people(table: Table, documents: int, rng: Rng) -> None:
     table.count(
         "conservative", "alt-test, any rater, epsilon at the truth", "ordinal", documents, alike.winning_rate[0.0] > 0
     )
-    yes = (quality + 0.3 * rng.normal(size=documents) > 0).astype(float)
-    verdicts = judge_verdicts(items_of(yes[:, None], 0.5 + 0.3 * (quality + 0.6 * rng.normal(size=documents))[:, None]))
-    if verdicts is not None:
-        for name, truth in zip(("sensitivity", "specificity", "kappa", "f1"), verdict_truth(), strict=True):
-            table.cover(name, "yes and no", documents, truth, getattr(verdicts, name))
+    yes_and_no(
+        table, "yes and no", quality + 0.3 * rng.normal(size=documents), quality + 0.6 * rng.normal(size=documents)
+    )
     # One side is better by .8; the judge compresses the scale and favours nobody.
     own = np.stack([0.8 + rng.normal(size=documents), rng.normal(size=documents)], axis=1)
     for slope in (1.0, 0.5):
@@ -374,6 +374,20 @@ def people(table: Table, documents: int, rng: Rng) -> None:
                     0.0,
                     length_bias(long, level, error=error).partial,
                 )
+
+    # Documents of four rows, which share half of the quality and of both errors.
+    shared, single = rng.normal(size=(3, documents, 1)), rng.normal(size=(3, documents, 4))
+    quality, error, noise = (shared + single) / math.sqrt(2)
+    yes_and_no(table, "four rows", quality + 0.3 * error, quality + 0.6 * noise)
+
+
+def yes_and_no(table: Table, data: str, people: np.ndarray, judge: np.ndarray) -> None:
+    """Say yes above 0; shape (documents,) or (documents, rows)."""
+    sides = ((own > 0).astype(float).reshape(len(own), -1) for own in (people, judge))
+    verdicts = judge_verdicts(items_of(*sides))
+    if verdicts is not None:
+        for name, truth in zip(("sensitivity", "specificity", "kappa", "f1"), verdict_truth(), strict=True):
+            table.cover(name, data, len(people), truth, getattr(verdicts, name))
 
 
 @cache
@@ -454,13 +468,13 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=[study.__name__ for study in STUDIES], action="append", help="only these rows"
     )
-    parser.add_argument("--documents", type=int, choices=(10, 50, 200), action="append", help="only these columns")
+    parser.add_argument("--documents", type=int, choices=(10, 20, 50, 200), action="append", help="only these columns")
     parser.add_argument("--datasets", type=int, help="data sets per cell")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", help="write OUTPUT.txt and OUTPUT.json")
     options = parser.parse_args()
     repeats = options.datasets or (24 if options.quick else 200)
-    documents = options.documents or ((10, 50) if options.quick else (10, 50, 200))
+    documents = options.documents or ((10, 50) if options.quick else (10, 20, 50, 200))
     chosen = [study for study in STUDIES if not options.only or study.__name__ in options.only]
     table, begin = Table(), time.time()
     for start in range(0, repeats, ROUND):

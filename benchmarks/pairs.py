@@ -22,7 +22,6 @@ from rich.text import Text
 
 from geval_local import Judge, Metric, score_file
 from geval_local.analysis.pairs import (
-    Asked,
     consistency_table,
     pair_agreement_table,
     rank_table,
@@ -99,7 +98,7 @@ def main() -> None:
             f"{result.seconds:.0f} s, label mass {result.summaries[0].label_mass:.4f}"
         )
     human = f"scores.{options.dimension}"
-    sources = sources_of([directory / "alone", directory / compared], Asked(human=human))
+    sources = sources_of([directory / "alone", directory / compared], human=human)
     studies = {source.name: study_pairs(source.found) for source in sources}
     agreements = {name: study.agreement for name, study in studies.items() if study.agreement is not None}
     for source in sources:

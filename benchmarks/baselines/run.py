@@ -23,7 +23,7 @@ from benchmarks.baselines.reference_models import bart_scores, bert_scores, load
 from benchmarks.baselines.unieval import QUESTIONS, unieval_scores
 from geval_local import Judge, Metric
 from geval_local.analysis.overlap import references
-from geval_local.analysis.ratings.rated import PublishedRatings, read_published
+from geval_local.analysis.ratings.rated import PublishedRatings, read_benchmark
 from geval_local.analysis.tables import correlation_table
 from geval_local.io.samples import Sample
 from geval_local.models.registry import find_judge
@@ -37,8 +37,8 @@ Figures = Sequence[Mapping[str, Any]]
 def gptscore(rated: PublishedRatings, name: str) -> dict[str, list[ScoredItem]]:
     """Score every dimension with a judge's likelihood of the outputs."""
     judge = Judge.load(name)
-    samples = [Sample(row, mapping=rated.data.benchmark.fields) for row in rated.rows]
-    presets = {dimension: preset for dimension, preset in rated.data.benchmark.dimensions.items() if preset}
+    samples = [Sample(row, mapping=rated.benchmark.fields) for row in rated.rows]
+    presets = {dimension: preset for dimension, preset in rated.benchmark.dimensions.items() if preset}
     return {
         dimension: rated.items(dimension, gptscore_figures(judge, Metric.load(preset), samples))
         for dimension, preset in presets.items()
@@ -48,7 +48,7 @@ def gptscore(rated: PublishedRatings, name: str) -> dict[str, list[ScoredItem]]:
 def by_reference_model(rated: PublishedRatings, kind: str, name: str) -> dict[str, list[ScoredItem]]:
     """Score a benchmark with a reference model: once for all dimensions, UniEval by a question for each."""
     model = load_reference_model(kind, find_judge(name))  # type: ignore[arg-type]
-    layout = rated.data.benchmark
+    layout = rated.benchmark
     rows = [{field: str(row[column]) for field, column in layout.fields.items()} for row in rated.rows]
     presets = [dimension for dimension, preset in layout.dimensions.items() if preset]
     if kind == "unieval":
@@ -83,12 +83,12 @@ def main() -> None:
     parser.add_argument("--model", metavar="KIND=NAME", action="append", default=[])
     parser.add_argument("--limit", metavar="N", type=int, help="the first N documents only")
     arguments = parser.parse_args()
-    rated = read_published(arguments.file, arguments.benchmark, limit_groups=arguments.limit)
+    rated = read_benchmark(arguments.file, arguments.benchmark, limit_groups=arguments.limit)
     found = {f"GPTScore ({name})": gptscore(rated, name) for name in arguments.gptscore}
     for asked in arguments.model:
         kind, _, name = asked.partition("=")
         found[f"{NAMES[kind]} ({Path(name).name})"] = by_reference_model(rated, kind, name)
-    level = rated.data.benchmark.level
+    level = rated.benchmark.level
     results: dict[str, Correlation] = {
         f"{dimension}: {name}": correlate(items, level)
         for name, own in found.items()

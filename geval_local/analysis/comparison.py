@@ -414,7 +414,8 @@ def compare(
             hint="`geval-local meta-eval` correlates scores with ratings over systems.",
         )
     check_single_outputs(scored, names)
-    differ = _differing(scored, names, across)
+    # What differs between the first file and each other, texts apart.
+    differ = {str(other.path): _differences(scored[0], other, names, across, texts=False) for other in scored[1:]}
     together = gather(scored, system, group_by)
     rankings = {
         name: rank_systems(together.items(name, human=human), baseline=baseline, tie=tie, seed=seed) for name in names
@@ -487,11 +488,6 @@ def _shared_metrics(runs: Sequence[ScoredRun], wanted: Sequence[str]) -> list[st
         named = " and ".join(str(run.path) for run in runs)
         raise ConfigurationError(f"{named} share no metric", hint=f"{held}.")
     return names
-
-
-def _differing(runs: Sequence[ScoredRun], names: Sequence[str], across: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """List what differs between the first file and each other, texts apart, and refuse what nobody asked for."""
-    return {str(other.path): _differences(runs[0], other, names, across, texts=False) for other in runs[1:]}
 
 
 def _differences(

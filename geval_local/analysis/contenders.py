@@ -20,11 +20,11 @@ from geval_local.analysis.good_enough import (
 )
 from geval_local.analysis.meta_evaluation import Contender, MetaEvaluation, evaluate, human_ceiling
 from geval_local.analysis.overlap import BASELINES, baseline_scores, references
-from geval_local.analysis.ratings.benchmarks import BenchmarkData, published_table, read_benchmark
 from geval_local.analysis.ratings.benchmarks import benchmark as benchmark_layout
+from geval_local.analysis.ratings.benchmarks import published_table
 from geval_local.analysis.ratings.metrics import benchmark_metrics, own_metrics
-from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_own, read_published
-from geval_local.analysis.ratings.responses import ParsedResponses, geval_items, unieval_items
+from geval_local.analysis.ratings.rated import OwnRatings, PublishedRatings, Rated, read_benchmark, read_own
+from geval_local.analysis.ratings.responses import PREDICTIONS, ParsedResponses, geval_items, unieval_items
 from geval_local.analysis.results import HumanFields, estimate_name, estimated_items, figures_of, ratings_of
 from geval_local.errors import ConfigurationError, DataError, UnscorableError
 from geval_local.grouping import EVERY_ROW
@@ -39,8 +39,6 @@ from geval_local.statistics.records import ScoredItem
 from geval_local.statistics.resampling import Target
 
 logger = logging.getLogger("geval_local")
-
-PREDICTIONS = "predict_scores"
 
 
 def from_results(
@@ -58,8 +56,8 @@ def from_results(
             limit_groups=limit_groups,
             fields=rated.fields,
         )
-    elif isinstance(rated, PublishedRatings):
-        own = read_published(path, rated.data.benchmark.name, limit_groups=limit_groups)
+    else:
+        own = read_benchmark(path, rated.benchmark.name, limit_groups=limit_groups)
     held = own.rows[0].get("geval")
     present = {
         dimension: metric for dimension, metric in metrics.items() if isinstance(held, Mapping) and metric.name in held
@@ -129,7 +127,7 @@ def from_responses(
     ], parsed
 
 
-def predictions(data: BenchmarkData, dimensions: Sequence[str]) -> list[Contender]:
+def predictions(data: PublishedRatings, dimensions: Sequence[str]) -> list[Contender]:
     """Read UniEval's own predictions, if the benchmark file contains them."""
     held = data.rows[0].get(PREDICTIONS)
     there = [dimension for dimension in dimensions if isinstance(held, Mapping) and dimension in held]
@@ -161,10 +159,9 @@ def baselines(rated: Rated, dimensions: Sequence[str]) -> tuple[list[Contender],
 
 def _texts(rated: Rated) -> tuple[list[str], list[str | None]]:
     if isinstance(rated, PublishedRatings):
-        field = rated.data.benchmark.fields["output"]
-        return [str(row[field]) for row in rated.rows], references(rated.data)
-    fields = rated.fields if isinstance(rated, OwnRatings) else {}
-    outputs, compared = ([_text(row, name, fields) for row in rated.rows] for name in ("output", "reference"))
+        field = rated.benchmark.fields["output"]
+        return [str(row[field]) for row in rated.rows], references(rated)
+    outputs, compared = ([_text(row, name, rated.fields) for row in rated.rows] for name in ("output", "reference"))
     return [output or "" for output in outputs], compared
 
 
@@ -230,10 +227,10 @@ def read_rated(
             raise ConfigurationError(
                 "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
             )
-        rated = read_published(file, benchmark, limit_groups=limit_groups)
-        chosen = benchmark_metrics(rated.data.benchmark, metrics)
+        rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
+        chosen = benchmark_metrics(rated.benchmark, metrics)
         coefficient = published_table(benchmark).coefficient
-        dimensions = tuple(chosen if metrics else rated.data.benchmark.dimensions)
+        dimensions = tuple(chosen if metrics else rated.benchmark.dimensions)
     else:
         chosen, ratings = own_metrics(metrics, human)
         rated = read_own(
@@ -308,28 +305,28 @@ def meta_evaluate(
         found += judged([one.name for one in found if one.kind == "judge"])
     found += others
     if isinstance(rated, PublishedRatings):
-        found += predictions(rated.data, rows.dimensions)
+        found += predictions(rated, rows.dimensions)
     notes: list[str] = []
     if overlap:
         reference, notes = baselines(rated, dimensions)
         found += reference
-    levels = (rated.levels[0] if level is None else level,)
+    level = level or rated.levels[0]
     compared = coefficient or rows.coefficient
-    agreements = evaluate(found, levels, compared, target=target, seed=seed)
+    agreements = evaluate(found, level, compared, target=target, seed=seed)
     judges = {f"{d}: {one.name}": items for one in found if one.kind == "judge" for d, items in one.items.items()}
     ceiling, ratings, alternative = None, None, {}
     if rows.raters:
         people = ratings_of(rated.rows, rows.raters, rated.path)
         ratings = np.array(list(people.values()))
         named = {one.name: own for one in found if one.kind == "judge" for own in one.items.values() if len(own) > 1}
-        ceiling = human_ceiling(people, named, levels[0], compared, target=target)
+        ceiling = human_ceiling(people, named, level, compared, target=target)
         alternative = {key: alternative_annotators(items, ratings) for key, items in judges.items()}
     good = GoodEnough(
         _known({key: judge_verdicts(items) for key, items in judges.items()}),
         _known({key: judge_probabilities(items, ratings) for key, items in judges.items()}),
         _known(alternative),
     )
-    return MetaEvaluation(rated, metrics, agreements, levels, compared, parsed, tuple(notes), ceiling, good)
+    return MetaEvaluation(rated, metrics, agreements, level, compared, parsed, tuple(notes), ceiling, good)
 
 
 _Figures = TypeVar("_Figures")

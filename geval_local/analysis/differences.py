@@ -385,7 +385,9 @@ def _told_pair(pair: Gap) -> str:
     ahead, behind = (pair.first, pair.second) if d.value >= 0 else (pair.second, pair.first)
     low, high = (d.low, d.high) if d.value >= 0 else (-d.high, -d.low)
     size = f"{abs(d.value):.3f}" + (f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else "")
-    p = "too few for an interval or a test" if not math.isfinite(pair.p) else f"{pair.test} p {_told_p(pair.p)}"
+    p = "too few for an interval or a test"
+    if math.isfinite(pair.p):
+        p = f"{pair.test} p {'' if pair.p < 1e-4 else '= '}{p_value(pair.p)}"
     noun = "document" if pair.documents == 1 else "documents"
     on = f"on {pair.documents} {'shared ' if pair.wins is not None else ''}{noun} ({p})"
     counted = ""
@@ -401,10 +403,6 @@ def _told_pair(pair: Gap) -> str:
         f"By this judge {ahead} and {behind} cannot be told apart: {ahead} is ahead by {size} in units of the scale "
         f"{on}{counted}.{missed}"
     )
-
-
-def _told_p(p: float) -> str:
-    return "< .0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.01 else f"= {p:.3f}"
 
 
 def ranking_table(ranking: Ranking, human: str | None = None) -> Table:

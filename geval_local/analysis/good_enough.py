@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from geval_local.analysis.tables import Table, interval, interval_warnings, number
-from geval_local.statistics.correlation import within
+from geval_local.analysis.tables import Table, interval, number
 from geval_local.statistics.interval import Interval, mean_interval
 from geval_local.statistics.records import ScoredItem, labels_of, usable
-from geval_local.statistics.resampling import drawn_by_document
 
 Floats = NDArray[np.float64]
 #: What a judge may be worse than a person, since it costs less: for ratings of the crowd, and of experts.
 EPSILONS = (0.1, 0.2)
-#: With fewer rows of one kind intervals of sensitivity and kappa are too short (benchmarks/interval_coverage.py).
-FEW_VERDICTS = 20
+#: Rows that are added to every cell of people's and the judge's yes and no: Jeffreys' prior, and for kappa, which it
+#: draws to 0, that of Berger, Bernardo and Sun (2015, doi:10.1214/14-BA915).
+PRIORS = {"sensitivity": 0.5, "specificity": 0.5, "kappa": 0.25, "f1": 0.5}
+#: Draws of the posterior, enough for two digits of an interval.
+POSTERIOR_DRAWS = 10_000
 #: Bins of probability of the calibration error.
 BINS = 10
 
@@ -80,16 +81,14 @@ class GoodEnough:
         notes: tuple[str, ...]
         headers: tuple[str, ...]
         if self.verdicts:
-            names = ("sensitivity", "specificity", "kappa", "f1")
             rows = [
-                (key, *(interval(getattr(one, name)) for name in names), f"{one.yes} of {one.n}")
+                (key, *(interval(getattr(one, name)) for name in PRIORS), f"{one.yes} of {one.n}")
                 for key, one in self.verdicts.items()
             ]
-            notes = ("yes: a score above the middle of the scale; 95 % intervals from draws of documents",)
-            notes += tuple(interval_warnings({key: one.kappa for key, one in self.verdicts.items()}))
-            if any(min(one.yes, one.n - one.yes) < FEW_VERDICTS for one in self.verdicts.values()):
-                notes += (f"fewer than {FEW_VERDICTS} rows that people say yes, or no, to: too short intervals",)
-            table = Table(("", *names, "people say yes"), tuple(rows), notes)
+            notes = (
+                "yes: a score above the middle of the scale; 95 % intervals from the posterior of the four counts",
+            )
+            table = Table(("", *PRIORS, "people say yes"), tuple(rows), notes)
             found.append(table.titled("yes and no against people's", sections=True))
         if self.probabilities:
             rows = [
@@ -143,20 +142,44 @@ def judge_verdicts(items: Sequence[ScoredItem]) -> Verdicts | None:
     said = np.array([item.predicted > (ends[0] + ends[-1]) / 2 for item in kept])
     yes = human == values[1]
     cells = np.array([said & yes, ~said & yes, said & ~yes, ~said & ~yes], dtype=np.float64)
+    documents = np.unique([item.group for item in kept], return_inverse=True)[1]
+    found = {name: _posterior(cells, documents, place, prior) for place, (name, prior) in enumerate(PRIORS.items())}
+    return Verdicts(**found, n=len(kept), yes=int(yes.sum()))
 
-    def figures(table: Floats) -> Floats:
-        hit, missed, false, right = table.T
-        total = table.sum(axis=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            expected = ((hit + missed) * (hit + false) + (false + right) * (missed + right)) / total**2
-            kappa = ((hit + right) / total - expected) / (1 - expected)
-            return np.stack(
-                [hit / (hit + missed), right / (right + false), kappa, 2 * hit / (2 * hit + missed + false)], axis=1
-            )
 
-    found = drawn_by_document([item.group for item in kept], cells, figures)
-    a, b, c, d = (within(found.interval(i), low, 1.0) for i, low in enumerate((0.0, 0.0, -1.0, 0.0)))
-    return Verdicts(a, b, c, d, len(kept), int(yes.sum()))
+def _posterior(cells: Floats, documents: NDArray[np.int64], place: int, prior: float) -> Interval:
+    """Compute one figure with the middle 95 % of its posterior; cells are of shape (4, rows).
+
+    Rows of one document count for as many independent ones as give the figure's variance over documents, fewer where
+    these are few (Korn and Graubard, 1998). As with Jeffreys' interval, the end nearest to a figure of 0 or 1 is there.
+    """
+    from scipy.special import stdtrit
+
+    counts, rows, units = cells.sum(axis=1), cells.shape[1], int(documents.max()) + 1
+    value = float(_figures(counts)[place])
+    if units < 2:
+        return Interval(value)
+    step = 1e-4 * np.eye(4)
+    # How far a row moves the figure, taken where no cell is empty: a judge without a miss is no surer for that.
+    moves = (_figures(counts + prior + step) - _figures(counts + prior - step))[:, place] @ cells
+    by_document = np.bincount(documents, moves)
+    design = max(1.0, float(by_document @ by_document) / float(moves @ moves))
+    design *= float(stdtrit(units - 1, 0.975) / stdtrit(rows - 1, 0.975)) ** 2
+    draws = np.random.default_rng(0).standard_gamma(counts / design + prior, size=(POSTERIOR_DRAWS, 4))
+    drawn = _figures(draws)[:, place]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Interval(value, min(float(low), value), max(float(high), value), float(drawn.std(ddof=1)), units)
+
+
+def _figures(table: Floats) -> Floats:
+    """Compute the four figures of hits, misses, false alarms and right noes, along the last axis."""
+    hit, missed, false, right = np.moveaxis(table, -1, 0)
+    total = table.sum(axis=-1)
+    expected = ((hit + missed) * (hit + false) + (false + right) * (missed + right)) / total**2
+    kappa = ((hit + right) / total - expected) / (1 - expected)
+    return np.stack(
+        [hit / (hit + missed), right / (right + false), kappa, 2 * hit / (2 * hit + missed + false)], axis=-1
+    )
 
 
 def judge_probabilities(items: Sequence[ScoredItem], ratings: Floats | None = None) -> Probabilities | None:

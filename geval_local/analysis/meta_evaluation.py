@@ -191,12 +191,12 @@ class Agreements:
 
     #: In the order given.
     contenders: tuple[Contender, ...]
-    #: Level -> contender -> dimension. Baselines appear at the first level only.
-    correlations: Mapping[Level, Mapping[str, Mapping[str, Correlation]]]
-    #: Contender -> mean of the coefficient over the dimensions, at the first level, if it has all of several.
+    #: Contender -> dimension.
+    correlations: Mapping[str, Mapping[str, Correlation]]
+    #: Contender -> mean of the coefficient over the dimensions, if it has all of several.
     averages: Mapping[str, Interval]
-    #: ``dimension: first / second`` -> the test of their difference, at the first level and on the documents that both
-    #: keep; ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
+    #: ``dimension: first / second`` -> the test of their difference, on the documents that both keep;
+    #: ``average: first / second`` -> that of their averages. Holm's correction is over all of them.
     comparisons: Mapping[str, Comparison]
     #: ``dimension: judge / other`` -> the test of a judge against a baseline or chance, corrected by themselves.
     baselines: Mapping[str, Comparison]
@@ -208,7 +208,7 @@ class Agreements:
 
 def evaluate(
     contenders: Sequence[Contender],
-    levels: Sequence[Level],
+    level: Level,
     coefficient: str = "spearman",
     *,
     target: Target | None = None,
@@ -216,23 +216,22 @@ def evaluate(
 ) -> Agreements:
     """Correlate every contender with the human ratings, and compare the judges with each other."""
     notes: list[str] = []
-    correlations: dict[Level, dict[str, dict[str, Correlation]]] = {level: {} for level in levels}
+    correlations: dict[str, dict[str, Correlation]] = {}
     for contender in contenders:
         for dimension, items in contender.items.items():
             if not usable(items)[0]:
                 notes.append(f"{contender.name}, {dimension}: {_why_none(items)}")
                 continue
-            for level in levels[:1] if contender.kind == "baseline" else levels:
-                wanted = True if coefficient == "accuracy" else None
-                result = correlate(items, level, target=target, accuracy=wanted)
-                correlations[level].setdefault(contender.name, {})[dimension] = result
+            wanted = True if coefficient == "accuracy" else None
+            result = correlate(items, level, target=target, accuracy=wanted)
+            correlations.setdefault(contender.name, {})[dimension] = result
     comparisons: dict[str, Comparison] = {}
     agreements: dict[str, Agreement] = {}
     for first, second, dimension in _pairs(contenders):
         one, other = first.items[dimension], second.items[dimension]
         name = f"{dimension}: {first.name} / {second.name}"
         try:
-            comparisons[name] = compare(one, other, levels[0], coefficient, target=target, seed=seed)
+            comparisons[name] = compare(one, other, level, coefficient, target=target, seed=seed)
             if {first.kind, second.kind} <= {"judge", "responses"}:
                 agreements[name] = agree(one, other)
         except DataError as error:
@@ -247,11 +246,11 @@ def evaluate(
                 if others is None and other_name != CHANCE:
                     continue
                 try:
-                    test = compare(items, others, levels[0], coefficient, target=target, seed=seed)
+                    test = compare(items, others, level, coefficient, target=target, seed=seed)
                     baselines[f"{dimension}: {judge.name} / {other_name}"] = test
                 except DataError:
                     continue  # Nothing in common: what is missing has a note of its own.
-    averages, tests = _averages(contenders, levels[0], coefficient, target)
+    averages, tests = _averages(contenders, level, coefficient, target)
     return Agreements(
         tuple(contenders),
         correlations,
@@ -365,7 +364,7 @@ FOLDED = ("n", "points")
 
 @dataclass(frozen=True)
 class MetaEvaluation(Study):
-    """Scores against people, at every level that the ratings allow."""
+    """Scores against people, at one level."""
 
     #: The rows and the ratings.
     rated: Rated
@@ -373,8 +372,8 @@ class MetaEvaluation(Study):
     metrics: Mapping[str, Metric]
     #: The figures.
     found: Agreements
-    #: Levels that are reported, the main one first.
-    levels: Sequence[Level]
+    #: Where scores are correlated with ratings.
+    level: Level
     #: What is compared.
     coefficient: str
     #: Statistics of parsed raw responses.
@@ -389,7 +388,7 @@ class MetaEvaluation(Study):
     @property
     def benchmark(self) -> Benchmark | None:
         """The published benchmark that the rows are of."""
-        return self.rated.data.benchmark if isinstance(self.rated, PublishedRatings) else None
+        return self.rated.benchmark if isinstance(self.rated, PublishedRatings) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Give all figures as plain JSON values."""
@@ -401,10 +400,10 @@ class MetaEvaluation(Study):
             "rows": len(self.rated.rows),
             "metrics": {dimension: metric.name for dimension, metric in self.metrics.items()},
             "coefficient": self.coefficient,
-            "levels": list(self.levels),
+            "levels": [self.level],
             "grouping": self.rated.grouping,
             "contenders": {one.name: {"kind": one.kind, "dimensions": list(one.items)} for one in found.contenders},
-            "correlations": found.correlations,
+            "correlations": {self.level: found.correlations},
             "averages": found.averages,
             "comparisons": found.comparisons,
             "baselines": found.baselines,
@@ -424,15 +423,15 @@ class MetaEvaluation(Study):
 
     def tables(self) -> list[Table]:
         """Give the paper's table, then the figures that it rests on."""
-        figures, level, shown = self.found, self.levels[0], []
+        figures, level, shown = self.found, self.level, []
         coefficients: Sequence[str] = COEFFICIENTS
         if self.benchmark is not None and self.benchmark.level == level:
             coefficients = self.benchmark.columns
             paper = published_table(self.benchmark.name)
-            table = benchmark_table(figures.correlations[self.benchmark.level], paper, self.benchmark.published)
+            table = benchmark_table(figures.correlations, paper, self.benchmark.published)
             title = f"{paper.benchmark}: {paper.level}-level {paper.coefficient}, measured and published"
             shown.append(table.titled(title))
-        rows = _by_dimension(figures.correlations[level])
+        rows = _by_dimension(figures.correlations)
         if rows:
             table = correlation_table(rows, coefficients)
             shown.append(table.titled(f"{level} level, with 95 % intervals", fold=FOLDED, sections=True))
@@ -457,7 +456,7 @@ class MetaEvaluation(Study):
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, what other levels there are, and what is missing."""
-        others = [level for level in self.rated.levels if level != self.levels[0]]
+        others = [level for level in self.rated.levels if level != self.level]
         more = [(f"also at {' and '.join(others)} level: --level", False)] if others else []
         return [
             (self.rated.grouping, False),

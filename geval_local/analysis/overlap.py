@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
-from geval_local.analysis.ratings.benchmarks import BenchmarkData
+from geval_local.analysis.ratings.rated import PublishedRatings
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.records import word_count
 
@@ -38,25 +38,19 @@ def baseline_scores(name: str, outputs: Sequence[str], references: Sequence[str 
     ]
 
 
-def references(data: BenchmarkData) -> list[str | None]:
+def references(rated: PublishedRatings) -> list[str | None]:
     """Find the reference of each row of a benchmark.
 
     SummEval: its reference summary. Topical-Chat: the true next turn, which is a separate row and has no reference
     itself. QAGS: its file has no reference summaries (`reference` repeats the source), so it is the source.
     """
-    if data.benchmark.name == "topical-chat":
-        field = data.benchmark.fields["output"]
-        turns = {
-            data.group(index): str(row[field])
-            for index, row in enumerate(data.rows)
-            if row.get("system_id") == TRUE_TURN
-        }
-        return [
-            None if row.get("system_id") == TRUE_TURN else turns.get(data.group(index))
-            for index, row in enumerate(data.rows)
-        ]
-    field = data.benchmark.fields.get("reference", "source")
-    return [str(row[field]) for row in data.rows]
+    fields = rated.benchmark.fields
+    if rated.benchmark.name != "topical-chat":
+        return [str(row[fields.get("reference", "source")]) for row in rated.rows]
+    is_true = [row.get("system_id") == TRUE_TURN for row in rated.rows]
+    rows = list(zip(rated.rows, rated.groups, is_true, strict=True))
+    turns = {group: str(row[fields["output"]]) for row, group, true in rows if true}
+    return [None if true else turns.get(group) for _, group, true in rows]
 
 
 def _library(name: str, package: str) -> ModuleType:

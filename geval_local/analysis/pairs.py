@@ -691,17 +691,6 @@ def pair_agreement_table(figures: Mapping[str, PairAgreement]) -> Table:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the user asked for; see the options of ``preferences``."""
-
-    metric: str | None = None
-    human: HumanFields | None = None
-    ratings: Path | None = None
-    group_by: str | None = None
-    system: str | None = None
-
-
-@dataclass(frozen=True)
 class Source:
     """One way to compare."""
 
@@ -711,44 +700,54 @@ class Source:
     human: dict[str, float] = field(default_factory=dict)
 
 
-def sources_of(results: Sequence[ResultsGiven], asked: Asked) -> list[Source]:
+def sources_of(
+    results: Sequence[ResultsGiven],
+    *,
+    metric: str | None = None,
+    human: HumanFields | None = None,
+    ratings: Path | None = None,
+    group_by: str | None = None,
+    system: str | None = None,
+) -> list[Source]:
     """Read runs as comparisons; a run of single scores gives two, by its distributions and by its scores."""
     runs = [ScoredRun.of(one) for one in results]
-    pairwise = {id(run): _pair_metric(run, asked.metric) for run in runs}
-    names = [key.removesuffix("/pairs") if (key := pairwise[id(run)]) else run.one_metric(asked.metric) for run in runs]
-    ratings: Ratings = {}
-    for rating in rating_fields(asked.human, names[:1]).values():
-        if asked.ratings is not None:
-            ratings = _ratings(read_rows(asked.ratings), rating, asked, asked.ratings)
-            continue
-        for run in runs:
-            if pairwise[id(run)] is None:
-                ratings |= _ratings(run.rows, rating, asked, run.path)
+    pairwise = {id(run): _pair_metric(run, metric) for run in runs}
+    names = [key.removesuffix("/pairs") if (key := pairwise[id(run)]) else run.one_metric(metric) for run in runs]
+    people: Ratings = {}
+    for rating in rating_fields(human, names[:1]).values():
+        given = [(run.rows, run.path) for run in runs if pairwise[id(run)] is None]
+        for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
+            people |= _ratings(rows, path, rating, group_by, system)
+    by_system: dict[str, list[float]] = {}
+    for (_, writer), rating in people.items():
+        if math.isfinite(rating):
+            by_system.setdefault(writer, []).append(rating)
+    means = {writer: sum(values) / len(values) for writer, values in by_system.items()}
     sources: list[Source] = []
     for run in runs:
         name = run.name if [other.name for other in runs].count(run.name) == 1 else str(run.path)
         key = pairwise[id(run)]
         if key is not None:
             found = read_preferences(run.path, key)
-            found = with_people(found, ratings) if ratings else found
-            sources.append(Source(name, found, outputs_of(found, ratings) if ratings else []))
+            found = with_people(found, people) if people else found
+            sources.append(Source(name, found, outputs_of(found, people) if people else [], means))
             continue
-        metric = run.one_metric(asked.metric)
-        documents = document_field(run.rows, asked.group_by)
-        items = run.items(metric, group_by=documents, system=asked.system)
+        own_metric = run.one_metric(metric)
+        documents = document_field(run.rows, group_by)
+        items = run.items(own_metric, group_by=documents, system=system)
         if documents is None:
             raise DataError(
                 f"{run.path}: nothing says which outputs are for the same document", hint="Name it by --group-by FIELD."
             )
         if not all(item.system for item in items):
             raise missing_field(run.rows[0], SYSTEM_FIELDS[0], str(run.path), "of the system ")
-        scale = run.origin(metric).definition.scale
-        rated = [_rated(item, ratings) for item in items]
+        scale = run.origin(own_metric).definition.scale
+        rated = [_rated(item, people) for item in items]
         for told, by_score in (("distributions", False), ("scores", True)):
             found = preferences_from_scores(rated, scale, by_score=by_score)
-            own = rated if by_score else outputs_of(found, ratings)
-            sources.append(Source(f"{name}, {told}", found, own if ratings else []))
-    return [_with_means(source, ratings) for source in sources]
+            own = rated if by_score else outputs_of(found, people)
+            sources.append(Source(f"{name}, {told}", found, own if people else [], means))
+    return sources
 
 
 def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
@@ -762,12 +761,14 @@ def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
     return pairs[0] if pairs else None
 
 
-def _ratings(rows: Sequence[Mapping[str, Any]], field: str, asked: Asked, path: Path) -> Ratings:
+def _ratings(
+    rows: Sequence[Mapping[str, Any]], path: Path, human: str, group_by: str | None, system: str | None
+) -> Ratings:
     """Read people's ratings by document and system."""
-    documents = document_field(rows, asked.group_by)
+    documents = document_field(rows, group_by)
     if documents is None:
         raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
-    items = rated_items(rows, [{}] * len(rows), path, human=field, group_by=documents, system=asked.system)
+    items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system)
     found: Ratings = {}
     for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
         if not item.system:
@@ -782,15 +783,6 @@ def _ratings(rows: Sequence[Mapping[str, Any]], field: str, asked: Asked, path: 
 def _rated(item: ScoredItem, ratings: Ratings) -> ScoredItem:
     key = f"{item.group}/{item.system}"  # as `outputs_of` has it
     return replace(item, human=ratings.get((item.group, item.system), math.nan), key=key)
-
-
-def _with_means(source: Source, ratings: Ratings) -> Source:
-    by_system: dict[str, list[float]] = {}
-    for (_, system), rating in ratings.items():
-        if math.isfinite(rating):
-            by_system.setdefault(system, []).append(rating)
-    means = {system: sum(values) / len(values) for system, values in by_system.items()}
-    return Source(source.name, source.found, source.items, means)
 
 
 @dataclass(frozen=True)
@@ -880,7 +872,7 @@ def rank(
     if ratings is not None and human is None:
         raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
     place = None if ratings is None else Path(ratings)
-    sources = sources_of(results, Asked(metric=metric, human=human, ratings=place, group_by=group_by, system=system))
+    sources = sources_of(results, metric=metric, human=human, ratings=place, group_by=group_by, system=system)
     studies = {source.name: study_pairs(source.found) for source in sources}
     correlations, tests = _sources_against_people(sources, coefficient, target)
     return Preferences(tuple(sources), studies, correlations, tests, every_pair)

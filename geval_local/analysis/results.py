@@ -185,13 +185,14 @@ def rated_items(
     group_by: str | None = None,
     system: str | None = None,
     fields: Mapping[str, str] | None = None,
+    keys: Sequence[str] | None = None,
 ) -> list[ScoredItem]:
     """Join figures, one per row, to the rows' human ratings, documents and systems, by the names of their fields.
 
     `fields` maps ``output`` to its column if the name differs.
     """
     items = []
-    for place, (row, own, key) in enumerate(zip(rows, figures, row_keys(rows), strict=True), start=1):
+    for place, (row, own, key) in enumerate(zip(rows, figures, keys or row_keys(rows), strict=True), start=1):
         where = f"{path}, row {row_number(row, place)}"
         value = number_at(own, "score", where)
         items.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,6 @@ from geval_local.statistics.levels import (
     Ties,
     draws_for,
     level_figures,
-    skipped_by_reason,
 )
 from geval_local.statistics.records import ScoredItem, usable
 from geval_local.statistics.resampling import RESAMPLES, Figures, Target, mean_of
@@ -90,7 +90,7 @@ def correlate(
         points=found.points,
         groups=found.documents,
         systems=found.systems,
-        skipped=skipped_by_reason(found.skipped),
+        skipped=dict(Counter(found.skipped.values())),
         left_out=left_out,
         ties=found.ties,
         epsilon=found.epsilon,

@@ -7,7 +7,7 @@ means of the systems.
 from __future__ import annotations
 
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -105,6 +105,12 @@ def level_figures(
     return find(table, target, accuracy, draws)
 
 
+def documents_kept(items: Sequence[ScoredItem]) -> set[str]:
+    """Name the documents that have coefficients of their own."""
+    table = Table(items)
+    return set(table.documents) - _skipped(table.documents, *table.pairs(_members(table.document))).keys()
+
+
 def draws_for(
     judges: Sequence[Sequence[ScoredItem]],
     level: Level,
@@ -153,6 +159,16 @@ class Table:
             return None
         return group_folds(self.documents, FOLDS, 0)
 
+    def pairs(self, members: Sequence[Ints]) -> tuple[Ints, Ints, Ints]:
+        """Count the pairs of every document, and those tied by the people and by the scores."""
+        found = np.zeros((3, len(members)), dtype=np.int64)
+        for places, columns in _by_size(members):
+            size = columns.shape[1]
+            found[0, places] = size * (size - 1) // 2
+            for into, values in zip(found[1:], (self.human[columns], self.predicted[columns]), strict=True):
+                into[places] = ((values[:, :, None] == values[:, None]).sum(axis=(1, 2)) - size) // 2
+        return found[0], found[1], found[2]
+
     def by_cell(self, values: Floats) -> Floats:
         """Sum up values, shape (documents, systems)."""
         sums = np.zeros((len(self.documents), len(self.systems)))
@@ -174,6 +190,8 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
                 thresholds[folds == fold] = np.nan if own is None else own
     found = np.full((len(members), 5), np.nan)
     drawn = None if draws is None else np.full((draws.count, len(members), 5), np.nan)
+    pairs, ties_human, ties_predicted = table.pairs(members)
+    skipped = _skipped(table.documents, pairs, ties_human, ties_predicted)
     for places, columns in _by_size(members):
         human, predicted = table.human[columns], table.predicted[columns]
         tied_within = None if epsilon is None else thresholds[places]
@@ -187,16 +205,6 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
             weights = draws.systems(table.systems)[:, table.system[rows]].transpose(1, 0, 2)
             ties = None if tied_within is None else tied_within[part]
             drawn[:, places[part]] = weighted(human[part], predicted[part], weights, ties).transpose(1, 0, 2)
-    skipped: dict[str, str] = {}
-    pairs = ties_human = ties_predicted = 0
-    for index, rows in enumerate(members):
-        human, predicted = table.human[rows], table.predicted[rows]
-        pairs += rows.size * (rows.size - 1) // 2
-        ties_human += tied_pairs(human)
-        ties_predicted += tied_pairs(predicted)
-        reason = _constant(human, predicted)
-        if reason is not None:
-            skipped[table.documents[index]] = reason
     kept = np.array([name not in skipped for name in table.documents])
     table.marked(found)
     per_group = {name: found[index] for index, name in enumerate(table.documents) if kept[index]}
@@ -215,7 +223,7 @@ def _summary(table: Table, target: Target | None, accuracy: bool | None, draws: 
         len(per_group),
         len(table.documents),
         len(table.systems),
-        Ties(pairs, ties_human, ties_predicted),
+        Ties(int(pairs.sum()), int(ties_human.sum()), int(ties_predicted.sum())),
         epsilon,
     )
 
@@ -358,11 +366,6 @@ def _wants(accuracy: bool | None, items: int) -> bool:
     return items <= _CHEAP if accuracy is None else accuracy
 
 
-def skipped_by_reason(skipped: Mapping[str, str]) -> dict[str, int]:
-    """Count the documents without a coefficient by reason."""
-    return dict(Counter(skipped.values()))
-
-
 def _unit(target: Target) -> str:
     return {"documents": "documents", "systems": "systems", "both": "systems or documents"}[target]
 
@@ -396,8 +399,11 @@ def _by_size(members: Sequence[Ints]) -> Iterator[tuple[Ints, Ints]]:
             yield chosen, np.stack([members[place] for place in chosen])
 
 
-def _constant(human: Floats, predicted: Floats) -> str | None:
-    if human.size < 2:
-        return "a single item"
-    flat = [name for name, v in (("human ratings", human), ("predictions", predicted)) if np.unique(v).size < 2]
-    return f"constant {' and '.join(flat)}" if flat else None
+def _skipped(documents: Sequence[str], pairs: Ints, ties_human: Ints, ties_predicted: Ints) -> dict[str, str]:
+    """Say of every document without a coefficient why."""
+    found = {}
+    for place in np.flatnonzero((ties_human == pairs) | (ties_predicted == pairs)).tolist():
+        sides = (("human ratings", ties_human), ("predictions", ties_predicted))
+        flat = [name for name, tied in sides if tied[place] == pairs[place]]
+        found[documents[place]] = f"constant {' and '.join(flat)}" if pairs[place] else "a single item"
+    return found

@@ -130,7 +130,9 @@ class Figures:
         drawn = drawn[np.isfinite(drawn)]
         if drawn.size < 0.9 * len(self.draws) or drawn.size < 2:
             return math.nan
-        return float((np.arctanh(np.clip(drawn, -0.999, 0.999)) if on_z else drawn).std(ddof=1))
+        # Means of n drawn units vary by (n - 1) / n of the variance of means of n units (Efron, 1982).
+        short = math.sqrt(self.units / max(1, self.units - 1))
+        return short * float((np.arctanh(np.clip(drawn, -0.999, 0.999)) if on_z else drawn).std(ddof=1))
 
 
 def minus(first: Figures, second: Figures) -> Figures:

@@ -24,7 +24,7 @@ from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.coefficients import ALL_COEFFICIENTS, COEFFICIENTS
 from geval_local.statistics.correlation import generalises_to, known_target, within
 from geval_local.statistics.interval import Interval
-from geval_local.statistics.levels import Level, Ties, draws_for, exchanged, level_figures
+from geval_local.statistics.levels import Level, Ties, documents_kept, draws_for, exchanged, level_figures
 from geval_local.statistics.records import ScoredItem, pair, usable
 from geval_local.statistics.resampling import (
     PERMUTATIONS,
@@ -114,7 +114,7 @@ def common_ground(
     aligned = [pair(shared, usable(other)[0])[1] for other in judges]
     if level != "summary":
         return aligned, [len({item.group for item in shared})] * len(judges)
-    kept = [set(level_figures(items, level, accuracy=False).per_group) for items in aligned]
+    kept = [documents_kept(items) for items in aligned]
     common = set.intersection(*kept)
     return [[item for item in items if item.group in common] for items in aligned], [len(own) for own in kept]
 

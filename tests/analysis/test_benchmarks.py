@@ -4,20 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.ratings.benchmarks import (
-    BENCHMARKS,
-    benchmark,
-    benchmark_items,
-    published_table,
-    read_benchmark,
-)
-from geval_local.analysis.ratings.responses import (
-    figure_items,
-    geval_items,
-    parse_response,
-    read_responses,
-    unieval_items,
-)
+from geval_local.analysis.ratings.benchmarks import BENCHMARKS, benchmark, published_table
+from geval_local.analysis.ratings.rated import read_benchmark
+from geval_local.analysis.ratings.responses import geval_items, parse_response, read_responses, unieval_items
 from geval_local.analysis.results import figures_of
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.metric_file import preset_names
@@ -59,7 +48,7 @@ def write(path, data):
 def test_published_files_read_unmodified(file, name, items, groups, systems):
     data = read_benchmark(DATA / file, name)
     for dimension in data.benchmark.dimensions:
-        found = benchmark_items(data, dimension, [0.0] * items)
+        found = data.items(dimension, [{"score": 0.0}] * items)
         assert len(found) == len({item.key for item in found}) == items
         assert len({item.group for item in found}) == groups
         assert len({item.system for item in found}) == systems
@@ -92,15 +81,13 @@ def test_a_missing_or_null_rating_is_no_rating_of_zero(tmp_path):
     broken = rows()
     broken[0]["scores"]["coherence"] = None
     data = read_benchmark(write(tmp_path / "x.json", broken), "topical-chat")
-    assert math.isnan(benchmark_items(data, "coherence", [1.0] * 4)[0].human)
+    assert math.isnan(data.items("coherence", [{"score": 1.0}] * 4)[0].human)
 
 
-def test_scores_must_belong_to_the_rows(tmp_path):
+def test_a_dimension_must_be_rated(tmp_path):
     data = read_benchmark(write(tmp_path / "x.json", rows()), "topical-chat")
-    with pytest.raises(DataError, match="has 4 rows, but there are 3 scores"):
-        benchmark_items(data, "coherence", [1.0] * 3)
     with pytest.raises(ConfigurationError, match="no ratings of 'fluency'"):
-        benchmark_items(data, "fluency", [1.0] * 4)
+        data.items("fluency", [{"score": 1.0}] * 4)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +124,12 @@ def test_unparseable_responses_are_left_out_or_zero_on_request():
     assert parity.errors == (None, None)
 
 
-def test_numbers_outside_the_scale_are_counted_and_treated_as_asked():
+def test_numbers_outside_the_scale_are_counted_and_left_out():
     scale = Scale.parse("1-3")
     responses = [["3", "30", "2.5"]]
-    assert read_responses(responses, scale=scale).values == (2.75,)
-    assert read_responses(responses, scale=scale, out_of_scale="clip").values == (pytest.approx(8.5 / 3),)
-    assert read_responses(responses, scale=scale, out_of_scale="keep").values == (pytest.approx(35.5 / 3),)
+    found = read_responses(responses, scale=scale)
+    assert (found.values, found.out_of_scale) == ((2.75,), 1)
     assert read_responses(responses, scale=scale, geval_parity=True).values == (pytest.approx(35.5 / 3),)
-    assert all(
-        read_responses(responses, scale=scale, out_of_scale=how).out_of_scale == 1
-        for how in ("exclude", "clip", "keep")
-    )
 
 
 def test_a_geval_file_with_rows_missing_pairs_with_the_whole(tmp_path):
@@ -174,7 +156,7 @@ def test_a_run_over_a_benchmark_file_is_read_with_its_ratings(tmp_path):
     data = rows(geval={"dialogue/coherence": {"score": 2.5, "probabilities": {"1": 0.0, "2": 0.5, "3": 0.5}}})
     data[1]["geval"] = {"dialogue/coherence": {"score": None, "error": "too long"}}
     found = read_benchmark(write(tmp_path / "run.json", data), "topical-chat")
-    items = figure_items(found, "coherence", figures_of(found.rows, "dialogue/coherence", found.path))
+    items = found.items("coherence", figures_of(found.rows, "dialogue/coherence", found.path))
     assert items[0].probabilities == {"1": 0.0, "2": 0.5, "3": 0.5}
     assert math.isnan(items[1].predicted)
     assert items[1].error == "too long"

@@ -40,6 +40,69 @@ def test_yes_and_no_are_counted_by_the_textbook():
     assert judge_verdicts([ScoredItem(str(i), "", float(i % 3), 0.5) for i in range(9)]) is None
 
 
+def verdicts(hits, misses, alarms, noes, group=str):
+    """Judge rows by their counts; `group` names the document of a row's number."""
+    rows = [(1.0, 1.0)] * hits + [(1.0, 0.0)] * misses + [(0.0, 1.0)] * alarms + [(0.0, 0.0)] * noes
+    return judge_verdicts([ScoredItem(group(place), "", human, said) for place, (human, said) in enumerate(rows)])
+
+
+def test_intervals_of_few_rows_are_those_of_jeffreys():
+    for hits, misses, noes, alarms in ((4, 1, 5, 0), (9, 3, 20, 8), (2, 0, 1, 1)):
+        found = verdicts(hits, misses, alarms, noes)
+        for right, wrong, one in ((hits, misses, found.sensitivity), (noes, alarms, found.specificity)):
+            low, high = stats.beta(right + 0.5, wrong + 0.5).ppf([0.025, 0.975])
+            assert one.low == pytest.approx(low, abs=0.02)
+            assert one.high == pytest.approx(high if wrong else 1.0, abs=0.02)
+    perfect = verdicts(5, 0, 0, 5)
+    for one in (perfect.kappa, perfect.f1):
+        assert (one.value, one.high) == (1.0, 1.0)
+        assert 0.3 < one.low < 0.8
+    never = verdicts(0, 5, 0, 5)
+    assert (never.f1.low, never.sensitivity.low) == (0.0, 0.0)
+
+
+def test_rows_said_again_in_the_same_document_are_no_news():
+    once, again = verdicts(8, 3, 2, 12), verdicts(80, 30, 20, 120, group=lambda row: str(row // 10))
+    flawless, repeated = verdicts(6, 0, 0, 6), verdicts(60, 0, 0, 60, group=lambda row: str(row // 10))
+    for name in ("sensitivity", "specificity", "kappa", "f1"):
+        for one, other in ((once, again), (flawless, repeated)):
+            narrow, wide = (getattr(own, name).high - getattr(own, name).low for own in (other, one))
+            assert 0.95 * wide < narrow < 1.3 * wide
+    alone = verdicts(8, 3, 2, 12, group=lambda row: "one").kappa
+    assert (alone.value, math.isnan(alone.low)) == (once.kappa.value, True)
+
+
+@pytest.mark.parametrize(("documents", "rows"), [(10, 1), (20, 1), (50, 1), (10, 4), (40, 4)])
+def test_intervals_of_yes_and_no_cover_the_truth(documents, rows, monkeypatch):
+    monkeypatch.setattr("geval_local.analysis.good_enough.POSTERIOR_DRAWS", 1_000)
+
+    # Both are noisy readings of a quality of unit variance, of which documents share a half where they have more rows.
+    def read(rng, documents, rows):
+        share = 0.5 if rows > 1 else 0.0
+        shared, own = rng.normal(size=(3, documents, 1)), rng.normal(size=(3, documents, rows))
+        quality, people, judge = math.sqrt(share) * shared + math.sqrt(1 - share) * own
+        return (quality + 0.3 * people > 0.3).ravel(), (quality + 0.6 * judge > 0.3).ravel()
+
+    yes, said = read(np.random.default_rng(0), 400_000, 1)
+    agree, chance = (said == yes).mean(), said.mean() * yes.mean() + (1 - said.mean()) * (1 - yes.mean())
+    truth = {
+        "sensitivity": said[yes].mean(),
+        "specificity": (~said)[~yes].mean(),
+        "kappa": (agree - chance) / (1 - chance),
+        "f1": 2 * (said & yes).sum() / (said.sum() + yes.sum()),
+    }
+    rng, hits = np.random.default_rng(documents + rows), []
+    for _ in range(200):
+        yes, said = read(rng, documents, rows)
+        both = enumerate(zip(yes.tolist(), said.tolist(), strict=True))
+        found = judge_verdicts([ScoredItem(str(at // rows), "", float(y), float(s)) for at, (y, s) in both])
+        if found is not None:
+            hits.append([getattr(found, name).low <= true <= getattr(found, name).high for name, true in truth.items()])
+    # .93 to .97 by three standard errors of 200 data sets; intervals from draws of documents covered .6 to .85 here.
+    assert (np.mean(hits, axis=0) >= 0.88).all()
+    assert (np.mean(hits, axis=0) <= 0.995).all()
+
+
 def test_distributions_are_held_against_all_raters():
     p = {"1": 0.2, "2": 0.5, "3": 0.3}
     items = [ScoredItem(str(i), "", NAN, 2.1, p, key=str(i)) for i in range(3)]

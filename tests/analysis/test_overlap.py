@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from geval_local.analysis.overlap import BASELINES, baseline_scores, references
-from geval_local.analysis.ratings.benchmarks import benchmark_items, read_benchmark
+from geval_local.analysis.ratings.rated import read_benchmark
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.statistics.correlation import correlate
 
@@ -16,8 +16,8 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the benchmark files 
 def baseline_items(data, dimension, name):
     field = data.benchmark.fields["output"]
     scores = baseline_scores(name, [str(row[field]) for row in data.rows], references(data))
-    reasons = [None if math.isfinite(score) else "no reference" for score in scores]
-    return benchmark_items(data, dimension, scores, errors=reasons)
+    none = {"score": None, "error": "no reference"}
+    return data.items(dimension, [{"score": score} if math.isfinite(score) else none for score in scores])
 
 
 def spearman(file, name, dimension, baseline):

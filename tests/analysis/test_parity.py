@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_local.analysis.ratings.benchmarks import read_benchmark
+from geval_local.analysis.ratings.rated import read_benchmark
 from geval_local.analysis.ratings.responses import geval_items, unieval_items
 from geval_local.statistics.correlation import correlate
 

@@ -13,7 +13,7 @@ from geval_local.statistics.agreement import agree, krippendorff_alpha
 from geval_local.statistics.correlation import correlate
 from geval_local.statistics.levels import level_figures
 from geval_local.statistics.records import ScoredItem
-from geval_local.statistics.resampling import sign_flip
+from geval_local.statistics.resampling import drawn_by_document, sign_flip
 from geval_local.statistics.significance import compare, compare_average, corrected, holm
 
 NAN = float("nan")
@@ -62,6 +62,16 @@ def test_documents_are_flipped_as_scipy_does():
     assert "Sign-flip" in result.why
     textbook = stats.ttest_1samp(each, 0).confidence_interval(0.95)
     assert (result.difference.low, result.difference.high) == pytest.approx((textbook.low, textbook.high))
+
+
+def test_the_error_from_draws_is_the_textbooks_where_there_is_one():
+    rng, found = np.random.default_rng(0), []
+    for seed in range(20):
+        values = rng.normal(size=5)
+        drawn = drawn_by_document(list("abcde"), np.stack([values, np.ones(5)]), lambda s: s[:, :1] / s[:, 1:], seed)
+        found.append(drawn.interval(0).error / stats.sem(values))
+    # The spread of draws alone is short by a tenth with five documents.
+    assert np.mean(found) == pytest.approx(1, abs=0.02)
 
 
 def unlike_judges(seed, documents=20, systems=12):

@@ -6,18 +6,11 @@ Better Human Alignment", EMNLP, arXiv:2303.16634.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from geval_local.analysis.results import number_at, read_rows
-from geval_local.errors import ConfigurationError, DataError
-from geval_local.io.results import numbered
+from geval_local.errors import ConfigurationError
 from geval_local.statistics.levels import Level
-from geval_local.statistics.records import ScoredItem, word_count
 
 
 @dataclass(frozen=True)
@@ -91,102 +84,11 @@ BENCHMARKS = {
 }
 
 
-@dataclass(frozen=True)
-class BenchmarkData:
-    """Validated rows of a benchmark."""
-
-    benchmark: Benchmark
-    path: str
-    rows: tuple[Mapping[str, Any], ...]
-
-    def group(self, index: int) -> str:
-        """Return the document of the row at `index` (from 0)."""
-        field = self.benchmark.group_field
-        return str(index + 1) if field is None else str(self.rows[index][field])
-
-    def key(self, index: int) -> str:
-        """Return a key for the row at `index`: its system and document, so that incomplete files can be paired."""
-        if self.benchmark.group_field is None:
-            return str(index + 1)
-        document = hashlib.sha256(self.group(index).encode()).hexdigest()[:12]
-        return f"{self.rows[index].get('system_id', '')}/{document}"
-
-
 def benchmark(name: str) -> Benchmark:
     """Find a benchmark by name."""
     if name not in BENCHMARKS:
         raise ConfigurationError(f"there is no benchmark {name!r}", hint=f"Choose one of: {', '.join(BENCHMARKS)}.")
     return BENCHMARKS[name]
-
-
-def read_benchmark(path: str | Path, name: str) -> BenchmarkData:
-    """Read a published benchmark file, unmodified."""
-    layout = benchmark(name)
-    rows = read_rows(path)
-    needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
-    problems: list[str] = []
-    for number, row in numbered(rows):
-        problems += [f"row {number}: no text in {field!r}" for field in needed if not isinstance(row.get(field), str)]
-        ratings = row.get("scores")
-        if not isinstance(ratings, Mapping):
-            problems.append(f"row {number}: no ratings in 'scores'")
-            continue
-        absent = [dimension for dimension in layout.dimensions if dimension not in ratings]
-        problems += [f"row {number}: no rating of {dimension!r} in 'scores'" for dimension in absent]
-        for dimension in layout.dimensions:
-            number_at(ratings, dimension, f"{path}, row {number}")
-    if problems:
-        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        raise DataError(
-            f"{path} is not a {name} file: {problems[0]}{more}",
-            hint="Benchmark files are read as their authors published them; for your own ratings use --human FIELD.",
-        )
-    if name == "qags":
-        layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
-    return BenchmarkData(layout, str(path), tuple(rows))
-
-
-def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Tell the half of QAGS by the file's name, else by its summaries: XSum's are one sentence, CNN's several."""
-    named = [half for half in QAGS_HALVES if half in path.name.lower()]
-    if len(named) == 1:
-        return named[0]
-    sentences = sorted(len(re.findall(r"[.!?](?=\s|$)", str(row["system_output"]))) for row in rows)
-    return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
-
-
-def benchmark_items(
-    data: BenchmarkData,
-    dimension: str,
-    predicted: Sequence[float],
-    *,
-    probabilities: Sequence[Mapping[str, float] | None] | None = None,
-    errors: Sequence[str | None] | None = None,
-) -> list[ScoredItem]:
-    """Join scores to a benchmark's rows."""
-    if dimension not in data.benchmark.dimensions:
-        raise ConfigurationError(
-            f"{data.benchmark.name} has no ratings of {dimension!r}",
-            hint=f"It has: {', '.join(data.benchmark.dimensions)}.",
-        )
-    if len(predicted) != len(data.rows):
-        raise DataError(f"{data.path} has {len(data.rows)} rows, but there are {len(predicted)} scores for them")
-    items = []
-    for index, (row, score) in enumerate(zip(data.rows, predicted, strict=True)):
-        item = ScoredItem(
-            group=data.group(index),
-            system=str(row.get("system_id", "")),
-            human=number_at(row["scores"], dimension, f"{data.path}, row {index + 1}"),
-            predicted=float(score),
-            length=word_count(row[data.benchmark.fields["output"]]),
-            key=data.key(index),
-        )
-        if probabilities is not None:
-            item = replace(item, probabilities=probabilities[index])
-        if errors is not None:
-            item = replace(item, error=errors[index])
-        items.append(item)
-    return items
 
 
 CITATION = "Liu et al. (2023), arXiv:2303.16634"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from geval_local.analysis.ratings.benchmarks import BenchmarkData, read_benchmark
-from geval_local.analysis.ratings.responses import figure_items
-from geval_local.analysis.results import check_ratings, missing_field, rated_items, read_rows
-from geval_local.errors import ConfigurationError
+from geval_local.analysis.ratings.benchmarks import BENCHMARKS, QAGS_HALVES, Benchmark, benchmark
+from geval_local.analysis.results import check_ratings, missing_field, number_at, rated_items, read_rows
+from geval_local.errors import ConfigurationError, DataError
 from geval_local.fields import SYSTEM_FIELDS, lookup
 from geval_local.grouping import EVERY_ROW, documents_of
 from geval_local.io.results import numbered
@@ -18,68 +20,59 @@ from geval_local.statistics.levels import Level
 from geval_local.statistics.records import ScoredItem
 
 
-class Rated(Protocol):
-    """Interface of rated rows for a meta-evaluation."""
-
-    @property
-    def path(self) -> str:
-        """File that the rows come from."""
-        ...
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The rows, unchanged."""
-        ...
-
-    @property
-    def grouping(self) -> str:
-        """Description of how rows are grouped into documents."""
-        ...
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """Levels at which these ratings can be correlated, the main one first."""
-        ...
-
-    def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures in result-file form, one per row, to the ratings of a dimension."""
-        ...
-
-
 @dataclass(frozen=True)
 class PublishedRatings:
-    """A benchmark file; `name` is what it was called by, which may be of one half of QAGS."""
+    """Rows of a published benchmark; `name` is what it was called by, which may be of one half of QAGS."""
 
-    data: BenchmarkData
+    benchmark: Benchmark
+    path: str
+    rows: tuple[Mapping[str, Any], ...]
     name: str
 
-    @property
-    def path(self) -> str:
-        """File that the rows come from."""
-        return self.data.path
+    @cached_property
+    def groups(self) -> list[str]:
+        """The document of every row."""
+        field = self.benchmark.group_field
+        return [str(place if field is None else row[field]) for place, row in enumerate(self.rows, 1)]
 
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The rows, unchanged."""
-        return self.data.rows
+    @cached_property
+    def keys(self) -> list[str]:
+        """A key for every row: its system and document, so that incomplete files can be paired."""
+        if self.benchmark.group_field is None:
+            return self.groups
+        documents = [hashlib.sha256(group.encode()).hexdigest()[:12] for group in self.groups]
+        return [f"{row.get('system_id', '')}/{own}" for row, own in zip(self.rows, documents, strict=True)]
 
     @property
     def grouping(self) -> str:
         """Description of how rows are grouped into documents."""
-        return documents_of((), self.data.benchmark.group_field or EVERY_ROW)[1]
+        return documents_of((), self.benchmark.group_field or EVERY_ROW)[1]
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The paper's level, then the others that the file allows."""
         return _levels(
-            self.data.benchmark.level,
-            grouped=self.data.benchmark.group_field is not None,
-            systems=all(row.get("system_id") for row in self.data.rows),
+            self.benchmark.level,
+            grouped=self.benchmark.group_field is not None,
+            systems=all(row.get("system_id") for row in self.rows),
         )
 
     def items(self, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-        """Join figures to the ratings of a dimension."""
-        return figure_items(self.data, dimension, figures)
+        """Join figures in result-file form, one per row, to the ratings of a dimension."""
+        if dimension not in self.benchmark.dimensions:
+            raise ConfigurationError(
+                f"{self.benchmark.name} has no ratings of {dimension!r}",
+                hint=f"It has: {', '.join(self.benchmark.dimensions)}.",
+            )
+        return rated_items(
+            self.rows,
+            figures,
+            self.path,
+            human=f"scores.{dimension}",
+            group_by=self.benchmark.group_field,
+            fields=self.benchmark.fields,
+            keys=self.keys,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,11 +108,44 @@ class OwnRatings:
         )
 
 
-def read_published(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
-    """Read a benchmark file, or the first `limit_groups` of its documents."""
-    data = read_benchmark(path, name)
-    chosen = _first_groups([data.group(index) for index in range(len(data.rows))], limit_groups)
-    return PublishedRatings(replace(data, rows=tuple(data.rows[index] for index in chosen)), name)
+Rated = PublishedRatings | OwnRatings
+
+
+def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = None) -> PublishedRatings:
+    """Read a published benchmark file, unmodified, or the first `limit_groups` of its documents."""
+    layout = benchmark(name)
+    rows = read_rows(path)
+    needed = dict.fromkeys([*layout.fields.values(), *filter(None, [layout.group_field])])
+    problems: list[str] = []
+    for number, row in numbered(rows):
+        problems += [f"row {number}: no text in {field!r}" for field in needed if not isinstance(row.get(field), str)]
+        ratings = row.get("scores")
+        if not isinstance(ratings, Mapping):
+            problems.append(f"row {number}: no ratings in 'scores'")
+            continue
+        absent = [dimension for dimension in layout.dimensions if dimension not in ratings]
+        problems += [f"row {number}: no rating of {dimension!r} in 'scores'" for dimension in absent]
+        for dimension in layout.dimensions:
+            number_at(ratings, dimension, f"{path}, row {number}")
+    if problems:
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise DataError(
+            f"{path} is not a {name} file: {problems[0]}{more}",
+            hint="Benchmark files are read as their authors published them; for your own ratings use --human FIELD.",
+        )
+    if name == "qags":
+        layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]
+    found = PublishedRatings(layout, str(path), tuple(rows), name)
+    return replace(found, rows=tuple(rows[index] for index in _first_groups(found.groups, limit_groups)))
+
+
+def _qags_half(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Tell the half of QAGS by the file's name, else by its summaries: XSum's are one sentence, CNN's several."""
+    named = [half for half in QAGS_HALVES if half in path.name.lower()]
+    if len(named) == 1:
+        return named[0]
+    sentences = sorted(len(re.findall(r"[.!?](?=\s|$)", str(row["system_output"]))) for row in rows)
+    return "xsum" if sentences[len(sentences) // 2] < 2 else "cnn"
 
 
 def read_own(

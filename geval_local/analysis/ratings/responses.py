@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from geval_local.analysis.ratings.benchmarks import BenchmarkData, benchmark_items, read_benchmark
+from geval_local.analysis.ratings.rated import PublishedRatings, read_benchmark
 from geval_local.analysis.results import number_at
 from geval_local.errors import DataError
 from geval_local.io.results import numbered
 from geval_local.scale import Scale
 from geval_local.statistics.records import ScoredItem
 
-OutOfScale = Literal["exclude", "clip", "keep"]
-
+PREDICTIONS = "predict_scores"
 _LEADING_NUMBER = re.compile(r"^ ?([\d\.]+)")
 
 
@@ -59,7 +57,6 @@ def read_responses(
     rows: Sequence[Sequence[str]],
     *,
     scale: Scale | None = None,
-    out_of_scale: OutOfScale = "exclude",
     geval_parity: bool = False,
 ) -> ParsedResponses:
     """Average the raw responses of each row."""
@@ -77,10 +74,8 @@ def read_responses(
                 continue
             if scale is not None and not scale.low <= number <= scale.high:
                 outside += 1
-                if not geval_parity and out_of_scale == "exclude":
+                if not geval_parity:
                     continue
-                if not geval_parity and out_of_scale == "clip":
-                    number = min(max(number, scale.low), scale.high)
             numbers.append(number)
         counted += len(numbers)
         values.append(sum(numbers) / len(numbers) if numbers else math.nan)
@@ -96,7 +91,6 @@ def geval_items(
     dimension: str,
     *,
     scale: Scale | None = None,
-    out_of_scale: OutOfScale = "exclude",
     geval_parity: bool = False,
 ) -> tuple[list[ScoredItem], ParsedResponses]:
     """Read a result file of G-Eval's scripts: a benchmark's rows with ``all_responses``.
@@ -112,32 +106,20 @@ def geval_items(
                 f"{path}, row {number}: 'all_responses' is not a list of texts",
                 hint="A result file of G-Eval holds the raw responses of each row.",
             )
-    parsed = read_responses(
-        [row["all_responses"] for row in data.rows], scale=scale, out_of_scale=out_of_scale, geval_parity=geval_parity
-    )
-    return benchmark_items(data, dimension, parsed.values, errors=parsed.errors), parsed
+    parsed = read_responses([row["all_responses"] for row in data.rows], scale=scale, geval_parity=geval_parity)
+    figures = [
+        {"score": None if error else value, "error": error}
+        for value, error in zip(parsed.values, parsed.errors, strict=True)
+    ]
+    return data.items(dimension, figures), parsed
 
 
-def figure_items(data: BenchmarkData, dimension: str, figures: Sequence[Mapping[str, Any]]) -> list[ScoredItem]:
-    """Join figures in result-file form, one per row, to a benchmark's rows."""
-    return benchmark_items(
-        data,
-        dimension,
-        [
-            number_at(found, "score", f"{data.path}, row {number}")
-            for (number, _), found in zip(numbered(data.rows), figures, strict=True)
-        ],
-        probabilities=[found.get("probabilities") or None for found in figures],
-        errors=[found.get("error") for found in figures],
-    )
-
-
-def unieval_items(data: BenchmarkData, dimension: str, *, field: str = "predict_scores") -> list[ScoredItem]:
+def unieval_items(rated: PublishedRatings, dimension: str) -> list[ScoredItem]:
     """Read a metric's predictions stored beside a benchmark's ratings, in UniEval's format."""
     values = []
-    for number, row in numbered(data.rows):
-        value = number_at(row, f"{field}.{dimension}", f"{data.path}, row {number}")
+    for number, row in numbered(rated.rows):
+        value = number_at(row, f"{PREDICTIONS}.{dimension}", f"{rated.path}, row {number}")
         if math.isnan(value):
-            raise DataError(f"{data.path}, row {number}: no prediction of {dimension!r} in {field!r}")
+            raise DataError(f"{rated.path}, row {number}: no prediction of {dimension!r} in {PREDICTIONS!r}")
         values.append(value)
-    return benchmark_items(data, dimension, values)
+    return rated.items(dimension, [{"score": value} for value in values])
