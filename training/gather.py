@@ -24,9 +24,10 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from training import marks
 from training.model import Batch, Shape
 from training.packing import Packed
-from training.smol import SHAPE, Adapted, Smol
+from training.smol import SHAPE, Smol, change
 from training.states import Tree, collate
 
 KINDS = ("coherence", "consistency", "relevance", "fluency", "other")
@@ -37,6 +38,7 @@ RISE = 8.0  # by how much "5" gains on "1" from a value of 1 against a value of 
 TOLD = 2.0  # the value's factor in front of the feed-forward block
 GATE = 4.0
 GENERAL = 0.4  # what the mean of all kinds counts, whatever the form asks for: a new criterion has this at least
+FREE = 1e-3  # how much of the ridge's strength holds the marks' weights
 SPREAD = 0.25  # deviation of the values within a tree
 #: How high the labels stand; short scales begin low, so that the steps are longer there.
 LEVELS = {"0": -0.4, "1": 0.0, "2": 0.3, "3": 0.55, "4": 0.78, "5": 1.0, "6": 1.15, "7": 1.3, "8": 1.45, "9": 1.6}
@@ -49,17 +51,12 @@ def kind(packed: Packed) -> str:
     return name if name in KINDS else KINDS[-1]
 
 
-def ridge(x: Tensor, y: Tensor, strength: float) -> Tensor:
-    """Solve for the directions that tell y from x."""
+def ridge(x: Tensor, y: Tensor, strength: float, free: Tensor | None = None) -> Tensor:
+    """Solve for the directions that tell y from x; along the columns of `free` hardly anything holds them back."""
     left = x.T @ x
-    left += strength * left.diagonal().mean() * torch.eye(len(left))
+    held = torch.eye(len(left)) if free is None else torch.eye(len(left)) - (1 - FREE) * free @ free.T
+    left += strength * left.diagonal().mean() * held
     return torch.linalg.solve(left, x.T @ y)
-
-
-def change(module: Adapted, rank: int, row: Tensor, column: Tensor, shift: float = 1.0) -> None:
-    """Add the product of a column and a row to a weight, as one rank of its maps; `shift` goes from column to row."""
-    module.lora_A.data[rank] = row * shift
-    module.lora_B.data[:, rank] = column / module.scale / shift
 
 
 def low_to_high(net: Smol, code: Tokenizer) -> Tensor:
@@ -205,8 +202,8 @@ def error(net: Gathering, rows: Rows) -> Tensor:
     return off.square().sum(0) / SPREAD**2 / len(rows.seen)
 
 
-def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
-    """Set the values: what a ridge regression finds of what the attention gathers."""
+def begin(net: Gathering, groups: Sequence[Rows], strength: float, ways: Tensor | None = None) -> None:
+    """Set the values: what a ridge regression finds of what the attention gathers, along the marks first of all."""
     gathered: list[Tensor] = []
     truth: list[Tensor] = []
     trees: list[Tensor] = []
@@ -223,19 +220,21 @@ def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
             if not known.any():  # no tree asks for it
                 continue
             x = centred(mean[known], tree[known])
-            value = ridge(x, y[known, n], strength)
+            value = ridge(x, y[known, n], strength, ways)
             told = x @ value  # so strong a ridge gives the way and not the length
             value *= (told @ y[known, n]) / (told @ told)
             net.value[:, n] = value
 
 
-def fit(shape: Shape, trees: Sequence[Tree], strength: float = 6.0) -> tuple[Gathering, list[Rows]]:
-    """Fit keys, then values."""
+def fit(
+    shape: Shape, trees: Sequence[Tree], strength: float = 6.0, ways: Tensor | None = None
+) -> tuple[Gathering, list[Rows]]:
+    """Fit keys, then values; `ways` are the marks' directions."""
     trees = [tree for tree in trees if tree.packed.leaves]
     groups = [Rows.of(trees[n : n + 12]) for n in range(0, len(trees), 12)]
     net = Gathering(shape)
     look(net, groups)
-    begin(net, groups, strength)
+    begin(net, groups, strength, ways)
     return net, groups
 
 
@@ -281,10 +280,11 @@ def at_labels(net: Smol, trees: Sequence[Tree]) -> Tensor:
 
 def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, float]:
     """Set up the heads and the units; give the share of the candidate in what the heads see, and the error by kind."""
-    if net.first != net.shape.layers - 1:
-        raise SystemExit("The heads start in the last layer: nothing stands between them and the label.")
+    if net.first != net.shape.layers - 2:
+        raise SystemExit("Words are marked in the last layer but one; the heads start in the last.")
     trees = [tree for tree in trees if tree.packed.leaves]
-    found, groups = fit(net.shape, trees)
+    ways = marks.prepare(net, trees)
+    found, groups = fit(net.shape, marks.lifted(net, trees), ways=ways)
     layer: Any = net.layers[-1]
     shared, size = net.shape.shared, net.shape.head_size
     content = size // 2 - 1  # the pair that does not feel the distance
