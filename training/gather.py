@@ -31,6 +31,7 @@ from training.smol import SHAPE, Smol, change
 from training.states import Tree, collate
 
 KINDS = ("coherence", "consistency", "relevance", "fluency", "other")
+MARKED = KINDS[:4]  # of these the words' marks tell the value
 GRADED = KINDS[:3]  # of a summary with its source each is known, whatever the form asks for
 LIKE = {"factual": "consistency", "faithfulness": "consistency"}
 TURNING = (12, 14, 16, 18)  # of 64ths of a head's channels: rotary pairs that turn once in 140 to 4,000 tokens
@@ -38,7 +39,6 @@ RISE = 8.0  # by how much "5" gains on "1" from a value of 1 against a value of 
 TOLD = 2.0  # the value's factor in front of the feed-forward block
 GATE = 4.0
 GENERAL = 0.4  # what the mean of all kinds counts, whatever the form asks for: a new criterion has this at least
-FREE = 1e-3  # how much of the ridge's strength holds the marks' weights
 SPREAD = 0.25  # deviation of the values within a tree
 #: How high the labels stand; short scales begin low, so that the steps are longer there.
 LEVELS = {"0": -0.4, "1": 0.0, "2": 0.3, "3": 0.55, "4": 0.78, "5": 1.0, "6": 1.15, "7": 1.3, "8": 1.45, "9": 1.6}
@@ -51,11 +51,10 @@ def kind(packed: Packed) -> str:
     return name if name in KINDS else KINDS[-1]
 
 
-def ridge(x: Tensor, y: Tensor, strength: float, free: Tensor | None = None) -> Tensor:
-    """Solve for the directions that tell y from x; along the columns of `free` hardly anything holds them back."""
+def ridge(x: Tensor, y: Tensor, strength: float) -> Tensor:
+    """Solve for the directions that tell y from x."""
     left = x.T @ x
-    held = torch.eye(len(left)) if free is None else torch.eye(len(left)) - (1 - FREE) * free @ free.T
-    left += strength * left.diagonal().mean() * held
+    left += strength * left.diagonal().mean() * torch.eye(len(left))
     return torch.linalg.solve(left, x.T @ y)
 
 
@@ -202,8 +201,8 @@ def error(net: Gathering, rows: Rows) -> Tensor:
     return off.square().sum(0) / SPREAD**2 / len(rows.seen)
 
 
-def begin(net: Gathering, groups: Sequence[Rows], strength: float, ways: Tensor | None = None) -> None:
-    """Set the values: what a ridge regression finds of what the attention gathers, along the marks first of all."""
+def begin(net: Gathering, groups: Sequence[Rows], strength: float, ways: Tensor, crossed: Tensor) -> None:
+    """Set the values: along the marks what a regression finds of them, of other kinds' trees what it finds of all."""
     gathered: list[Tensor] = []
     truth: list[Tensor] = []
     trees: list[Tensor] = []
@@ -215,26 +214,26 @@ def begin(net: Gathering, groups: Sequence[Rows], strength: float, ways: Tensor 
             trees.append(rows.tree + (int(trees[-1].max()) + 1 if trees else 0))
         mean, y, tree = torch.cat(gathered), torch.cat(truth), torch.cat(trees)
         y = centred(y, tree)
-        for n in range(len(KINDS)):
+        for n, name in enumerate(KINDS):
             known = ~y[:, n].isnan()
             if not known.any():  # no tree asks for it
                 continue
-            x = centred(mean[known], tree[known])
-            value = ridge(x, y[known, n], strength, ways)
-            told = x @ value  # so strong a ridge gives the way and not the length
-            value *= (told @ y[known, n]) / (told @ told)
-            net.value[:, n] = value
+            if name in MARKED:
+                value = ways @ ridge(centred(crossed[known], tree[known]), y[known, n], 0.03)
+            else:
+                value = ridge(centred(mean[known], tree[known]), y[known, n], strength)
+            told = centred(mean[known], tree[known]) @ value  # so strong a ridge gives the way and not the length
+            net.value[:, n] = value * (told @ y[known, n]) / (told @ told)
 
 
 def fit(
-    shape: Shape, trees: Sequence[Tree], strength: float = 6.0, ways: Tensor | None = None
+    shape: Shape, trees: Sequence[Tree], ways: Tensor, crossed: Tensor, strength: float = 6.0
 ) -> tuple[Gathering, list[Rows]]:
-    """Fit keys, then values; `ways` are the marks' directions."""
-    trees = [tree for tree in trees if tree.packed.leaves]
+    """Fit keys, then values."""
     groups = [Rows.of(trees[n : n + 12]) for n in range(0, len(trees), 12)]
     net = Gathering(shape)
     look(net, groups)
-    begin(net, groups, strength, ways)
+    begin(net, groups, strength, ways, crossed)
     return net, groups
 
 
@@ -283,8 +282,8 @@ def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, floa
     if net.first != net.shape.layers - 2:
         raise SystemExit("Words are marked in the last layer but one; the heads start in the last.")
     trees = [tree for tree in trees if tree.packed.leaves]
-    ways = marks.prepare(net, trees)
-    found, groups = fit(net.shape, marks.lifted(net, trees), ways=ways)
+    ways, crossed = marks.prepare(net, trees)
+    found, groups = fit(net.shape, marks.lifted(net, trees), ways, crossed)
     layer: Any = net.layers[-1]
     shared, size = net.shape.shared, net.shape.head_size
     content = size // 2 - 1  # the pair that does not feel the distance

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -96,18 +96,18 @@ class Units(nn.Module):
         return F.dropout(inner, drop, self.training) @ self.down
 
 
-def learn(x: Tensor, y: Tensor, epochs: int = 12, size: int = 256, rate: float = 2e-3) -> Units:
+def learn(x: Tensor, y: Tensor, epochs: int = 8, least: int = 600, size: int = 256, rate: float = 2e-3) -> Units:
     """Fit the units on words: x as the block reads it, y in deviations, NaN where nothing is known."""
     torch.manual_seed(7)
     units, known = Units(x.shape[1]), ~y.isnan()
     y = y.nan_to_num()
-    solver = torch.optim.AdamW(units.parameters(), lr=rate, weight_decay=0.1)
-    total, step = epochs * (len(x) // size), 0
-    for _ in range(epochs):
-        for rows in torch.randperm(len(x))[: len(x) // size * size].split(size):
+    solver = torch.optim.AdamW(units.parameters(), lr=rate, weight_decay=1.0)
+    total, step = max(least, epochs * len(x) // size), 0
+    while step < total:
+        for rows in torch.randperm(len(x)).split(size):
             for group in solver.param_groups:
-                group["lr"] = rate * min(1.0, step / 50) * (1 - step / total)
-            wrong = ((units(F.dropout(x[rows], 0.1), 0.1) - y[rows]).square() * known[rows]).sum(1).mean()
+                group["lr"] = rate * min(1.0, step / 50) * max(0.0, 1 - step / total)
+            wrong = ((units(F.dropout(x[rows], 0.3), 0.3) - y[rows]).square() * known[rows]).sum(1).mean()
             solver.zero_grad()
             wrong.backward()
             solver.step()
@@ -115,25 +115,54 @@ def learn(x: Tensor, y: Tensor, epochs: int = 12, size: int = 256, rate: float =
     return units.eval()
 
 
-def prepare(net: Smol, trees: Sequence[Tree]) -> Tensor:
-    """Set up the units; give the directions of the marks in front of the last layer."""
+@dataclass
+class Words:
+    """The words of the candidates of some trees."""
+
+    x: Tensor  # as the block reads them
+    y: Tensor  # what is known, in deviations from the mean
+    leaf: Tensor  # numbered through all trees
+    count: int
+
+    @classmethod
+    def of(cls, net: Smol, trees: Sequence[Tree]) -> Words:
+        """Collect them; every tree has leaves."""
+        xs, ys, leaves, count = [], [], [], 0
+        for tree in trees:
+            at, y = targets(tree)
+            xs.append(F.rms_norm(attended(net, tree)[at], (net.shape.hidden,)))
+            ys.append(y)
+            for n, flags in enumerate(tree.packed.leaf_flags):
+                leaves += [count + n] * sum(flag >= 0 for flag in flags)
+            count += len(tree.packed.leaves)
+        y = torch.cat(ys)
+        mean = y.nanmean(0)
+        deviation = (y - mean).square().nanmean(0).sqrt() + 1e-6
+        return cls(torch.cat(xs), (y - mean) / deviation, torch.tensor(leaves), count)
+
+    def learn(self, chosen: Tensor) -> Units:
+        """Fit units on some of the words."""
+        chosen = chosen & ~self.y.isnan().all(1)
+        return learn(self.x[chosen], self.y[chosen])
+
+    def crossed(self, folds: int = 2) -> Tensor:
+        """Give every leaf's mean marks, told by units that were fitted on other trees."""
+        half = self.leaf * folds // self.count
+        found = torch.zeros(self.count, len(MARKS))
+        for fold in range(folds):
+            own = half == fold
+            units = self.learn(~own)
+            with torch.no_grad():
+                found.index_add_(0, self.leaf[own], units(self.x[own]))
+        return found / torch.bincount(self.leaf, minlength=self.count).clamp_min(1)[:, None]
+
+
+def prepare(net: Smol, trees: Sequence[Tree]) -> tuple[Tensor, Tensor]:
+    """Set up the units; give the directions of the marks in front of the last layer, and every leaf's marks."""
     layer: Any = net.layers[net.first]
-    xs, ys, sample = [], [], []
-    for tree in trees:
-        if not tree.packed.leaves:
-            continue
-        at, y = targets(tree)
-        x = attended(net, tree)
-        known = ~y.isnan().all(1)
-        xs.append(F.rms_norm(x[at[known]], x.shape[-1:]))
-        ys.append(y[known])
-        sample.append(above(net, tree)[::7])
-    x, y = torch.cat(xs), torch.cat(ys)
-    known = ~y.isnan()
-    mean = y.nanmean(0)
-    deviation = ((y - mean).square().nan_to_num().sum(0) / known.sum(0)).sqrt() + 1e-6
-    units = learn(x, (y - mean) / deviation)
-    states = torch.cat(sample)
+    words = Words.of(net, trees)
+    units = words.learn(torch.ones(len(words.leaf), dtype=torch.bool))
+    states = torch.cat([above(net, tree)[::7] for tree in trees])
     quiet = torch.linalg.eigh(states.T @ states / len(states))[1][:, : len(MARKS)]
     size = LOUD * float(states.norm(dim=1).median()) / net.shape.hidden**0.5
     behind = layer.post_attention_layernorm.weight
@@ -144,4 +173,4 @@ def prepare(net: Smol, trees: Sequence[Tree]) -> Tensor:
         change(layer.gate_proj, n, units.gate.detach()[n] / behind - layer.gate_proj.weight[place], inner[n])
         change(layer.up_proj, n, units.up.detach()[n] / behind - layer.up_proj.weight[place], inner[n])
         change(layer.down_proj, n, inner[n], down[:, n] - layer.down_proj.weight[:, place], 20.0)
-    return quiet
+    return quiet, words.crossed()
