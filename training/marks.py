@@ -123,14 +123,17 @@ class Words:
     y: Tensor  # what is known, in deviations from the mean
     leaf: Tensor  # numbered through all trees
     count: int
+    outside: Tensor  # some tokens of forms and sources, read alike: there nothing may be told
 
     @classmethod
     def of(cls, net: Smol, trees: Sequence[Tree]) -> Words:
         """Collect them; every tree has leaves."""
-        xs, ys, leaves, count = [], [], [], 0
+        xs, ys, leaves, count, rest = [], [], [], 0, []
         for tree in trees:
             at, y = targets(tree)
-            xs.append(F.rms_norm(attended(net, tree)[at], (net.shape.hidden,)))
+            x = F.rms_norm(attended(net, tree), (net.shape.hidden,))
+            xs.append(x[at])
+            rest.append(x[torch.randperm(len(tree.packed.trunk))[: len(at) // 2]])
             ys.append(y)
             for n, flags in enumerate(tree.packed.leaf_flags):
                 leaves += [count + n] * sum(flag >= 0 for flag in flags)
@@ -138,12 +141,13 @@ class Words:
         y = torch.cat(ys)
         mean = y.nanmean(0)
         deviation = (y - mean).square().nanmean(0).sqrt() + 1e-6
-        return cls(torch.cat(xs), (y - mean) / deviation, torch.tensor(leaves), count)
+        return cls(torch.cat(xs), (y - mean) / deviation, torch.tensor(leaves), count, torch.cat(rest))
 
     def learn(self, chosen: Tensor) -> Units:
         """Fit units on some of the words."""
         chosen = chosen & ~self.y.isnan().all(1)
-        return learn(self.x[chosen], self.y[chosen])
+        quiet = torch.zeros(len(self.outside), len(MARKS))
+        return learn(torch.cat((self.x[chosen], self.outside)), torch.cat((self.y[chosen], quiet)))
 
     def crossed(self, folds: int = 2) -> Tensor:
         """Give every leaf's mean marks, told by units that were fitted on other trees."""
