@@ -24,12 +24,14 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from training import marks
 from training.model import Batch, Shape
 from training.packing import Packed
-from training.smol import SHAPE, Adapted, Smol
+from training.smol import SHAPE, Smol, change
 from training.states import Tree, collate
 
 KINDS = ("coherence", "consistency", "relevance", "fluency", "other")
+MARKED = KINDS[:4]  # of these the words' marks tell the value
 GRADED = KINDS[:3]  # of a summary with its source each is known, whatever the form asks for
 LIKE = {"factual": "consistency", "faithfulness": "consistency"}
 TURNING = (12, 14, 16, 18)  # of 64ths of a head's channels: rotary pairs that turn once in 140 to 4,000 tokens
@@ -54,12 +56,6 @@ def ridge(x: Tensor, y: Tensor, strength: float) -> Tensor:
     left = x.T @ x
     left += strength * left.diagonal().mean() * torch.eye(len(left))
     return torch.linalg.solve(left, x.T @ y)
-
-
-def change(module: Adapted, rank: int, row: Tensor, column: Tensor, shift: float = 1.0) -> None:
-    """Add the product of a column and a row to a weight, as one rank of its maps; `shift` goes from column to row."""
-    module.lora_A.data[rank] = row * shift
-    module.lora_B.data[:, rank] = column / module.scale / shift
 
 
 def low_to_high(net: Smol, code: Tokenizer) -> Tensor:
@@ -205,8 +201,8 @@ def error(net: Gathering, rows: Rows) -> Tensor:
     return off.square().sum(0) / SPREAD**2 / len(rows.seen)
 
 
-def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
-    """Set the values: what a ridge regression finds of what the attention gathers."""
+def begin(net: Gathering, groups: Sequence[Rows], strength: float, ways: Tensor, crossed: Tensor) -> None:
+    """Set the values: along the marks what a regression finds of them, of other kinds' trees what it finds of all."""
     gathered: list[Tensor] = []
     truth: list[Tensor] = []
     trees: list[Tensor] = []
@@ -218,24 +214,26 @@ def begin(net: Gathering, groups: Sequence[Rows], strength: float) -> None:
             trees.append(rows.tree + (int(trees[-1].max()) + 1 if trees else 0))
         mean, y, tree = torch.cat(gathered), torch.cat(truth), torch.cat(trees)
         y = centred(y, tree)
-        for n in range(len(KINDS)):
+        for n, name in enumerate(KINDS):
             known = ~y[:, n].isnan()
             if not known.any():  # no tree asks for it
                 continue
-            x = centred(mean[known], tree[known])
-            value = ridge(x, y[known, n], strength)
-            told = x @ value  # so strong a ridge gives the way and not the length
-            value *= (told @ y[known, n]) / (told @ told)
-            net.value[:, n] = value
+            if name in MARKED:
+                value = ways @ ridge(centred(crossed[known], tree[known]), y[known, n], 0.03)
+            else:
+                value = ridge(centred(mean[known], tree[known]), y[known, n], strength)
+            told = centred(mean[known], tree[known]) @ value  # so strong a ridge gives the way and not the length
+            net.value[:, n] = value * (told @ y[known, n]) / (told @ told)
 
 
-def fit(shape: Shape, trees: Sequence[Tree], strength: float = 6.0) -> tuple[Gathering, list[Rows]]:
+def fit(
+    shape: Shape, trees: Sequence[Tree], ways: Tensor, crossed: Tensor, strength: float = 6.0
+) -> tuple[Gathering, list[Rows]]:
     """Fit keys, then values."""
-    trees = [tree for tree in trees if tree.packed.leaves]
     groups = [Rows.of(trees[n : n + 12]) for n in range(0, len(trees), 12)]
     net = Gathering(shape)
     look(net, groups)
-    begin(net, groups, strength)
+    begin(net, groups, strength, ways, crossed)
     return net, groups
 
 
@@ -281,10 +279,11 @@ def at_labels(net: Smol, trees: Sequence[Tree]) -> Tensor:
 
 def prepare(net: Smol, trees: Sequence[Tree], code: Tokenizer) -> dict[str, float]:
     """Set up the heads and the units; give the share of the candidate in what the heads see, and the error by kind."""
-    if net.first != net.shape.layers - 1:
-        raise SystemExit("The heads start in the last layer: nothing stands between them and the label.")
+    if net.first != net.shape.layers - 2:
+        raise SystemExit("Words are marked in the last layer but one; the heads start in the last.")
     trees = [tree for tree in trees if tree.packed.leaves]
-    found, groups = fit(net.shape, trees)
+    ways, crossed = marks.prepare(net, trees)
+    found, groups = fit(net.shape, marks.lifted(net, trees), ways, crossed)
     layer: Any = net.layers[-1]
     shared, size = net.shape.shared, net.shape.head_size
     content = size // 2 - 1  # the pair that does not feel the distance

@@ -210,7 +210,7 @@ def collate(trees: list[Packed], rng: random.Random) -> Tensors:
         torch.tensor(count_at),
         torch.tensor(count_target),
         torch.tensor(count_weight),
-        torch.tensor(label_at),
+        torch.tensor(label_at, dtype=torch.long),
         torch.tensor(label_ids),
         torch.tensor(label_target),
         torch.tensor(pairs, dtype=torch.long).view(-1, 2),

@@ -44,7 +44,7 @@ def main() -> None:
             shelf.fill(maker, net, code, shelf.FOLDER / part, files)
         frozen, recipe = smol.Smol().load_trunk(), RECIPES["smol"]
         for part, trees in (("held_out", 24), ("train", options.trees)):
-            states.fill(recipe.maker(part, random.Random(part)), frozen, states.FOLDER / part, trees)
+            states.fill(recipe.maker(part, random.Random(part)), frozen, states.FOLDER / part, range(trees))
         return
     code = tokenizer.load()
     print(f"tokenizer: {code.get_vocab_size()} tokens", flush=True)

@@ -28,7 +28,7 @@ FOLDER = CACHE_DIR / "smollm2"  # the package's weights as transformers has them
 class Adapter:
     """The sizes of the adapter: which layers it changes, its rank, and the factor on what it adds."""
 
-    first: int = 29
+    first: int = 28
     rank: int = 64
     alpha: float = 128.0
 
@@ -52,6 +52,12 @@ class Adapted(Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Compute the output for all tokens, trunks first."""
         return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+
+
+def change(module: Adapted, rank: int, row: Tensor, column: Tensor, shift: float = 1.0) -> None:
+    """Add the product of a column and a row to a weight, as one rank of its maps; `shift` goes from column to row."""
+    module.lora_A.data[rank] = row * shift
+    module.lora_B.data[:, rank] = column / module.scale / shift
 
 
 def prepare() -> None:
@@ -110,6 +116,17 @@ class Smol(nn.Module):
         for layer in self.layers[: self.first]:
             x = layer.ragged(x, cos, sin, batch, real)
         return x
+
+    @torch.no_grad()
+    def frozen(self, batch: Batch) -> Tensor:
+        """Give what the trunk makes of the states in front of the adapter, as if there were none: real tokens only."""
+        real = batch.real()
+        x = batch.states
+        assert x is not None
+        cos, sin = self._rotation(batch, real, x.dtype)
+        for layer in self.layers[self.first :]:
+            x = layer.ragged(x, cos, sin, batch, real)
+        return self.norm(x)
 
     def forward(self, batch: Batch, dtype: torch.dtype = torch.float32, wanted: Tensor | None = None) -> Tensor:
         """Compute the output for all tokens, trunks first; of one tree, for the wanted ones alone, the rest is 0."""

@@ -6,24 +6,29 @@ A CPU core reads some 300 tokens a second through the trunk; the layer above it 
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 import torch
+import torch.nn.functional as F
 from scipy.stats import spearmanr
 from torch import Tensor
 
 from training import packing
 from training.corpus import CACHE_DIR
+from training.model import Batch
 from training.packing import Packed, Tensors
 from training.smol import Smol, tokenizer
 from training.tasks import Maker
 
 FOLDER = CACHE_DIR / "trees"
+MARKS = 2  # what the trunk tells of a token: its log-probability behind its source, and alone
 LONG = 900  # tokens of a tree; a longer one costs twice as much and has no more labels
 
 
@@ -33,6 +38,7 @@ class Tree:
 
     packed: Packed
     states: Tensor
+    told: Tensor | None = None  # by token: log-probability in the form and alone; NaN outside summaries of a source
 
 
 def draw(maker: Maker, rng: random.Random) -> Packed:
@@ -47,10 +53,44 @@ def draw(maker: Maker, rng: random.Random) -> Packed:
             return packed
 
 
-def fill(maker: Maker, net: Smol, folder: Path, count: int) -> None:
-    """Write trees until there are so many."""
+def told(net: Smol, packed: Packed, states: Tensor) -> Tensor:
+    """Read how likely every token of a candidate is behind its source, which the form shows, and alone."""
+    code = net.embed_tokens.weight
+    start = len(packed.trunk)
+    found = torch.full((len(states), MARKS), float("nan"))
+    if not (packed.measured and packed.sourced and packed.leaves):
+        return found
+    batch = packing.collate([packed], random.Random(0)).batch
+    ids, at, rows = batch.ids()[batch.real()], [], []
+    for leaf, flags in zip(packed.leaves, packed.leaf_flags, strict=True):
+        own = [start + n for n, flag in enumerate(flags) if flag >= 0]
+        at += own
+        rows.append(ids[own])
+        start += len(leaf)
+    places = torch.tensor(at)
+    opens = len(packed.trunk) + torch.tensor([0, *map(len, packed.leaves)]).cumsum(0)
+    before = torch.where(torch.isin(places, opens), len(packed.trunk), places) - 1
+    with torch.no_grad():
+        batch.states = states
+        hidden = net.frozen(batch)[before]
+        found[places, 0] = F.linear(hidden, code).log_softmax(-1).gather(1, ids[places, None])[:, 0]
+        longest = max(map(len, rows))
+        leaves = torch.zeros(1, len(rows), longest, dtype=torch.long)
+        for row, tokens in zip(leaves[0], rows, strict=True):
+            row[: len(tokens)] = tokens
+        alone = Batch(torch.zeros(1, 1, dtype=torch.long), leaves, torch.tensor([1]), torch.tensor([[*map(len, rows)]]))
+        alone.states = net.below(alone)
+        hidden = net.frozen(alone)
+        starts = list(itertools.accumulate(map(len, rows), initial=1))
+        before = torch.tensor([n for a, b in itertools.pairwise(starts) for n in [0, *range(a, b - 1)][: b - a]])
+        found[places, 1] = F.linear(hidden[before], code).log_softmax(-1).gather(1, ids[places, None])[:, 0]
+    return found
+
+
+def fill(maker: Maker, net: Smol, folder: Path, numbers: Iterable[int]) -> None:
+    """Write the trees of these numbers; `net` is the frozen trunk, of which the adapter's first layer is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
+    for number in numbers:
         path = folder / f"{number:05}.pt"
         if path.exists():
             continue
@@ -59,8 +99,9 @@ def fill(maker: Maker, net: Smol, folder: Path, count: int) -> None:
         packed = draw(maker, maker.rng)
         with torch.no_grad():
             states = net.below(packing.collate([packed], maker.rng).batch)
-        torch.save({"packed": packed, "states": states.half()}, path.with_suffix(".new"))
-        path.with_suffix(".new").replace(path)
+        new = path.with_suffix(f".{os.getpid()}")
+        torch.save({"packed": packed, "states": states.half(), "told": told(net, packed, states)}, new)
+        new.replace(path)
         if number % 20 == 0:
             print(f"{path.name}: read", flush=True)
 
@@ -70,7 +111,7 @@ def load(folder: Path, known: int = 0) -> list[Tree]:
     found = []
     for path in sorted(folder.glob("*.pt"))[known:]:
         kept = torch.load(path, weights_only=False)  # our own file, written above
-        found.append(Tree(kept["packed"], kept["states"]))
+        found.append(Tree(kept["packed"], kept["states"], kept["told"]))
     return found
 
 
