@@ -714,10 +714,10 @@ def sources_of(
     pairwise = {id(run): _pair_metric(run, metric) for run in runs}
     names = [key.removesuffix("/pairs") if (key := pairwise[id(run)]) else run.one_metric(metric) for run in runs]
     people: Ratings = {}
-    for rating in rating_fields(human, names[:1]).values():
+    for rating_field in rating_fields(human, names[:1]).values():
         given = [(run.rows, run.path) for run in runs if pairwise[id(run)] is None]
         for rows, path in given if ratings is None else [(read_rows(ratings), ratings)]:
-            people |= _ratings(rows, path, rating, group_by, system)
+            people |= _ratings(rows, path, rating_field, group_by, system)
     by_system: dict[str, list[float]] = {}
     for (_, writer), rating in people.items():
         if math.isfinite(rating):

@@ -63,7 +63,7 @@ NOT_RUN_COUNTS = {
     "analysis.md": 2,
     "serving.md": 4,
     "pairs.md": 1,
-    "evaluators.md": 3,
+    "evaluators.md": 1,
 }
 #: Blocks that `.ci/run` and tests/serve/test_documents.py run.
 RUN_ELSEWHERE = ("first-command", "test-command", "snippet: ")
