@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# PyTorch reads this when it starts. Packs differ in length, and segments of fixed size leave memory free in pieces that
-# fit none of them. Windows has no others.
+# PyTorch reads these when it starts. On Linux large tensors get large pages, whose addresses are found sooner.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+# Packs differ in length, and segments of fixed size leave memory free in pieces that fit none of them. Windows has no
+# others.
 if sys.platform != "win32" and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
     os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 

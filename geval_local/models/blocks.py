@@ -16,7 +16,9 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 #: Weights that are widened at once: what is between the steps stays in the processor's cache.
 _CHUNK = 1 << 19
-_IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_IQ4_LEVELS = torch.tensor((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8)
+#: The bits of each byte, lowest first, as eight bytes of 16 or 0.
+_SIXTEENS = ((torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) << 4).to(torch.uint8).view(torch.int64).flatten()
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,27 @@ def _half(blocks: torch.Tensor, place: int) -> torch.Tensor:
 
 def _fields(data: torch.Tensor, width: int, bits: int) -> torch.Tensor:
     """Split bytes into fields of so many bits, lowest first: (blocks, n * width) to (blocks, n, fields, width)."""
-    data = data.reshape(len(data), -1, width)
-    shifts = range(0, 8, bits)
-    found = data.new_empty((len(data), data.shape[1], len(shifts), width))
-    for number, shift in enumerate(shifts):
-        part = found[:, :, number]
-        torch.bitwise_right_shift(data, shift, out=part)
-        if shift + bits < 8:
-            part.bitwise_and_((1 << bits) - 1)
-    return found
+    data, mask = data.reshape(len(data), -1, width), (1 << bits) - 1
+    # Four bytes at a time where that goes: torch has vector instructions for shifts of 32 bits, none for those of 8.
+    if width % 4 == 0:
+        data, mask = data.clone(memory_format=torch.contiguous_format).view(torch.int32), mask * 0x01010101
+    fields = [data & mask, *((data >> shift).bitwise_and_(mask) for shift in range(bits, 8, bits))]
+    return torch.stack(fields, dim=2).view(torch.uint8)
+
+
+def _raised(fields: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift fields to the left, four at a time; none has bits that would reach the next one."""
+    return fields.flatten(1).view(torch.int32).bitwise_left_shift(bits).view(torch.uint8)
+
+
+def _looked_up(table: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Replace numbers by what stands there in a table."""
+    return table.to(numbers.device).index_select(0, numbers.flatten().int())
 
 
 def _fifth_bits(blocks: torch.Tensor, place: int) -> torch.Tensor:
     """Read 32 bits of each block, as (blocks, 1, 32) with 16 or 0."""
-    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    bits = (blocks[:, place : place + 4].unsqueeze(-1) >> shifts) & 1
-    return bits.reshape(-1, 1, 32) << 4
+    return _looked_up(_SIXTEENS, blocks[:, place : place + 4]).view(torch.uint8).view(-1, 1, 32)
 
 
 def _q4_0(blocks: torch.Tensor) -> Parts:
@@ -112,8 +119,8 @@ def _q3_k(blocks: torch.Tensor) -> Parts:
     low, high = _fields(blocks[:, 96:104], 8, 4).flatten(1), _fields(blocks[:, 104:108], 4, 2).flatten(1)
     scale = _half(blocks, 108) * ((low | high << 4).view(torch.int8) - 32)
     # Where the bit of the mask is clear, 4 are taken away.
-    borrow = (_fields(blocks[:, :32], 32, 1) ^ 1) << 2
-    quants = _fields(blocks[:, 32:96], 32, 2).flatten(1).view(torch.int8) - borrow.flatten(1).view(torch.int8)
+    borrow = _raised(_fields(blocks[:, :32], 32, 1) ^ 1, 2)
+    quants = _fields(blocks[:, 32:96], 32, 2).flatten(1).view(torch.int8) - borrow.view(torch.int8)
     return quants, scale, None
 
 
@@ -130,28 +137,24 @@ def _q4_k(blocks: torch.Tensor) -> Parts:
 
 
 def _q5_k(blocks: torch.Tensor) -> Parts:
-    quants = _fields(blocks[:, 48:], 32, 4).flatten(1) | _fields(blocks[:, 16:48], 32, 1).flatten(1) << 4
+    quants = _fields(blocks[:, 48:], 32, 4).flatten(1) | _raised(_fields(blocks[:, 16:48], 32, 1), 4)
     return quants, *_k_scales(blocks)
 
 
 def _q6_k(blocks: torch.Tensor) -> Parts:
-    quants = _fields(blocks[:, :128], 64, 4).flatten(1) | _fields(blocks[:, 128:192], 32, 2).flatten(1) << 4
+    quants = _fields(blocks[:, :128], 64, 4).flatten(1) | _raised(_fields(blocks[:, 128:192], 32, 2), 4)
     return quants.view(torch.int8) - 32, _half(blocks, 208) * blocks[:, 192:208].view(torch.int8), None
 
 
-def _levels(quants: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(_IQ4_LEVELS, dtype=torch.int8, device=quants.device)[quants.int()]
-
-
 def _iq4_nl(blocks: torch.Tensor) -> Parts:
-    return _levels(_fields(blocks[:, 2:], 16, 4)), _half(blocks, 0), None
+    return _looked_up(_IQ4_LEVELS, _fields(blocks[:, 2:], 16, 4)), _half(blocks, 0), None
 
 
 def _iq4_xs(blocks: torch.Tensor) -> Parts:
     low = _fields(blocks[:, 4:8], 1, 4).flatten(1)
     high = _fields(blocks[:, 2:4], 1, 2).flatten(1)
     scale = _half(blocks, 0) * ((low | high << 4).view(torch.int8) - 32)
-    return _levels(_fields(blocks[:, 8:], 16, 4)), scale, None
+    return _looked_up(_IQ4_LEVELS, _fields(blocks[:, 8:], 16, 4)), scale, None
 
 
 #: Code in a GGUF file -> type.

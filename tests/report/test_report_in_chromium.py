@@ -323,7 +323,7 @@ def hostile(tmp_path_factory):
     made[-1]["geval"]["coherence"]["error"] = HOSTILE[1]
     notes = {text: {"prompt": text, "steps": [text]} for text in HOSTILE}
     path = tmp_path_factory.mktemp("hostile") / "report.html"
-    options = {"metrics": notes, "human": "scores.coherence", "group_by": "doc_id"}
+    options = {"metrics": notes, "human": {"coherence": "scores.coherence"}, "group_by": "doc_id"}
     write_report(made, path, signature="|".join(HOSTILE), manifest=dict.fromkeys(HOSTILE, HOSTILE[1]), **options)
     return path, made
 
