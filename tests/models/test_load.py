@@ -341,7 +341,7 @@ def test_a_chat_style_needs_a_template(judge, style):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"device": "cpu", "device_map": "auto"}, "device and device_map exclude each other"),
+        ({"device": "cpu", "device_map": "auto"}, "`device` and `device_map` exclude each other"),
         ({"device": "warp:0"}, "the device 'warp:0' cannot be used here"),
         ({"attention": "psychic"}, "psychic"),
     ],
