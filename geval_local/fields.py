@@ -176,9 +176,9 @@ def _is_spelt_alike(name: str, column: str) -> bool:
 
 
 def field_options(fields: Iterable[str], guesses: Mapping[str, str]) -> str:
-    """Write the ready options of the command line for fields: ``--field output='bot reply'``."""
+    """Write a mapping of fields for a message, with a shell's quotes, since the command line makes options of it."""
     return " ".join(
-        f"--field {field}={shlex.quote(guesses[field]) if field in guesses else 'COLUMN'}" for field in fields
+        f"`fields={field}={shlex.quote(guesses[field]) if field in guesses else 'COLUMN'}`" for field in fields
     )
 
 
@@ -215,10 +215,10 @@ def read_mapping(pairs: Iterable[str]) -> dict[str, str]:
         field, equals, column = (part.strip() for part in pair.partition("="))
         if not (field and equals and column):
             raise ConfigurationError(
-                f"--field {pair!r} is not a mapping", hint="Write FIELD=COLUMN, such as --field output=answer."
+                f"`fields={pair!r}` is not a mapping", hint="Write FIELD=COLUMN, such as `fields=output=answer`."
             )
         if mapping.get(field, column) != column:
-            raise ConfigurationError(f"--field maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
+            raise ConfigurationError(f"`fields` maps {field!r} twice: to {mapping[field]!r} and to {column!r}")
         mapping[field] = column
     return mapping
 

@@ -96,7 +96,7 @@ def check_is_file(path: Path) -> None:
     if special == "a directory":
         raise DataError(
             f"{path} is a directory",
-            hint="Give the path of one file in it. `geval-local score` takes directories with --distributed ray.",
+            hint="Give the path of one file in it. `geval-local score --distributed ray` takes directories.",
         )
     if special is not None:
         raise DataError(
@@ -200,7 +200,7 @@ def _guessed(path: Path, size: int, changed: int) -> str:
     if not is_western(broken):
         return "utf-8-sig"
     shown = next((word for word in re.findall(r"\w+", broken.decode("cp1252", "replace")) if not word.isascii()), "")
-    logger.info("%s is not UTF-8; read as Windows-1252 (%s), unless --encoding says otherwise", path.name, shown)
+    logger.info("%s is not UTF-8; read as Windows-1252 (%s), unless `encoding` says otherwise", path.name, shown)
     return "cp1252"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from geval_local.fields import ALIASES, lookup
 
-#: ``--group-by row`` makes every row a separate document, unless there is a column of that name.
+#: ```group_by=row``` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 #: Hashes kept to count documents over parts of the rows.
 SKETCH = 256
@@ -70,18 +70,18 @@ class DocumentCounts:
             if self.given != EVERY_ROW and not self.rows:
                 return f"rows with the same {self.given} are one document"
             if self.field is None:
-                return "every row is a separate document, as --group-by row says"
+                return "every row is a separate document, as `group_by=row` says"
             alone = f", and each of {self.missing} rows without it is its own" if self.missing else ""
             return f"rows with the same {self.field} are one document{alone}"
         if self.field is not None:
-            return f"rows with the same {self.field} are treated as one document (a guess; --group-by FIELD changes it)"
+            return f"rows with the same {self.field} are treated as one document (a guess; `group_by=FIELD` changes it)"
         if self.candidate is not None and not self.missing and self.distinct == 1 < self.rows:
             why = f"all rows have the same {self.candidate}"
         elif self.candidate is not None and not self.missing:
             why = f"no two rows have the same {self.candidate}"
         else:
             why = "no column names a document"
-        return f"every row is treated as a separate document, since {why} (a guess; --group-by FIELD changes it)"
+        return f"every row is treated as a separate document, since {why} (a guess; `group_by=FIELD` changes it)"
 
 
 class Documents:

@@ -245,6 +245,6 @@ def with_steps_in_text(text: str, metric: Metric, origin: str) -> str:
     if not same:
         raise MetricError(
             f"{origin}: steps cannot be put into this file without touching the rest of it",
-            hint="Write the metric with its steps into another file: -o FILE.yaml",
+            hint="Write the metric with its steps into another file: `output=FILE.yaml`",
         )
     return result

@@ -177,7 +177,7 @@ class JudgeOptions(Options):
 
     def _checked(self) -> Self:
         if self.device is not None and self.device_map is not None:
-            raise ConfigurationError("device and device_map exclude each other: the map places the weights by itself")
+            raise ConfigurationError("`device` and `device_map` exclude each other: the map places the weights")
         return self
 
     def record(self) -> dict[str, Any]:
@@ -400,10 +400,10 @@ class RunOptions(Options):
     def _checked(self) -> Self:
         for name in ("workers", "address", "gather_by"):
             if self.distributed is None and getattr(self, name) is not None:
-                raise ConfigurationError(f"{name} is for distributed runs", hint="Add distributed='ray'.")
+                raise ConfigurationError(f"`{name}` is for distributed runs", hint="Add `distributed=ray`.")
         if self.distributed is not None and self.encoding is not None:
             raise ConfigurationError(
-                "encoding is for runs on one machine: blocks of a file are cut by its bytes",
+                "`encoding` is for runs on one machine: blocks of a file are cut by its bytes",
                 hint="Convert the files to UTF-8, for instance with iconv.",
             )
         return self

@@ -222,7 +222,7 @@ def length_table(bias: LengthBias) -> Table:
         notes.append(
             f"ratings held fixed: corrected for their reliability of {number(bias.reliability)}"
             if math.isfinite(bias.reliability)
-            else "ratings held fixed: noise in the ratings alone moves this from 0; --rater, named twice, corrects it"
+            else "ratings held fixed: noise in the ratings alone moves this from 0; `raters`, two or more, correct it"
         )
     return Table(("", *COEFFICIENTS, "n"), tuple(rows), tuple(notes))
 
@@ -265,13 +265,13 @@ class Bias(Study):
 
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, and what a gap is."""
-        told = "note: a gap is not yet a bias, since one side may be better; --human FIELD takes that into account"
+        told = "note: a gap is not yet a bias, since one side may be better; `human=FIELD` takes that into account"
         if self.is_rated:
             told = "judge less people: what the judge adds to people's own gap, brought to the judge's scale; "
             told += (
                 "the noise of the ratings is known from their raters"
                 if self.rating_error is not None
-                else "whatever the noise of the ratings, which --rater would make known: the gap nearest to 0"
+                else "whatever the noise of the ratings, which `raters` would make known: the gap nearest to 0"
             )
         return [(self.grouping, False), (told, False)]
 
@@ -317,12 +317,12 @@ def bias(
         If the results cannot be used, a row lacks its side, or there are not two sides.
     """
     if between and len(between) != 2:
-        raise ConfigurationError(f"a gap is between two sides, not {len(between)}", hint="Give --between twice.")
+        raise ConfigurationError(f"a gap is between two sides, not {len(between)}", hint="Name two in `between`.")
     run = ScoredRun.of(results, fields)
     name = run.one_metric(metric)
     documents, grouping = documents_of(run.rows, group_by)
     if raters and human is not None:
-        raise ConfigurationError("--human and --rater are two ways to name the ratings", hint="Take one.")
+        raise ConfigurationError("`human` and `raters` are two ways to name the ratings", hint="Take one.")
     items = run.items(name, human=human, group_by=documents)
     error = None
     if raters:

@@ -383,7 +383,7 @@ def _helpful(calibration: Calibration, path: Path) -> Calibration:
         raise ConfigurationError(
             f"{path} is not applied: the calibration {held.verdict} (gain in mean squared error {gained}, "
             f"{held.groups} documents)",
-            hint="Fit it on more rated documents or by another --method, or leave it out: the scores as they are do "
+            hint="Fit it on more rated documents or by another `method`, or leave it out: the scores as they are do "
             "better, or as well.",
         )
     return calibration

@@ -134,7 +134,7 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
             names = [str(run.path) for run in runs]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"{runs[0].path} is given twice", hint="Name one file for each system, or --system FIELD."
+                f"{runs[0].path} is given twice", hint="Name one file for each system, or `system=FIELD`."
             )
     # Guessed from the columns that all have: CSV results may hold fewer.
     common = set.intersection(*(set(run.rows[0]) for run in runs))
@@ -145,7 +145,7 @@ def gather(runs: Sequence[ScoredRun], field: str | None, group_by: str | None) -
     if document is None and group_by is None and len(runs) > 1:
         by_id = all(row_keys(run.rows) != [str(place) for place in range(1, len(run.rows) + 1)] for run in runs)
         same = "id" if by_id else "place in their files"
-        grouping = f"rows with the same {same} are taken for one document (a guess; --group-by FIELD changes it)"
+        grouping = f"rows with the same {same} are taken for one document (a guess; `group_by=FIELD` changes it)"
     return SystemRows(tuple(runs), tuple(names), field, document, grouping)
 
 
@@ -391,11 +391,11 @@ def compare(
         raise ConfigurationError(f"a plan is for a difference above 0, not {plan:g}", hint="In units of the scale.")
     scored = [ScoredRun.of(one, fields, estimator) for one in results]
     names = _shared_metrics(scored, metrics)
-    named = (("--system", system), ("--baseline", baseline))
+    named = (("`system`", system), ("`baseline`", baseline))
     reason = next((f"{option} is given" for option, value in named if value is not None), None)
     if len(scored) == 2 and reason is None and "input" not in across:
         guess = why_systems(*scored)
-        reason = guess and f"{guess} (a guess; --across input compares them as two runs)"
+        reason = guess and f"{guess} (a guess; `across=input` compares them as two runs)"
     asked: dict[str, Any] = {
         "human": (human := rating_fields(human, names)),
         "group_by": group_by,
@@ -405,11 +405,11 @@ def compare(
     if len(scored) == 2 and reason is None:
         asked |= {"level": level, "coefficient": coefficient, "target": target}
         if plan is not None and not human:
-            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add --human FIELD.")
+            raise ConfigurationError("a plan for two runs is about agreement with people", hint="Add `human=FIELD`.")
         return _compare_runs(scored[0], scored[1], names, across, largest, asked, plan)
     if level is not None or target not in (None, "documents"):
         raise ConfigurationError(
-            "--level and --new are about two runs over the same rows: systems are compared by their scores, for new "
+            "`level` and `target` are about two runs over the same rows: systems are compared by their scores, for new "
             "documents",
             hint="`geval-local meta-eval` correlates scores with ratings over systems.",
         )
@@ -497,7 +497,7 @@ def _differences(
     known = [*(field.name for field in dataclasses.fields(Signature)), "versions", "input", ANY]
     unknown = [key for key in across if key not in known]
     if unknown:
-        raise ConfigurationError(f"--across {unknown[0]}: no such key", hint=f"Keys: {', '.join(known)}.")
+        raise ConfigurationError(f"`across={unknown[0]}`: no such key", hint=f"Keys: {', '.join(known)}.")
     differ = {}
     for name in names:
         if ANY in across and not all(run.is_described(name) for run in (first, second)):
@@ -514,7 +514,7 @@ def _differences(
         needed = [key for key in refused if key != "tokenizer" or "judge" not in refused]
         raise ConfigurationError(
             f"{first.path} and {second.path} are not comparable: {told}",
-            hint=f"If that is the comparison you want, say so: {' '.join(f'--across {key}' for key in needed)}",
+            hint=f"If that is the comparison you want, say so: {' '.join(f'`across={key}`' for key in needed)}",
         )
     return differ
 

@@ -179,7 +179,7 @@ def _dimension_of(path: Path, dimensions: Sequence[str]) -> tuple[str, str]:
     if len(hits) != 1:
         raise ConfigurationError(
             f"the name of {path} does not tell which dimension its responses rate",
-            hint=f"Say it: --from-responses DIMENSION={path}, one of {', '.join(dimensions)}.",
+            hint=f"Say it: `responses=DIMENSION={path}`, one of {', '.join(dimensions)}.",
         )
     index, dimension = hits[0]
     rest = "".join(parts[: max(index - 1, 0)] + parts[index + 1 :])
@@ -225,7 +225,7 @@ def read_rated(
     if benchmark is not None:
         if human or raters or group_by or system or fields:
             raise ConfigurationError(
-                "--human, --field, --rater, --group-by and --system are for your own rows; --benchmark brings them"
+                "`human`, `fields`, `raters`, `group_by` and `system` are for your own rows; `benchmark` brings them"
             )
         rated = read_benchmark(file, benchmark, limit_groups=limit_groups)
         chosen = benchmark_metrics(rated.benchmark, metrics)
@@ -238,7 +238,7 @@ def read_rated(
         )
         coefficient, dimensions = "spearman", tuple(chosen)
         if raters and len(chosen) != 1:
-            raise ConfigurationError("--rater is about one metric", hint="Name it with --metric, and no other.")
+            raise ConfigurationError("`raters` is about one metric", hint="Name it with `metrics`, and no other.")
     if not steps:
         chosen = {dimension: one.with_steps(()) for dimension, one in chosen.items()}
     for dimension in chosen:
@@ -289,13 +289,13 @@ def meta_evaluate(
     rated, metrics, dimensions = rows.rated, rows.metrics, list(rows.metrics)
     if level is not None and level not in rated.levels:
         raise ConfigurationError(
-            f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see --group-by, --system."
+            f"these rows have no {level} level", hint=f"They have: {', '.join(rated.levels)}; see `group_by`, `system`."
         )
     others: list[Contender] = []
     parsed: dict[str, ParsedResponses] = {}
     if responses:
         if not isinstance(rated, PublishedRatings):
-            raise ConfigurationError("--from-responses needs --benchmark: the files hold a benchmark's rows")
+            raise ConfigurationError("`responses` needs `benchmark`: the files hold a benchmark's rows")
         others, parsed = from_responses(responses, rated.name, rows.dimensions, metrics=metrics)
     found: list[Contender] = []
     for path in results:

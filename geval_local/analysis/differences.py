@@ -280,7 +280,7 @@ def rank_systems(
     if nameless:
         raise DataError(
             f"{len(nameless)} of {len(items)} rows name no system, the first of them {nameless[0]!r}",
-            hint="Name the column that holds it with --system.",
+            hint="Name the column that holds it with `system`.",
         )
     sides = [item.system for item in items]
     adjusted = adjusted_means(items, sides, seed=seed)

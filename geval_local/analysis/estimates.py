@@ -139,7 +139,7 @@ def estimate(
         what = "share of documents won, a tie counting half"
         groups = {f"{one} over {other}": _won(groups[one], groups[other]) for one, other in couples}
         if not groups:
-            raise DataError("wins need two systems", hint="Name the column that holds the system with --system.")
+            raise DataError("wins need two systems", hint="Name the column that holds the system with `system`.")
     found = {one: _estimated(one, own, share, wins=wins) for one, own in groups.items()}
     differences = {}
     if not wins and couples:

@@ -314,7 +314,7 @@ def jury(
         If the runs do not belong to one jury, or share no scored row.
     """
     if weights == "human" and human is None:
-        raise ConfigurationError("--weights human needs --human FIELD")
+        raise ConfigurationError("`weights=human` needs `human=FIELD`")
     scored = [ScoredRun.of(one, fields) for one in results]
     name = scored[0].one_metric(metric)
     named = _named(scored, name)

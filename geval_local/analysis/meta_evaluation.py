@@ -457,7 +457,7 @@ class MetaEvaluation(Study):
     def remarks(self) -> list[tuple[str, bool]]:
         """Say how rows were grouped, what other levels there are, and what is missing."""
         others = [level for level in self.rated.levels if level != self.level]
-        more = [(f"also at {' and '.join(others)} level: --level", False)] if others else []
+        more = [(f"also at {' and '.join(others)} level: `level`", False)] if others else []
         return [
             (self.rated.grouping, False),
             *more,

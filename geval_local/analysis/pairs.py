@@ -142,7 +142,7 @@ def preference_of(row: Mapping[str, Any], figures: Mapping[str, Any], where: str
     if not isinstance(p, Mapping) or set(p) != {"A", "B", "tie"}:
         raise DataError(
             f"{where}: holds no probabilities of A, B and tie",
-            hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with --columns all.",
+            hint="Expected the results of `geval-local pairs`, as JSONL or Parquet, or as CSV with `columns=all`.",
         )
     orders, masses = (decoded(figures.get(name)) or () for name in ("order_scores", "order_masses"))
     return replace(
@@ -551,7 +551,7 @@ def agreement(found: Sequence[Preference]) -> PairAgreement:
     if not kept:
         raise DataError(
             "people's preference is known of no comparison that was judged",
-            hint="Name the rating by --human, and the file that holds it by --ratings.",
+            hint="Name the rating by `human`, and the file that holds it by `ratings`.",
         )
     documents = [one.document for one in kept]
     gap = np.array([one.value - 0.5 for one in kept])
@@ -737,7 +737,7 @@ def sources_of(
         items = run.items(own_metric, group_by=documents, system=system)
         if documents is None:
             raise DataError(
-                f"{run.path}: nothing says which outputs are for the same document", hint="Name it by --group-by FIELD."
+                f"{run.path}: nothing says which outputs are for the same document", hint="Name it by `group_by=FIELD`."
             )
         if not all(item.system for item in items):
             raise missing_field(run.rows[0], SYSTEM_FIELDS[0], str(run.path), "of the system ")
@@ -756,7 +756,7 @@ def _pair_metric(run: ScoredRun, metric: str | None) -> str | None:
     pairs = [name for name in wanted if holds_pairs(run.rows[0], name)]
     if len(pairs) > 1:
         raise ConfigurationError(
-            f"{run.path} holds several metrics", hint=f"Name one with --metric: {', '.join(pairs)}."
+            f"{run.path} holds several metrics", hint=f"Name one with `metric`: {', '.join(pairs)}."
         )
     return pairs[0] if pairs else None
 
@@ -767,7 +767,7 @@ def _ratings(
     """Read people's ratings by document and system."""
     documents = document_field(rows, group_by)
     if documents is None:
-        raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by --group-by.")
+        raise DataError(f"{path}: nothing says which outputs are for the same document", hint="Name it by `group_by`.")
     items = rated_items(rows, [{}] * len(rows), path, human=human, group_by=documents, system=system)
     found: Ratings = {}
     for place, (row, item) in enumerate(zip(rows, items, strict=True), 1):
@@ -870,7 +870,7 @@ def rank(
         If the results cannot be used, or name no systems or documents.
     """
     if ratings is not None and human is None:
-        raise ConfigurationError("--ratings needs --human: the field of it that holds the rating")
+        raise ConfigurationError("`ratings` needs `human`: the field of it that holds the rating")
     place = None if ratings is None else Path(ratings)
     sources = sources_of(results, metric=metric, human=human, ratings=place, group_by=group_by, system=system)
     studies = {source.name: study_pairs(source.found) for source in sources}

@@ -124,12 +124,12 @@ def rating_fields(human: HumanFields | None, metrics: Sequence[str]) -> dict[str
         metric = next((name for name in metrics if one.startswith(f"{name}=")), None)
         if metric is None and (len(metrics) > 1 or "=" in one):
             raise ConfigurationError(
-                f"--human {one!r} does not say which metric it rates{nearest(one.partition('=')[0], metrics)}",
-                hint=f"Write --human METRIC=FIELD, once for each metric that people rated, of: {', '.join(metrics)}.",
+                f"`human={one!r}` does not say which metric it rates{nearest(one.partition('=')[0], metrics)}",
+                hint=f"Write `human=METRIC=FIELD`, once for each metric that people rated, of: {', '.join(metrics)}.",
             )
         name = metric or metrics[0]
         if name in found:
-            raise ConfigurationError(f"--human names two fields for {name}: {found[name]!r} and {one!r}")
+            raise ConfigurationError(f"`human` names two fields for {name}: {found[name]!r} and {one!r}")
         found[name] = one if metric is None else one[len(metric) + 1 :]
     return found
 
@@ -346,7 +346,7 @@ class ScoredRun:
         """Choose one metric: the one named, or the only one."""
         if name is None and len(self.metrics) > 1:
             raise ConfigurationError(
-                f"{self.path} holds several metrics", hint=f"Name one with --metric: {', '.join(self.metrics)}."
+                f"{self.path} holds several metrics", hint=f"Name one with `metric`: {', '.join(self.metrics)}."
             )
         if name is not None and name not in self.metrics:
             raise ConfigurationError(

@@ -7,6 +7,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from geval_local.cli.output.console import set_options
+
 #: Verb -> command lines.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "score": (
@@ -51,6 +53,11 @@ class Verb(TyperCommand):
         for parameter in self.params:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb, whose options are named in messages."""
+        set_options(self.params)
+        return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Give the option --help, without a type as other flags."""

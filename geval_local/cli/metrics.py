@@ -30,7 +30,7 @@ def chosen_metrics(names: Sequence[str], prompt_file: Path | None, scale: str | 
     doubled = sorted({metric.name for metric in metrics if [other.name for other in metrics].count(metric.name) > 1})
     if doubled:
         raise ConfigurationError(
-            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the `name` in one of the YAML files."
+            f"two metrics have the same name: {', '.join(doubled)}", hint="Change the name in one of the YAML files."
         )
     return [metric.with_steps(()) for metric in metrics] if no_steps else metrics
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -146,16 +145,6 @@ def _checked(group: type[Options], values: Mapping[str, Any], whose: str | None 
             option = name.replace("_", "-") if whose else _option_names(name, group.model_fields[name])[0]
             told.append(f"--judge {whose!r}: {option}: {text}" if whose else f"{option}: {text}")
         raise ConfigurationError("\n".join(told)) from None
-    except ConfigurationError as error:
-        raise ConfigurationError(_as_written(error.message, group), hint=_as_written(error.hint or "", group)) from None
-
-
-def _as_written(text: str, group: type[Options]) -> str:
-    """Write options in a message as the command line does: ``workers`` and ``distributed='ray'`` are Python's."""
-    names = {name: _option_names(name, field)[0] for name, field in group.model_fields.items()}
-    text = re.sub(r"(\w+)='(\w+)'", lambda found: f"{names.get(found[1], found[1])} {found[2]}", text)
-    first, space, rest = text.partition(" ")
-    return f"{names.get(first, first)}{space}{rest}"
 
 
 def _judges(values: Mapping[str, Any], *, many: bool) -> Any:

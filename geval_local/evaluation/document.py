@@ -147,13 +147,14 @@ def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any]
     parts = [part.strip() for part in key.strip().split(".")]
     if not equals or not all(parts):
         raise ConfigurationError(
-            f"--set {given!r} sets nothing", hint="Write --set KEY.PATH=VALUE, such as --set data.test.limit=10."
+            f"`overrides={given!r}` sets nothing",
+            hint="Write `overrides=KEY.PATH=VALUE`, such as `overrides=data.test.limit=10`.",
         )
     try:
         # ">= 3" would begin a folded text in YAML, and means a comparison here.
         value = text.strip() if text.strip().startswith((">", "@")) else load_yaml(text)[0]
     except YAMLError as error:
-        raise ConfigurationError(f"--set {given!r}: the value is not valid YAML: {error}") from error
+        raise ConfigurationError(f"`overrides={given!r}`: the value is not valid YAML: {error}") from error
     document = copy.deepcopy(document)
     place: list[int | str] = []
     inner: Any = document
@@ -172,7 +173,7 @@ def _with_override(document: dict[Any, Any], given: str) -> tuple[dict[Any, Any]
             _put(inner, step, following)
         if not isinstance(following, dict | list):
             raise ConfigurationError(
-                f"--set {given!r}: {'.'.join(map(str, place))} is {following!r} and holds no keys",
+                f"`overrides={given!r}`: {'.'.join(map(str, place))} is {following!r} and holds no keys",
                 hint="Set it as a whole, as a mapping in YAML.",
             )
         inner = following
@@ -192,8 +193,8 @@ def _step(inner: Any, parts: list[str], given: str, place: Place) -> tuple[int |
     if isinstance(inner, list):
         if not parts[0].isdecimal() or int(parts[0]) > len(inner):
             raise ConfigurationError(
-                f"--set {given!r}: {'.'.join(map(str, place))} is a list of {len(inner)}, and {parts[0]!r} is no place "
-                "in it",
+                f"`overrides={given!r}`: {'.'.join(map(str, place))} is a list of {len(inner)}, and {parts[0]!r} is no "
+                "place in it",
                 hint=f"Places count from 0; {len(inner)} adds one.",
             )
         return int(parts[0]), parts[1:]
@@ -210,7 +211,7 @@ def _where(path: Path, node: Node | None, overrides: Sequence[Override], place: 
     line = f"{path}, line {line_of(node, place)}"
     for override in reversed(overrides):
         if place[: len(override.place)] == override.place:
-            return f"--set {override.text}"
+            return f"`overrides={override.text}`"
         if override.place[: len(place)] == place:
-            return f"{line}, with --set {override.text}"
+            return f"{line}, with `overrides={override.text}`"
     return line

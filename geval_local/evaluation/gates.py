@@ -117,7 +117,7 @@ def _unanswered(gates: Sequence[Gate], summary: Summary) -> str | None:
         return None
     return (
         f"{summary.metric}: the mean label mass {summary.label_mass:.3g} is under {LEAST_LABEL_MASS:g}: the judge does "
-        "not answer, so nothing passes (a gate of label_mass, or --label-mass 0, allows it)"
+        "not answer, so nothing passes (a limit of 0 on `label_mass` allows it)"
     )
 
 

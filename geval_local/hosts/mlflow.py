@@ -157,7 +157,7 @@ def log_results(
             return str(run.info.run_id)
     except mlflow.exceptions.MlflowException as error:
         raise OutputError(
-            f"MLflow does not take the run: {first_line(error)}", hint="Check --tracking-uri and --experiment."
+            f"MLflow does not take the run: {first_line(error)}", hint="Check `tracking_uri` and `experiment`."
         ) from error
     finally:
         mlflow.set_tracking_uri(before)

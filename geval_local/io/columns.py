@@ -98,7 +98,7 @@ def read_columns(given: Iterable[str] | None) -> list[str] | None:
         return None
     names = [name.strip() for one in given for name in one.split(",")]
     if not names or not all(names):
-        raise ConfigurationError("--columns has an empty name", hint="Write --columns id,score,error.")
+        raise ConfigurationError("`columns` has an empty name", hint="Write `columns=id,score,error`.")
     return list(dict.fromkeys(names))
 
 
@@ -117,7 +117,7 @@ def check_chosen(
         )
         if name not in known and not is_result:
             raise ConfigurationError(
-                f"--columns: there is no column {name!r}{nearest(name, known)}",
+                f"`columns`: there is no column {name!r}{nearest(name, known)}",
                 hint=f"Input columns: {', '.join(inputs) or 'none'}. Figures: {', '.join(layout.figures)}. Others: "
                 "row, input (all input columns), all, and METRIC.FIGURE.",
             )

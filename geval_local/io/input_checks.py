@@ -217,7 +217,7 @@ def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[st
         heading, equals, column = (part.strip() for part in one.partition("="))
         column = column if equals else heading
         if state.get(heading, column) != column:
-            raise ConfigurationError(f"--state names {heading!r} twice: {state[heading]!r} and {column!r}")
+            raise ConfigurationError(f"`state` names {heading!r} twice: {state[heading]!r} and {column!r}")
         state[heading] = column
     return _checked(state)
 
@@ -225,7 +225,7 @@ def read_state(given: str | Sequence[str] | Mapping[str, str] | None) -> dict[st
 def _checked(state: dict[str, str]) -> dict[str, str]:
     if not state or not all((*state, *state.values())):
         raise ConfigurationError(
-            "the evidence has an empty column or heading", hint="Write --state COLUMN, or --state HEADING=COLUMN."
+            "the evidence has an empty column or heading", hint="Write `state=COLUMN`, or `state=HEADING=COLUMN`."
         )
     return state
 
@@ -258,8 +258,8 @@ def check_evidence(
             names = _names(readable)
             raise DataError(
                 f"{os.fspath(path)}: there is no column {column!r}{nearest(column, names)}",
-                hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: --state COLUMN, also "
-                "several times, and as --state HEADING=COLUMN.",
+                hint=f"Columns: {', '.join(names) or 'none'}. Name those of the evidence: `state=COLUMN`, also "
+                "several times, and as `state=HEADING=COLUMN`.",
             )
     return first
 

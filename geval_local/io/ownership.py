@@ -125,5 +125,5 @@ def check_replaceable(
         return
     raise OutputError(
         f"{path} exists, and is not an unchanged result of this tool",
-        hint="Name another file, or add --overwrite to replace it.",
+        hint="Name another file, or add `overwrite=True` to replace it.",
     )

@@ -240,7 +240,7 @@ def pair_samples(samples: Iterable[Sample], plan: PairPlan) -> Iterator[Sample]:
     if is_empty:
         raise DataError(
             f"there is no pair to be judged: {_why_none(documents, lost, group_by)}",
-            hint="Name the column of the document by --group-by, and that of the system by --system.",
+            hint="Name the column of the document by `group_by`, and that of the system by `system`.",
         )
     yield from lost
 

@@ -274,7 +274,7 @@ def read_rows(path: Path, encoding: str | None = None) -> Iterator[RawRow]:
         )
     reader = FORMATS[suffix]
     if suffix == ".parquet" and encoding is not None:
-        raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave --encoding out.")
+        raise ConfigurationError(f"{path} is a Parquet file, whose texts are UTF-8", hint="Leave `encoding` out.")
     try:
         path.open("rb").close()
     except OSError as error:

@@ -194,7 +194,7 @@ def samples_of(
         if error is None and len(fields) < len(row.fields):
             error = f"a column is nested deeper than {MAX_LEVELS} levels; flatten it"
         elif error is None and not all(map(is_unicode, chain(fields, texts))):
-            error = f"the row {_NOT_UNICODE}; name the file's encoding (--encoding), or convert the file to UTF-8"
+            error = f"the row {_NOT_UNICODE}; name the file's encoding (`encoding`), or convert the file to UTF-8"
         if repeated is not None:
             first = repeated.get(row.number, row.number)
         else:

@@ -244,7 +244,9 @@ def pinned_steps(judge: StepsWriter, metric: Metric, *, on_steps: OnSteps = _tel
         complete = metric.with_steps(())
     else:
         steps = "".join(f"\n  {number}. {step}" for number, step in enumerate(complete.steps or (), start=1))
-        logger.info("%s wrote the evaluation steps of %s; --no-steps goes without:%s", judge.name, metric.name, steps)
+        logger.info(
+            "%s wrote the evaluation steps of %s; `steps=False` goes without:%s", judge.name, metric.name, steps
+        )
     if home_folder("steps") is None:
         return complete, None
     path = pinned_path(metric, judge.fingerprint)

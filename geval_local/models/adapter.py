@@ -56,7 +56,7 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
     if kind != "LORA":
         raise UnsupportedModelError(
             f"judge {entry.name!r}: the adapter in {entry.adapter} is of the kind {kind!r}; only LoRA is merged",
-            hint="Merge it with peft's own `merge_and_unload` where it can, and give the merged model as --judge.",
+            hint="Merge it with peft's own `merge_and_unload` where it can, and give the merged model as `judge`.",
         )
     if not (entry.adapter / ADAPTER_WEIGHTS).is_file():
         raise WeightsError(
@@ -72,7 +72,7 @@ def check_adapter(entry: JudgeEntry, *, quantized: bool) -> None:
     if quantized:
         raise ConfigurationError(
             f"judge {entry.name!r}: an adapter is merged into the weights, which quantization has no room for",
-            hint="Leave --quantization out, or merge the adapter into the model's files beforehand.",
+            hint="Leave `quantization` out, or merge the adapter into the model's files beforehand.",
         )
 
 
@@ -100,7 +100,7 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise JudgeError(
             f"judge {entry.name!r}: an adapter cannot be merged into weights that the device map left on the disk",
-            hint="Load all of it into memory: --device cpu, a smaller --dtype or a smaller judge.",
+            hint="Load all of it into memory: `device=cpu`, a smaller `dtype` or a smaller judge.",
         )
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     is_tied = head is not None and head.weight is embedding.weight

@@ -237,7 +237,7 @@ _REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 #: Literals at which a template may split an answer.
 _SEARCHED = re.compile(r"(?:split|partition)\(\s*(['\"])(.+?)\1")
 _USER, _ANSWER, _THOUGHT, _NEXT = (f"\ue000{name}\ue001" for name in ("user", "answer", "thought", "next"))
-_REMEDY = "Use --style completion (style: completion in a models file of your own), or correct the template: a file "
+_REMEDY = "Use `style=completion` (style: completion in a models file of your own), or correct the template: a file "
 _REMEDY += "chat_template.jinja in the directory of a judge's safetensors takes precedence."
 
 

@@ -131,7 +131,7 @@ def check_architecture(entry: JudgeEntry, directory: Path, *, trust_remote_code:
         raise UnsupportedModelError(
             f"judge {entry.name!r}: the model type {kind!r} is built by Python code in its own directory, which is not "
             "run unless asked for",
-            hint="Read that code, then allow it with --trust-remote-code.",
+            hint="Read that code, then allow it with `trust_remote_code=True`.",
         )
     if kind not in CONFIG_MAPPING:
         raise UnsupportedModelError(
@@ -375,7 +375,7 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
         raise WeightsError(
             f"judge {entry.name!r}: {len(broken)} of its weights are not finite numbers ({_some(broken)})",
             hint="Get the weights again: these are damaged, or come from a training that failed. A dtype with too "
-            "little range does this too: try --dtype bfloat16.",
+            "little range does this too: try `dtype=bfloat16`.",
         )
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.arange(_PROBE_TOKENS, device=model.device).unsqueeze(0) * 7 % max(1, vocabulary // 2)
@@ -391,7 +391,7 @@ def check_finite(entry: JudgeEntry, model: Any) -> None:
         raise JudgeError(
             f"judge {entry.name!r}: its logits are not finite in {str(model.dtype).removeprefix('torch.')}, although "
             "its weights are",
-            hint="Load it with more range: --dtype bfloat16 or --dtype float32.",
+            hint="Load it with more range: `dtype=bfloat16` or `dtype=float32`.",
         )
 
 
@@ -433,6 +433,6 @@ def check_placement(entry: JudgeEntry, model: Any) -> None:
         raise JudgeError(
             f"judge {entry.name!r} ({size:,.0f} MB of weights): the device map found no memory for any part of it, not "
             f"even for its embedding{tied} and a model cannot run from the disk alone",
-            hint="Make memory free, halve the weights with --dtype bfloat16, take a smaller judge, or have all of it "
-            "loaded into main memory, whatever is free there, with --device cpu instead of --device-map.",
+            hint="Make memory free, halve the weights with `dtype=bfloat16`, take a smaller judge, or have all of it "
+            "loaded into main memory, whatever is free there, with `device=cpu` instead of `device_map`.",
         )

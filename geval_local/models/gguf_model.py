@@ -67,7 +67,7 @@ def check_gguf(entry: JudgeEntry, file: Path, *, quantized: bool) -> None:
     if quantized:
         raise ConfigurationError(
             f"judge {entry.name!r} is a GGUF file, whose weights are quantized already",
-            hint="Leave --quantization out.",
+            hint="Leave `quantization` out.",
         )
     files = gguf_files(file)
     missing = [part.name for part in files if not part.is_file()]

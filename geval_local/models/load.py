@@ -460,7 +460,7 @@ def _loading_errors(entry: JudgeEntry, place: Path) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         raise JudgeError(
             f"judge {entry.name!r} does not fit into the memory of the device: {first_line(error)}",
-            hint="Use --device-map auto, --quantization 4bit, a smaller dtype or a smaller judge.",
+            hint="Use `device_map=auto`, `quantization=4bit`, a smaller dtype or a smaller judge.",
         ) from error
     except Exception as error:
         raise JudgeError(f"judge {entry.name!r} cannot be loaded from {place}: {first_line(error)}") from error
@@ -484,5 +484,5 @@ def _fetch_hint(entry: JudgeEntry) -> str:
         return f"Copy the model to {entry.path} again, completely."
     return (
         f"Fetch them with `geval-local judges fetch {entry.name}`. For a machine without a network, run that on "
-        f"another, carry the directory it writes, and put it at {fetch_directory(entry)} or give it as --judge DIR."
+        f"another, carry the directory it writes, and put it at {fetch_directory(entry)} or give it as `judge=DIR`."
     )

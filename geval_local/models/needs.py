@@ -103,5 +103,5 @@ def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
     raise JudgeError(
         f"judge {entry.name!r} takes {needs.text}, and {free / 1e9:.1f} GB are free on this machine",
         hint=f"{smaller}Or end what else uses the memory, take a smaller judge (`geval-local judges list`), or leave a "
-        "part of it on the disk, which is slow: --device-map auto.",
+        "part of it on the disk, which is slow: `device_map=auto`.",
     )

@@ -66,7 +66,7 @@ def _quantization(options: JudgeOptions, dtype: torch.dtype, directory: Path | N
         if stored not in _HUB_KERNELS:
             raise ConfigurationError(
                 "only weights in FP8 or MXFP4 can be dequantized while loading, and this judge's are not",
-                hint="Leave --quantization out.",
+                hint="Leave `quantization` out.",
             )
         return {"quantization_config": getattr(transformers, _HUB_KERNELS[stored][0])(dequantize=True)}
     if stored in _HUB_KERNELS and options.quantization is None and _is_on_gpu(options):
@@ -110,7 +110,7 @@ def _check_hub_kernel(stored: str, kernel: str) -> None:
     raise ConfigurationError(
         f"the judge's weights are stored as {stored.upper()}, which needs the package kernels and, from the hub, its "
         f"kernel kernels-community/{kernel}; both must be on this machine",
-        hint="Take --quantization dequantize, which widens the weights while loading, or: pip install kernels, and "
+        hint="Take `quantization=dequantize`, which widens the weights while loading, or: pip install kernels, and "
         f"python -c \"import kernels; kernels.get_kernel('kernels-community/{kernel}')\".",
     )
 

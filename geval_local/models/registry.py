@@ -214,7 +214,7 @@ def find_judge(
     if entry.adapter is not None:
         raise JudgeError(
             f"judge {entry.name!r} already has an adapter ({entry.adapter}); a second one cannot be applied",
-            hint="Leave --adapter out, or name the judge without its adapter.",
+            hint="Leave `adapter` out, or name the judge without its adapter.",
         )
     return entry.model_copy(update={"adapter": directory})
 
@@ -235,7 +235,7 @@ def labels_of(judges: Sequence[JudgeOptions]) -> list[str]:
     if len(set(labels)) < len(labels):
         raise ConfigurationError(
             f"a judge is named twice: {', '.join(labels)}",
-            hint="The same judge can be asked in two ways: -j NAME -j NAME,dtype=float64.",
+            hint="The same judge can be asked in two ways: `judge=NAME` `judge=NAME,dtype=float64`.",
         )
     return labels
 
@@ -315,7 +315,7 @@ def _unknown(registry: Registry, wanted: str) -> JudgeError:
     return JudgeError(
         f"there is no judge {wanted!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
         hint="List the judges with `geval-local judges list`, give the directory of a model, or name it in a file of "
-        "your own (--models FILE). A hub id works once `geval-local judges fetch ID` has brought it here.",
+        "your own (`models_file=FILE`). A hub id works once `geval-local judges fetch ID` has brought it here.",
     )
 
 
@@ -331,7 +331,7 @@ def directory_entry(directory: Path, *, name: str | None = None) -> JudgeEntry:
     if config is None and (directory / ADAPTER_CONFIG).is_file():
         raise JudgeError(
             f"{directory} is an adapter alone: it holds {ADAPTER_CONFIG}, but no model with a config.json",
-            hint=f"Name the model that it was trained on: --judge MODEL --adapter {directory}.",
+            hint=f"Name the model that it was trained on: `judge=MODEL` `adapter={directory}`.",
         )
     if config is None:
         raise JudgeError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from geval_local.judge.judge import Judge
 
 _GONE = (
-    "A killed worker has often run out of memory: fewer --workers, or smaller --batch-tokens, may help. If the cluster "
+    "A killed worker has often run out of memory: fewer `workers`, or smaller `batch_tokens`, may help. If the cluster "
     "itself is gone, start it again."
 )
 
@@ -45,8 +45,8 @@ def share_out(nodes: Sequence[Mapping[str, float]], workers: int | None, choice:
     device = str(choice.get("device", ""))
     if device.startswith("cuda:"):
         raise ConfigurationError(
-            f"--device {device} names one GPU, and --distributed gives every worker one of its own",
-            hint="Leave --device out.",
+            f"`device={device}` names one GPU, and `distributed` gives every worker one of its own",
+            hint="Leave `device` out.",
         )
     gpus, cpus = ([int(node.get(name, 0)) for node in nodes] for name in ("GPU", "CPU"))
     if sum(gpus) and device != "cpu":
@@ -74,7 +74,7 @@ def _largest_share(counts: Sequence[int], workers: int) -> int:
 def _too_many(workers: int, there: str) -> ConfigurationError:
     return ConfigurationError(
         f"the cluster has {there}, not enough for {workers} workers",
-        hint="Ask for fewer with --workers, or add machines with `ray start --address=HEAD:6379`.",
+        hint="Ask for fewer with `workers`, or add machines with `ray start --address=HEAD:6379`.",
     )
 
 

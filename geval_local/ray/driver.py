@@ -140,7 +140,7 @@ class PartsRun:
     def _refused(self, differences: Sequence[str], remedy: str) -> OutputError:
         return OutputError(
             f"{self.directory.place} holds a run of another configuration: {'; '.join(differences)}",
-            hint=f"Restore that configuration, score into another directory, or add --overwrite, which {remedy}.",
+            hint=f"Restore that configuration, score into another directory, or add `overwrite=True`, which {remedy}.",
         )
 
     def _describe(self, surveys: Sequence[Survey]) -> None:
@@ -404,5 +404,5 @@ def _undone(failures: Sequence[tuple[Task, str]], count: int) -> GevalError:
     return JudgeError(
         f"{len(failures)} of {count} blocks could not be scored; the others are done\n  " + "\n  ".join(lines),
         hint="Correct or remove these rows. A killed worker has often run out of memory: "
-        "smaller --batch-tokens, or fewer --workers, may help.",
+        "smaller `batch_tokens`, or fewer `workers`, may help.",
     )

@@ -36,7 +36,7 @@ def merge_parts(
     if manifest.settings.distributed is None:
         raise ConfigurationError(
             f"{address} is no distributed run: it has its results in one file already",
-            hint="Other formats: `geval-local score` with --format.",
+            hint="Other formats: `geval-local score FILE ... --format NAME`.",
         )
     if manifest.ended is None:
         raise ConfigurationError(

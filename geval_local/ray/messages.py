@@ -200,7 +200,7 @@ class Totals:
         if documents.field is not None and documents.field != self.gather_by and pieces > count:
             told += (
                 f"; about {count} documents are in {pieces} pieces, since blocks cut them: each piece counts as one, "
-                f"and its shared text is computed again (--gather-by {documents.field} would bring {pieces - count} "
+                f"and its shared text is computed again (`gather_by={documents.field}` would bring {pieces - count} "
                 "of them together)"
             )
         return [sums.summary(told, grouped=documents.field is not None) for sums in self.sums]

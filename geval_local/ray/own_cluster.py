@@ -54,7 +54,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             import ray
         except ImportError as error:
             raise ConfigurationError(
-                "Ray is not installed, and --distributed ray needs it", hint="pip install 'geval-local[ray]'"
+                "Ray is not installed, and `distributed=ray` needs it", hint="pip install 'geval-local[ray]'"
             ) from error
         if ray.is_initialized():
             yield
@@ -74,7 +74,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[None]:
             raise ConfigurationError(
                 f"cannot reach a Ray cluster at {address or 'this machine'}: {told}",
                 hint="`ray start --head` begins one; if that cluster asks for a token, set RAY_AUTH_MODE and "
-                "RAY_AUTH_TOKEN as there; leave --address out for a cluster of this machine's own.",
+                "RAY_AUTH_TOKEN as there; leave `address` out for a cluster of this machine's own.",
             ) from error
         finally:
             # Ray takes SIGTERM for itself; it is the caller's.

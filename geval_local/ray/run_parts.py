@@ -67,13 +67,13 @@ def read_parts_manifest(address: str) -> Manifest:
 def find_parts_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = ()) -> Target:
     """Read where the parts of a distributed run are to go: a directory, by path or address."""
     if place is None:
-        raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add -o runs/NAME/.")
+        raise ConfigurationError("a distributed run needs a directory for its parts", hint="Add `output=runs/NAME/`.")
     text = checked_place(os.fspath(place))
     suffix = Path(text.partition("?")[0].rstrip("/")).suffix.lower().removeprefix(".")
     if formats or (suffix in EXPORT_FORMATS and not text.endswith("/")):
         raise ConfigurationError(
             "a distributed run writes a directory of Parquet parts: one file would have to pass one machine",
-            hint=f"Add -o runs/NAME/, and merge the parts afterwards: geval-local merge runs/NAME -o scores."
+            hint=f"Add `output=runs/NAME/`, and merge the parts afterwards: geval-local merge runs/NAME -o scores."
             f"{(formats[0] if formats else suffix)}",
         )
     return Target(Place(text).local, None, ("parquet",), parts=text)

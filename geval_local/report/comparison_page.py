@@ -177,7 +177,7 @@ def write_compared(study: RunComparison | SystemComparison, path: str | os.PathL
     runs = study.runs if isinstance(study, RunComparison) else study.together.runs
     told = [described(run) for run in runs]
     if runs[0].estimator is not None:
-        raise ConfigurationError("--page shows the scores as they were written, so it does not go with --estimator")
+        raise ConfigurationError("`page` shows the scores as they were written, so it does not go with `estimator`")
     if isinstance(study, RunComparison):
         first, second = told
         return write_comparison(

@@ -87,7 +87,8 @@ def report(
     place, many = Path(output), len(results) > 1
     if many and place.suffix.lower() in (".html", ".htm"):
         raise ConfigurationError(
-            f"{len(results)} runs are a folder of pages, and {place} is the name of one page", hint="Write -o site/."
+            f"{len(results)} runs are a folder of pages, and {place} is the name of one page",
+            hint="Write `output=site/`.",
         )
 
     def told(run: ScoredRun, human: HumanFields | None) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def report(
     if many or str(output).endswith("/") or place.is_dir():
         if written:
             raise ConfigurationError(
-                "--reasons belong to one run, and this is a folder of pages", hint="Write -o PAGE.html."
+                "`reasons` belong to one run, and this is a folder of pages", hint="Write `output=PAGE.html`."
             )
         return _write_site(results, place, fields or {}, human, told, title, overwrite=overwrite)
     run = ScoredRun.of(results[0], fields)

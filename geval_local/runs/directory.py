@@ -82,7 +82,7 @@ def _held(
             raise OutputError(
                 f"{directory} holds a run of another configuration: {'; '.join(differences)}",
                 hint=f"Go back to what it was, score into another directory, delete {directory}, or replace that run "
-                "by adding --overwrite.",
+                "by adding `overwrite=True`.",
             )
         is_new = True
     names = [*_STORE_FILES, *planned_names(wanted)]

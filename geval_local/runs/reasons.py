@@ -69,7 +69,7 @@ def chosen_rows(
     """Choose the scored rows that get a reason, in input order."""
     if (lowest is not None) + (entropy is not None) + everything != 1:
         raise ConfigurationError(
-            "choose the rows that get a reason", hint="Add one of --lowest N, --entropy NATS and --all."
+            "choose the rows that get a reason", hint="Add one of `lowest=N`, `entropy=NATS` and `everything=True`."
         )
     scored = [row for row in rows if _figure(row, "score") is not None and row.figures.get("mode") is not None]
     if lowest is not None:
@@ -81,7 +81,9 @@ def chosen_rows(
         chosen = scored
     if not chosen:
         which = "no row has a score" if not scored else f"none of {len(scored)} scored rows has an entropy that high"
-        raise ConfigurationError(f"there is no row to give a reason for: {which}", hint="Choose others, or --all.")
+        raise ConfigurationError(
+            f"there is no row to give a reason for: {which}", hint="Choose others, or `everything=True`."
+        )
     return chosen
 
 

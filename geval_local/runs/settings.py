@@ -113,9 +113,9 @@ class Settings(RunOptions):
         for name in names:
             before, after = getattr(self, name), getattr(other, name)
             if before != after:
-                found.append(f"--{name.replace('_', '-')} was {before}, is {after}")
+                found.append(f"`{name}` was {before}, is {after}")
         if self.fields != other.fields:
-            found.append(f"--field was {self.fields or 'none'}, is {other.fields or 'none'}")
+            found.append(f"`fields` was {self.fields or 'none'}, is {other.fields or 'none'}")
         if self.pairs != other.pairs:
             found.append(f"pairs were {self.pairs or 'none'}, are {other.pairs or 'none'}")
         found += _question_differences(self.questions, other.questions)
@@ -129,9 +129,9 @@ def _question_differences(before: QuestionSettings | None, after: QuestionSettin
         return [] if before is after else ["it asked questions" if after is None else "it scored on metrics"]
     found = []
     if before.state != after.state:
-        found.append(f"--state was {before.state}, is {after.state}")
+        found.append(f"`state` was {before.state}, is {after.state}")
     if before.rotations != after.rotations:
-        found.append(f"--rotations was {before.rotations}, is {after.rotations}")
+        found.append(f"`rotations` was {before.rotations}, is {after.rotations}")
     names = [[str(one["name"]) for one in settings.asked] for settings in (before, after)]
     if names[0] != names[1]:
         found.append(f"questions were {', '.join(names[0])}, are {', '.join(names[1])}")

@@ -63,7 +63,8 @@ def find_target(place: str | os.PathLike[str] | None, formats: Sequence[str] = (
         return Target(Path(text), None, tuple(dict.fromkeys(formats)) or ("jsonl",), stem)
     if formats:
         raise ConfigurationError(
-            "--format goes with a run directory; the extension of a file tells its format", hint="Add -o runs/NAME/."
+            "`formats` goes with a run directory; the extension of a file tells its format",
+            hint="Add `output=runs/NAME/`.",
         )
     if text is None:
         return Target()
@@ -100,7 +101,9 @@ def find_manifest(place: str | os.PathLike[str]) -> Manifest:
 def checked_place(text: str) -> str:
     """Reject empty or invalid paths, such as an unset shell variable."""
     if not text.strip():
-        raise OutputError("-o is empty", hint="Name a file or a directory, or leave -o out; is a variable unset?")
+        raise OutputError(
+            "`output` is empty", hint="Name a file or a directory, or leave `output` out; is a variable unset?"
+        )
     try:
         text.encode()
         Path(text).resolve()

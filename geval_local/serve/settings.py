@@ -41,7 +41,7 @@ class ServeSettings:
         if self.api_key is None and not is_loopback(self.host):
             raise ConfigurationError(
                 f"listening on {self.host}, where others can reach it, needs an API key",
-                hint=f"Give --api-key-file FILE or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
+                hint=f"Give `api_key` or set {KEY_VARIABLE}, or listen on 127.0.0.1.",
             )
         for name in ("max_body", "queue", "rotations", "connections"):
             if getattr(self, name) < 1:
@@ -94,7 +94,8 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="Is another server there? Choose --port."
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="Is another server there? Choose another `port`.",
         ) from error
     return listening
 

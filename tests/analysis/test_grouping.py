@@ -17,7 +17,7 @@ def rows(**columns):
         ({"source": ["a", "a", "a"]}, None, None, "all rows have the same source"),
         ({"output": ["a", "a", "b"]}, None, None, "no column names a document"),
         ({"doc_id": [1, 1, None]}, None, None, "no column names a document"),
-        ({"doc_id": [1, 1, 2]}, "row", None, "as --group-by row says"),
+        ({"doc_id": [1, 1, 2]}, "row", None, "as `group_by=row` says"),
         ({"doc_id": [1, 1, 2], "topic": [5, 6, 6]}, "topic", "topic", "rows with the same topic are one document"),
         ({"row": [1, 1, 2]}, "row", "row", "rows with the same row are one document"),
         ({"meta": [{"doc": 1}, {"doc": 1}, {"doc": 2}]}, "meta.doc", "meta.doc", "same meta.doc"),

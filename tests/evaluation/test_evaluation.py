@@ -274,7 +274,7 @@ def test_values_that_are_set_have_the_types_of_yaml(here):
         "cache=never",
         "judges.1=nano",
     ]
-    with pytest.raises(ConfigurationError, match="--set cache=never: cache: Input should be a valid boolean"):
+    with pytest.raises(ConfigurationError, match="`overrides=cache=never`: cache: Input should be a valid boolean"):
         read_evaluation("evaluation.yaml", overrides)
     settings = read_evaluation("evaluation.yaml", [*overrides[:3], "cache=false", "judges.1=nano"]).settings
     assert settings.judges == [JudgeOptions(name="tiny", dtype="float64"), JudgeOptions(name="nano")]

@@ -28,7 +28,7 @@ def test_rows_without_a_field_are_refused_with_the_columns_and_what_was_meant(tm
         check_input(file, [METRIC])
     assert "none of its first 5 rows can be scored on tone: the field 'output' is missing" in caught.value.message
     assert "Columns: source, outputs, id." in (caught.value.hint or "")
-    assert "--field output=outputs" in (caught.value.hint or "")
+    assert "`fields=output=outputs`" in (caught.value.hint or "")
     assert len(check_input(file, [METRIC], mapping={"output": "outputs"})) == 5
 
 

@@ -217,7 +217,7 @@ def test_tied_embeddings_are_not_changed_in_one_place_only(tmp_path):
 def test_an_adapter_alone_says_how_it_is_given(adapter):
     with pytest.raises(JudgeError, match="is an adapter alone") as caught:
         find_judge(adapter)
-    assert f"--judge MODEL --adapter {adapter}" in caught.value.hint
+    assert f"`judge=MODEL` `adapter={adapter}`" in caught.value.hint
 
 
 def test_the_command_line_scores_with_an_adapter_under_its_own_name(tmp_path, plain, adapter, monkeypatch):

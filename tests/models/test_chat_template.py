@@ -380,7 +380,7 @@ def test_who_loads_a_judge_is_told_that_it_may_think(tmp_path, monkeypatch, capl
 def test_a_template_that_cannot_serve_is_refused(template, tokens, says):
     with pytest.raises(TokenizerError, match=says) as caught:
         PromptEncoder(tokenizer_with(template, *tokens), style="chat")
-    assert "--style completion" in caught.value.hint
+    assert "`style=completion`" in caught.value.hint
     PromptEncoder(tokenizer_with(template, *tokens))
 
 

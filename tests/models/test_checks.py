@@ -143,4 +143,4 @@ def test_a_dtype_without_room_for_the_activations_is_refused(tmp_path):
     )
     with pytest.raises(JudgeError, match="logits are not finite in float16, although its weights are") as caught:
         load_model(find_judge(directory), JudgeOptions(dtype="float16"))
-    assert "--dtype bfloat16" in caught.value.hint
+    assert "`dtype=bfloat16`" in caught.value.hint

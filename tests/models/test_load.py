@@ -115,7 +115,7 @@ def test_a_device_map_without_memory_for_any_part_is_refused_with_what_helps(tmp
     samples = [{"output": f"It ends at {row}."} for row in range(3)]
     expected = [score.value for score in Judge(whole).score_many(metric, samples)]
     for remedy in (JudgeOptions(device="cpu"), JudgeOptions(device_map="auto", dtype="bfloat16")):
-        assert f"--{'dtype bfloat16' if remedy.dtype else 'device cpu'}" in str(caught.value.hint)
+        assert f"`{'dtype=bfloat16' if remedy.dtype else 'device=cpu'}`" in str(caught.value.hint)
         found = [score.value for score in Judge(load_model(entry, remedy)).score_many(metric, samples)]
         assert found == pytest.approx(expected, abs=0.5 if remedy.dtype else 1e-6)
 
@@ -271,7 +271,7 @@ def test_an_unknown_architecture_and_one_with_its_own_code_are_told_apart(judge)
     edit_config(judge, auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
     with pytest.raises(UnsupportedModelError, match="Python code in its own directory") as caught:
         load_model(find_judge(judge))
-    assert "--trust-remote-code" in caught.value.hint
+    assert "`trust_remote_code=True`" in caught.value.hint
 
 
 OWN_CODE = """
@@ -341,7 +341,7 @@ def test_a_chat_style_needs_a_template(judge, style):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"device": "cpu", "device_map": "auto"}, "device and device_map exclude each other"),
+        ({"device": "cpu", "device_map": "auto"}, "`device` and `device_map` exclude each other"),
         ({"device": "warp:0"}, "the device 'warp:0' cannot be used here"),
         ({"attention": "psychic"}, "psychic"),
     ],

@@ -218,7 +218,7 @@ def test_weights_that_need_a_kernel_of_the_hub_are_refused_by_name_or_dequantize
     monkeypatch.setattr(options.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(ConfigurationError, match=f"stored as {method.upper()}.*kernels-community/{kernel}") as refused:
         options.loading_arguments(JudgeOptions(device="cpu"), "auto", tmp_path)
-    assert "--quantization dequantize" in refused.value.hint
+    assert "`quantization=dequantize`" in refused.value.hint
     wide = options.loading_arguments(JudgeOptions(device="cpu", quantization="dequantize"), "auto", tmp_path)
     assert wide["quantization_config"].dequantize is True
     (tmp_path / "hub" / f"models--kernels-community--{kernel}").mkdir(parents=True)

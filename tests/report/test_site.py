@@ -106,7 +106,7 @@ def test_only_what_the_manifest_names_is_replaced_or_removed(here):
 def test_several_runs_are_no_single_page(here):
     done = run("report", *(here / "runs").iterdir(), "-o", "page.html", home=here / "home")
     assert done.exit_code == 2
-    assert "Write -o site/" in done.stderr
+    assert "Write --output site/" in done.stderr
     assert not Path("page.html").exists()
 
 

@@ -83,7 +83,7 @@ def test_the_closing_line_says_what_gathering_would_save(file, tmp_path, workers
     )
     pieces = sum(map(len, documents_by_part(tmp_path / "apart")))
     assert f"about {DOCUMENTS} documents are in {pieces} pieces" in apart
-    assert f"--gather-by doc_id would bring {pieces - DOCUMENTS} of them together" in apart
+    assert f"`gather_by=doc_id` would bring {pieces - DOCUMENTS} of them together" in apart
     assert "pieces" not in gathered
 
 
@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_and_without_its_buckets(file, tmp_path, workers):
 
 def test_another_field_or_input_is_refused(file, tmp_path, workers):
     carry_out(tmp_path / "run", [file], gather_by="doc_id")
-    with pytest.raises(OutputError, match="--gather-by was doc_id, is None"):
+    with pytest.raises(OutputError, match="`gather_by` was doc_id, is None"):
         carry_out(tmp_path / "run", [file], group_by="doc_id")
     with file.open("a") as more:
         more.write(json.dumps({"id": 99, "doc_id": "d1", "source": "A tale.", "output": "It ends."}) + "\n")
@@ -134,7 +134,7 @@ def test_a_field_that_no_row_has_is_refused_before_anything_is_loaded(file, tmp_
 
 
 def test_gathering_is_for_distributed_runs(file):
-    with pytest.raises(ConfigurationError, match="gather_by is for distributed runs"):
+    with pytest.raises(ConfigurationError, match="`gather_by` is for distributed runs"):
         score_file(file, METRICS[0], "nano", gather_by="doc_id")
 
 

@@ -202,12 +202,12 @@ def test_what_changed_is_refused_for_what_it_concerns(file, tmp_path, workers):
         (inside / f"{number}.jsonl").write_text("".join(text[number * 20 : number * 20 + 20]))
     carry_out(directory, [inside], rows=10)
     for changed, message in (
-        ({"rows": 13}, "--window was 10, is 13"),
-        ({"threshold": 2.0}, "--threshold was None, is 2.0"),
-        ({"estimator": {"kind": "mode", "n": 20, "seed": 0}}, "--estimator was"),
+        ({"rows": 13}, "`window` was 10, is 13"),
+        ({"threshold": 2.0}, "`threshold` was None, is 2.0"),
+        ({"estimator": {"kind": "mode", "n": 20, "seed": 0}}, "`estimator` was"),
         ({"metrics": METRICS[:1]}, "metrics were"),
         ({"judge": "other"}, "judges were mock, are other"),
-        ({"fields": {"output": "output"}}, "--field was"),
+        ({"fields": {"output": "output"}}, "`fields` was"),
     ):
         with pytest.raises(OutputError, match=message):
             carry_out(directory, [inside], **({"rows": 10} | changed))

@@ -120,8 +120,8 @@ def test_the_manifest_says_it_all(file, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"window": 51}, "--window was 50, is 51"),
-        ({"limit": 3}, "--limit was None, is 3"),
+        ({"window": 51}, "`window` was 50, is 51"),
+        ({"limit": 3}, "`limit` was None, is 3"),
         ({"judges": ("other",)}, "judges were mock, are other"),
         ({"metrics": [definition(METRICS[0])]}, "metrics were"),
     ],

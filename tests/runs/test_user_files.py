@@ -131,7 +131,7 @@ def test_an_empty_output_is_refused(here, text):
     before = tree(here)
     done = score(here, "-o", text)
     assert done.exit_code == 2
-    assert "-o is empty" in done.stderr
+    assert "--output is empty" in done.stderr
     assert tree(here) == before
 
 

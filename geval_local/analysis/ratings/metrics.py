@@ -31,17 +31,17 @@ def own_metrics(names: Sequence[str], human: HumanFields) -> tuple[dict[str, Met
     """Pair metrics with the fields of their human ratings."""
     if not names or not human:
         raise ConfigurationError(
-            "your own ratings need at least one --metric and the --human field that it is to agree with",
-            hint="For a published file say --benchmark summeval, topical-chat or qags instead.",
+            "your own ratings need `metrics` and the `human` field that each is to agree with",
+            hint="For a published file say `benchmark=summeval`, topical-chat or qags instead.",
         )
     metrics = {metric.name: metric for metric in map(Metric.load, names)}
     if len(metrics) < len(names):
-        raise ConfigurationError("two metrics have the same name", hint="Change the `name` in one of the YAML files.")
+        raise ConfigurationError("two metrics have the same name", hint="Change the name in one of the YAML files.")
     fields = rating_fields(human, list(metrics))
     unrated = [name for name in metrics if name not in fields]
     if unrated:
         raise ConfigurationError(
-            f"no human rating is named for {', '.join(unrated)}", hint="Write --human METRIC=FIELD for each metric."
+            f"no human rating is named for {', '.join(unrated)}", hint="Write `human=METRIC=FIELD` for each metric."
         )
     return metrics, fields
 
@@ -73,5 +73,5 @@ def _match(given: str, layout: Benchmark) -> tuple[str, Metric]:
     rated = ", ".join(dimension for dimension, preset in layout.dimensions.items() if preset)
     raise ConfigurationError(
         f"{layout.name} has no ratings for {metric.name}",
-        hint=f"Say which it rates: --metric DIMENSION={given}, one of {rated}.",
+        hint=f"Say which it rates: `metrics=DIMENSION={given}`, one of {rated}.",
     )

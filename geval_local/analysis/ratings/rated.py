@@ -131,7 +131,7 @@ def read_benchmark(path: str | Path, name: str, *, limit_groups: int | None = No
         more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
         raise DataError(
             f"{path} is not a {name} file: {problems[0]}{more}",
-            hint="Benchmark files are read as their authors published them; for your own ratings use --human FIELD.",
+            hint="Benchmark files are read as their authors published them; for your own ratings use `human=FIELD`.",
         )
     if name == "qags":
         layout = BENCHMARKS[f"qags-{_qags_half(Path(path), rows)}"]

@@ -17,9 +17,9 @@ def bias(
     ],
     metric: options.OneMetric = None,
     human: options.Human = None,
-    rater: options.Raters = None,
+    raters: options.Raters = None,
     group_by: options.GroupBy = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
     between: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Two sides to compare. Absent: both, or each with the others."),
@@ -40,10 +40,10 @@ def bias(
         side,
         metric=metric,
         human=human,
-        raters=rater or (),
+        raters=raters or (),
         group_by=group_by,
         between=between or (),
-        fields=read_mapping(field or []),
+        fields=read_mapping(fields or []),
         seed=seed,
     )
     show_study(found, as_json=as_json)

@@ -47,10 +47,10 @@ def compare(
     ] = None,
     human: options.Human = None,
     group_by: options.GroupBy = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",
-    new: options.New = None,
+    target: options.New = None,
     count: Annotated[int, typer.Option("--largest", metavar="N", min=0, help="Disagreements to list.")] = 10,
     plan: Annotated[
         float | None, typer.Option(metavar="X", help="Say how many documents a true difference of X needs to be found.")
@@ -77,10 +77,9 @@ def compare(
     from geval_local.score import Estimator
 
     estimated = None if estimator is None else Estimator.parse(estimator)
-    scored = [ScoredRun(path, read_mapping(field or []), estimated) for path in runs]
+    scored = [ScoredRun(path, read_mapping(fields or []), estimated) for path in runs]
     if page is not None:
-        target = check_target(page, *(run.path for run in scored))
-        check_replaceable(target, PAGE, overwrite=overwrite)
+        check_replaceable(check_target(page, *(run.path for run in scored)), PAGE, overwrite=overwrite)
     study = find(
         scored,
         metrics=metric or (),
@@ -92,7 +91,7 @@ def compare(
         group_by=group_by,
         level=level,
         coefficient=coefficient,
-        target=new,
+        target=target,
         largest=count,
         plan=plan,
         seed=seed,

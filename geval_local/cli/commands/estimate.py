@@ -23,7 +23,7 @@ def estimate(
     system: options.System = None,
     baseline: options.Baseline = None,
     group_by: options.GroupBy = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
     as_json: options.Json = False,
 ) -> None:
     """Estimate the mean rating of every system from many scores and a few dozen ratings, with a valid interval.
@@ -44,6 +44,6 @@ def estimate(
         system=system,
         baseline=baseline,
         group_by=group_by,
-        fields=read_mapping(field or []),
+        fields=read_mapping(fields or []),
     )
     show_study(found, as_json=as_json)

@@ -31,7 +31,7 @@ def export(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="The MLflow run's name. Absent: the run's own.")
     ] = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
 ) -> None:
     """Hand a finished run over to another tool: summaries, signatures, result file, and the report as a page."""
     from geval_local.analysis.results import ScoredRun
@@ -41,7 +41,7 @@ def export(
 
     if not mlflow:
         raise ConfigurationError("nothing says where the run is to go", hint="Write --mlflow.")
-    scored = ScoredRun(run, read_mapping(field or []))
+    scored = ScoredRun(run, read_mapping(fields or []))
     told = described(scored)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:

@@ -10,7 +10,7 @@ import typer
 
 from geval_local.cli import options
 from geval_local.cli.output.console import note
-from geval_local.errors import ConfigurationError, OutputError
+from geval_local.errors import OutputError
 
 
 def jury(
@@ -29,7 +29,7 @@ def jury(
     level: options.Level = None,
     coefficient: options.Coefficient = "spearman",
     new: options.New = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl, .csv or .parquet file.")
     ] = None,
@@ -45,9 +45,7 @@ def jury(
     from geval_local.cli.output.tables import show_study
     from geval_local.fields import read_mapping
 
-    if weights == "human" and human is None:
-        raise ConfigurationError("--weights human needs --human FIELD")
-    mapping = read_mapping(field or [])
+    mapping = read_mapping(fields or [])
     scored = [ScoredRun(path, mapping) for path in runs]
     if output is not None:
         _check_output(output, [run.path for run in scored], overwrite=overwrite)

@@ -21,7 +21,7 @@ def meta_eval(
             metavar="NAME", help="summeval, topical-chat, qags (or qags-cnn, qags-xsum): what FILE is, unmodified."
         ),
     ] = None,
-    metric: Annotated[
+    metrics: Annotated[
         list[str] | None,
         typer.Option(
             "--metric", "-m", metavar="NAME", help="Only this dimension, or DIMENSION=METRIC (YAML, or prompt .txt)."
@@ -34,13 +34,17 @@ def meta_eval(
             help="A result file of `score` over FILE, or a run directory; may be repeated. Nothing is scored.",
         ),
     ] = None,
-    from_responses: Annotated[
+    responses: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE."),
+        typer.Option(
+            "--from-responses",
+            metavar="FILE",
+            help="G-Eval's raw responses, or UniEval's predictions: [DIMENSION=]FILE.",
+        ),
     ] = None,
     human: options.Human = None,
-    field: options.Fields = None,
-    rater: options.Raters = None,
+    fields: options.Fields = None,
+    raters: options.Raters = None,
     group_by: options.GroupBy = None,
     system: options.System = None,
     ablations: Annotated[
@@ -60,7 +64,7 @@ def meta_eval(
         options.CoefficientName | None,
         typer.Option(help="What to compare. Absent: the paper's; spearman for your own rows.", show_default=False),
     ] = None,
-    new: options.New = None,
+    target: options.New = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
     as_json: options.Json = False,
     *,
@@ -80,28 +84,28 @@ def meta_eval(
     rows = read_rated(
         file,
         benchmark=benchmark,
-        metrics=metric or (),
+        metrics=metrics or (),
         human=human or (),
-        raters=rater or (),
+        raters=raters or (),
         group_by=group_by,
         system=system,
-        fields=read_mapping(field or []),
+        fields=read_mapping(fields or []),
         limit_groups=limit_groups,
         steps=not no_steps,
     )
     is_named = any(one.name is not None for one in chosen_judges)
-    chosen = chosen_judges if is_named or not (results or from_responses) else []
+    chosen = chosen_judges if is_named or not (results or responses) else []
     judges = RatedJudges(rows, file, chosen, output, load_shown, show_progress)
     study = meta_evaluate(
         rows,
         results or (),
         judged=lambda taken: judges.score(taken, estimators, steps_too=ablations),
-        responses=from_responses or (),
+        responses=responses or (),
         estimators=estimators,
         overlap=not no_baselines,
         level=level,
         coefficient=coefficient,
-        target=new,
+        target=target,
         seed=seed,
     )
     show_study(study, as_json=as_json)

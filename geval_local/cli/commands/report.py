@@ -32,7 +32,7 @@ def report(
         list[Path] | None,
         typer.Option(metavar="FILE", help="What `reasons` wrote for the run, shown beside its rows; may be repeated."),
     ] = None,
-    field: options.Fields = None,
+    fields: options.Fields = None,
     lowest: options.Lowest = 3,
     rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="Most rows that charts and list of a page hold; tables are of all.")
@@ -47,7 +47,7 @@ def report(
     from geval_local.report.reports import report as write
     from geval_local.runs.directory import result_file
 
-    fields = read_mapping(field or [])
+    mapping = read_mapping(fields or [])
     is_folder = len(runs) > 1 or output.is_dir()
     written = write(
         runs,
@@ -57,7 +57,7 @@ def report(
         system=system,
         estimators=options.read_estimators(estimator, others=True),
         reasons=reasons or (),
-        fields=fields,
+        fields=mapping,
         rows=rows,
         title=title,
         overwrite=overwrite,
@@ -65,7 +65,7 @@ def report(
     for name, reason in written.failed.items():
         note(f"not shown: {name}: {reason}", "yellow")
     for run in [] if is_folder else runs:
-        for metric, found in lowest_rows(load_results(result_file(run), fields), lowest).items():
+        for metric, found in lowest_rows(load_results(result_file(run), mapping), lowest).items():
             show_lowest(metric, found, lowest)
     pages = f" and {counted(written.pages, 'page')}" if is_folder else ""
     note(f"wrote {written.path}{pages}; open it in any browser")

@@ -28,9 +28,11 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8399,
-    api_key_file: Annotated[
+    api_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Holds the key that clients must send. Absent: GEVAL_LOCAL_API_KEY."),
+        typer.Option(
+            "--api-key-file", metavar="FILE", help="Holds the key that clients must send. Absent: GEVAL_LOCAL_API_KEY."
+        ),
     ] = None,
     max_body: Annotated[str, typer.Option(metavar="SIZE", help="Largest body of a request, also unpacked.")] = "16MiB",
     queue: Annotated[int, typer.Option(metavar="N", help="Calls per judge that may wait; more get 429.")] = 512,
@@ -56,7 +58,7 @@ def serve(
     settings = ServeSettings(
         host=host,
         port=port,
-        api_key=read_key(api_key_file),
+        api_key=read_key(api_key),
         max_body=parse_size(max_body),
         queue=queue,
         rotations=rotations,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -66,11 +67,38 @@ def show_text(text: str) -> None:
     typer.echo(visible(text))
 
 
+#: Parameter of the library -> option of the verb that runs, and whether it takes no value.
+_OPTIONS: dict[str, tuple[str, bool]] = {}
+
+
+def set_options(parameters: Iterable[Any]) -> None:
+    """Take the options of the verb that runs, under their own names and under those of its parameters in Python."""
+    _OPTIONS.clear()
+    for one in parameters:
+        for option in [name for name in one.opts if name.startswith("--")][:1]:
+            own = option.removeprefix("--").replace("-", "_")
+            _OPTIONS.update(dict.fromkeys((own, one.name), (option, getattr(one, "is_flag", False))))
+
+
+def as_options(text: str) -> str:
+    """Write parameters, which the library puts in backticks, as options: `human=FIELD` becomes ``--human FIELD``.
+
+    Those that the verb does not have remain; of one that is switched off, `steps=False`, the flag is ``--no-steps``.
+    """
+
+    def written(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        option, is_flag = _OPTIONS.get(f"no_{name}" if value == "False" else name, (found[0], True))
+        return option if is_flag or value is None else f"{option} {value}"
+
+    return re.sub(r"(?<![\w'/])`(\w+)(?:=([^`]+))?`(?![\w'/])", written, text)
+
+
 def note(text: str, style: str = "") -> None:
     """Print a message to stderr, unwrapped, so that paths and commands can be copied."""
     from rich.text import Text
 
-    _console(stderr=True).print(Text(text, style), soft_wrap=True)
+    _console(stderr=True).print(Text(as_options(text), style), soft_wrap=True)
 
 
 def show_error(error: GevalError) -> None:

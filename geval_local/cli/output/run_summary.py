@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from geval_local import __version__
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import as_options, note, print_json, print_table, result_console
 from geval_local.fields import output_text
 from geval_local.io.result_manifest import manifest_path
 from geval_local.io.samples import Sample
@@ -232,7 +232,7 @@ def show_unscored(found: Sequence[tuple[str, Sequence[Reason]]]) -> None:
         for reason in reasons[:REASONS_SHOWN]:
             more = ", ..." if reason.count > len(reason.rows) else ""
             rows = f"row{'s' if reason.count > 1 else ''} {', '.join(map(str, reason.rows))}{more}"
-            console.print(f"  {reason.count} x {reason.text} ({rows})", soft_wrap=True, markup=False)
+            console.print(f"  {reason.count} x {as_options(reason.text)} ({rows})", soft_wrap=True, markup=False)
         if len(reasons) > REASONS_SHOWN:
             console.print(f"  and {len(reasons) - REASONS_SHOWN} other reasons (see --json)", markup=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from geval_local.analysis.tables import Study, Table
-from geval_local.cli.output.console import note, print_json, print_table, result_console
+from geval_local.cli.output.console import as_options, note, print_json, print_table, result_console
 
 #: The names of rows get at least this many characters, if they have them.
 FIRST_WIDTH = 24
@@ -36,10 +36,10 @@ def show_table(table: Table) -> None:
         shown.add_row(Text(name), *map(Text, row[1:]))
     console = result_console()
     console.print()
-    console.print(Text(table.title, "bold"))
+    console.print(Text(as_options(table.title), "bold"))
     print_table(shown)
     for line in table.notes:
-        console.print(Text(line, "dim"))
+        console.print(Text(as_options(line), "dim"))
 
 
 def show_study(study: Study, *, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def show_study(study: Study, *, as_json: bool) -> None:
     else:
         console = result_console()
         for line in study.lines():
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(as_options(line), markup=False, soft_wrap=True)
         for table in study.tables():
             show_table(table)
     for text, is_warning in study.remarks():

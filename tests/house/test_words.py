@@ -1,0 +1,56 @@
+"""Messages of the library name parameters, as Python and YAML do; the command line makes its options of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import geval_local
+
+PACKAGE = Path(geval_local.__file__).parent
+#: They declare options, or speak of pytest's; one message of the engine is still to follow.
+OF_COMMAND_LINES = ("cli/", "options.py", "hosts/pytest_plugin.py", "engine/choose.py")
+#: Whole commands, up to the end of the clause, which anybody can type into a shell; and a folder of the hub's cache.
+COMMANDS = re.compile(r"\b(?:geval-local|pip install|ray start|inspect score) [^`;,]*|--kernels-community--")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def texts(tree: ast.AST) -> list[tuple[int, str]]:
+    """Every string with its line, a formatted one as a whole; docstrings left out."""
+    found = []
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue
+        if isinstance(child, ast.Constant) and isinstance(child.value, str):
+            found.append((child.lineno, child.value))
+        if isinstance(child, ast.JoinedStr):
+            whole = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in child.values)
+            found.append((child.lineno, whole))
+            child = ast.Module([part.value for part in child.values if isinstance(part, ast.FormattedValue)], [])
+        found += texts(child)
+    return found
+
+
+def options_in(source: str) -> list[tuple[int, str]]:
+    """Options of the command line that strings name, commands apart, with their lines."""
+    return [(line, one) for line, text in texts(ast.parse(source)) for one in OPTION.findall(COMMANDS.sub("", text))]
+
+
+def test_the_reader_sees_options_and_no_commands():
+    seen = ["f'{x}: --dtype {y}'", "'--set'", "'`geval-local score` with --format.'", "f'{[f\"--across {z}\"]}'"]
+    found = [one for source in seen for _, one in options_in(f"x = {source}")]
+    assert found == ["--dtype", "--set", "--format", "--across"]
+    unseen = ["f'geval-local score {path} --metric NAME'", "'a--b'", "'`dtype=float32`'"]
+    assert not [one for source in unseen for one in options_in(f"x = {source}")]
+    assert not options_in('def f():\n    """With --limit."""')
+
+
+def test_no_message_of_the_library_names_an_option():
+    wrong = [
+        f"{path.relative_to(PACKAGE)}, line {line}: {option}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.relative_to(PACKAGE).as_posix().startswith(OF_COMMAND_LINES)
+        for line, option in options_in(path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "name the parameter instead, in backticks:\n" + "\n".join(wrong)
