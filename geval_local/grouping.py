@@ -16,7 +16,7 @@ import numpy as np
 
 from geval_local.fields import ALIASES, lookup
 
-#: ```group_by=row``` makes every row a separate document, unless there is a column of that name.
+#: ``group_by="row"`` makes every row a separate document, unless there is a column of that name.
 EVERY_ROW = "row"
 #: Hashes kept to count documents over parts of the rows.
 SKETCH = 256

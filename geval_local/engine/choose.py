@@ -420,7 +420,7 @@ def _probe(
             return replace(report, engine=engine, probe_tokens=length, window=missed)
     raise JudgeError(
         f"{type(model).__name__} leaves no memory for a forward pass of {length} tokens",
-        hint="Close what else uses the device, or take --device-map auto, --quantization 4bit or a smaller judge.",
+        hint="Close what else uses the device, or take `device_map=auto`, `quantization=4bit` or a smaller judge.",
     )
 
 
