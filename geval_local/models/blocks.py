@@ -6,8 +6,12 @@ of them. The products and sums are those of the package gguf, one by one, so tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from threading import Barrier
 
 import torch
 
@@ -15,7 +19,9 @@ import torch
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 #: Weights that are widened at once: what is between the steps stays in the processor's cache.
-_CHUNK = 1 << 19
+_CHUNK = 1 << 20
+#: Fewer weights than these are not worth handing over to other threads.
+_WORTH_THREADS = 1 << 22
 _IQ4_LEVELS = torch.tensor((-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), dtype=torch.int8)
 #: The bits of each byte, lowest first, as eight bytes of 16 or 0.
 _SIXTEENS = ((torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1) << 4).to(torch.uint8).view(torch.int64).flatten()
@@ -37,23 +43,61 @@ class BlockType:
     def widen(self, data: torch.Tensor, out: torch.Tensor) -> None:
         """Write the weights of rows of blocks, shape (..., bytes), into a contiguous tensor of any floating dtype."""
         blocks, flat = data.reshape(-1, self.size), out.view(-1, self.elements)
-        step = max(1, _CHUNK // self.elements)
-        for start in range(0, len(blocks), step):
-            quants, scale, offset = self.parts(blocks[start : start + step])
-            part = flat[start : start + step]
-            wide = part if out.dtype == torch.float32 else torch.empty_like(part, dtype=torch.float32)
+        threads = torch.get_num_threads() if data.device.type == "cpu" and out.numel() >= _WORTH_THREADS else 1
+        step = max(1, min(_CHUNK, -(-out.numel() // threads)) // self.elements)
+        starts = range(0, len(blocks), step)
+
+        def widen(start: int) -> None:
+            self._widen(blocks[start : start + step], flat[start : start + step])
+
+        if threads > 1:
+            list(_workers(threads).map(widen, starts))
+        else:
+            for start in starts:
+                widen(start)
+
+    def _widen(self, blocks: torch.Tensor, out: torch.Tensor) -> None:
+        with torch.inference_mode():
+            quants, scale, offset = self.parts(blocks)
+            wide = out if out.dtype == torch.float32 else torch.empty_like(out, dtype=torch.float32)
             groups = wide.view(len(wide), *scale.shape[1:], -1)
             groups.copy_(quants.reshape(groups.shape))
             groups.mul_(scale.unsqueeze(-1))
             if offset is not None:
                 groups.add_(offset.unsqueeze(-1))
-            if wide is not part:
-                part.copy_(wide)
+            if wide is not out:
+                out.copy_(wide)
 
     def is_finite(self, data: torch.Tensor) -> bool:
         """Whether all weights are finite."""
         blocks = data.reshape(-1, self.size)
         return all(bool(torch.isfinite(_half(blocks, place)).all()) for place in self.halves)
+
+
+@cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    """Start threads that widen a part each.
+
+    PyTorch's own threads wait for each other after each of the dozen short steps: where another process takes a core,
+    that was measured to take twenty times as long.
+    """
+    ready = Barrier(count + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # the first call in a thread sets its number, and would undo the next line
+        torch.set_num_threads(1)
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, "geval-local-widen", initializer=begin)
+    for _ in range(count):
+        pool.submit(int)
+    ready.wait()
+    torch.set_num_threads(count)  # what threads that start from now on take over
+    return pool
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 def _half(blocks: torch.Tensor, place: int) -> torch.Tensor:

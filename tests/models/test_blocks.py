@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 
-from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.blocks import BLOCK_TYPES, _workers
 
 gguf = pytest.importorskip("gguf")
 from gguf_kit import random_blocks  # noqa: E402 - needs gguf
@@ -31,6 +33,26 @@ def test_every_block_is_what_the_package_reads(monkeypatch, code, kind, chunk):
         found = torch.full(expected.shape, np.nan)
         kind.widen(torch.from_numpy(data), found)
         np.testing.assert_array_equal(found.numpy().view(np.uint32), expected.view(np.uint32))
+
+
+def test_threads_change_no_number_and_no_other_thread(monkeypatch):
+    kind = BLOCK_TYPES[12]
+    data = torch.from_numpy(some_blocks(kind))
+    alone, together = (torch.full((ROWS, BLOCKS * kind.elements), np.nan) for _ in range(2))
+    kind.widen(data, alone)
+    monkeypatch.setattr("geval_local.models.blocks._WORTH_THREADS", 1)
+    monkeypatch.setattr("geval_local.models.blocks._CHUNK", 600)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with torch.inference_mode():
+            kind.widen(data, together)
+        with ThreadPoolExecutor(1) as later:
+            assert (torch.get_num_threads(), later.submit(torch.get_num_threads).result()) == (3, 3)
+        assert set(_workers(3).map(lambda _: torch.get_num_threads(), range(9))) == {1}
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone, together)
 
 
 @pytest.mark.parametrize("kind", BLOCK_TYPES.values(), ids=lambda value: value.name)
