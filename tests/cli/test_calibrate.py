@@ -23,10 +23,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def calibrate(here, *arguments: object):
+def calibrate(here, *arguments: object, human: str = "rating.clarity"):
     return run(
-        *("calibrate", "a.jsonl", "--human", "rating.clarity", "--group-by", "doc", "-o", "cal.json", *arguments),
-        home=here,
+        *("calibrate", "a.jsonl", "--human", human, "--group-by", "doc", "-o", "cal.json", *arguments), home=here
     )
 
 
@@ -39,7 +38,7 @@ def helpful(here):
     for row in rated:
         row["stars"] = 10 * row["geval"]["clarity"]["score"]
     write_rows(here / "a.jsonl", rated)
-    done = calibrate(here, "--human", "stars", "--method", "isotonic", "--json")
+    done = calibrate(here, "--method", "isotonic", "--json", human="stars")
     assert done.exit_code == 0, done.stderr
     assert "next: geval-local score" in done.stderr
     return json.loads(done.stdout)
@@ -170,7 +169,7 @@ def test_sides_are_compared_within_documents_and_by_preference(here):
     # One rating a row: its noise is unknown, so there is a figure and no interval.
     assert pooled["length"]["partial"]["value"] is not None
     assert pooled["length"]["partial"]["low"] is pooled["length"]["partial"]["high"] is None
-    assert "--group-by row says" in pooled["grouping"]
+    assert "`group_by=row` says" in pooled["grouping"]
 
 
 @pytest.mark.sweep

@@ -114,7 +114,7 @@ def test_documents_are_guessed_and_said_and_independence_only_as_told(here):
     assert "same source are treated as one document (a guess" in guessed["grouping"]
     assert guessed["against_human"]["clarity"]["groups"] == 3
     told = json.loads(run(*common, "--group-by", "row", home=here).stdout)
-    assert "as --group-by row says" in told["grouping"]
+    assert "as `group_by=row` says" in told["grouping"]
     assert (told["against_human"]["clarity"]["level"], told["against_human"]["clarity"]["groups"]) == ("pooled", 12)
 
 

@@ -147,7 +147,7 @@ def test_judges_check_passes(smollm2, tmp_path):
     record = json.loads(done.stdout)
     assert record["style"] == "chat"
     assert record["dtype"] == "float32"
-    assert record["batches"] > 1
+    assert record["batches"] < len(record["batch_lengths"])
     assert record["batch_difference"] < 1e-4
     assert record["example"]["label_mass"] > 0.9
     assert np.isfinite(record["example"]["score"])

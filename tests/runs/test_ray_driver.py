@@ -147,10 +147,10 @@ def test_report_compare_and_meta_eval_read_a_directory(file, tmp_path, workers):
         carry_out(tmp_path / name, [file])
     items = ScoredRun.of(tmp_path / "a").items(METRICS[0].name, human="rating", group_by="doc_id")
     assert len(items) == ROWS
-    home = tmp_path / "home"
+    home, rated = tmp_path / "home", f"{METRICS[0].name}=rating"
     for arguments, expected in (
         (("report", tmp_path / "a", "-o", tmp_path / "a.html", "--rows", 10), ""),
-        (("compare", tmp_path / "a", tmp_path / "b", "--human", "rating"), f"{ROWS} rows, by mock"),
+        (("compare", tmp_path / "a", tmp_path / "b", "--human", rated), f"{ROWS} rows, by mock"),
         (("meta-eval", file, "-m", METRICS[0].name, "--human", "rating", "--results", tmp_path / "a"), "pearson"),
         (("merge", tmp_path / "a", "-o", tmp_path / "a.csv"), ""),
     ):
