@@ -472,8 +472,8 @@ class EngineReport:
 
 
 #: On a CPU larger packs gain nothing: the matrices are long enough, and the caches are small. But narrow weights are
-#: widened for every pass, so models that may have some take twice as many tokens, also where theirs are wide: figures
-#: are the same for every form of storage.
+#: widened for every pass, so models that may have some take three times as many tokens (most documents with all their
+#: candidates are one pass then), also where theirs are wide: figures are the same for every form of storage.
 CPU_TOKENS = 1_024
 LEAST, MOST = 1_024, 16_384
 #: Share of the free memory that activations may take; the rest is for the root path and for fragmentation.
@@ -484,7 +484,7 @@ def find_budget(model: PreTrainedModel, engine: PrefixSharingEngine) -> int:
     """Determine the token budget from free memory and a measured cost per token."""
     costs = bytes_per_token(model, engine)
     if not costs:
-        return CPU_TOKENS if are_few(sum(one.numel() for one in model.parameters())) else 2 * CPU_TOKENS
+        return CPU_TOKENS if are_few(sum(one.numel() for one in model.parameters())) else 3 * CPU_TOKENS
     fitting = [MEMORY_SHARE * free_memory(device) / max(cost, 1.0) for device, cost in costs.items()]
     budget = 1 << int(np.log2(max(min(fitting), 1.0)))
     return int(np.clip(budget, LEAST, MOST))
