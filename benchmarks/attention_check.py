@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
-from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
+from geval_local.engine.prefix_sharing.prompt_trie import lay_out
 from geval_local.engine.probe import synthetic_requests
 
 

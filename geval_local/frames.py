@@ -18,7 +18,7 @@ from geval_local.fields import nearest
 from geval_local.io.columns import EVERYTHING, FIGURES, figures_in
 from geval_local.io.input_checks import ROWS_CHECKED, check_rows, load_metrics
 from geval_local.io.samples import Sample
-from geval_local.judge.progress import OnProgress, in_thread
+from geval_local.judge.scorer import OnProgress, in_thread
 from geval_local.metric import Metric
 from geval_local.score import Estimator, Score
 

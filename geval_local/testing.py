@@ -21,10 +21,11 @@ from geval_local.engine.interface import Pack, Readout
 from geval_local.judge.judge import Judge
 from geval_local.judge.scorer import Scorer
 from geval_local.metric import Metric
+from geval_local.options import Style
 from geval_local.prompt import Prompt
 from geval_local.score import Estimator
 from geval_local.signature import Signature
-from geval_local.tokens.encoder import PromptEncoder, Style
+from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Request
 
 LABEL_MASS = 0.97

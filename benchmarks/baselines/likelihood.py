@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from geval_local.models.head import Head
+from geval_local.models.head import Head, Trunk
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import Trunk
 
 __all__ = ["Continuation", "mean_logprobs"]
 

@@ -9,24 +9,3 @@ prefix_sharing  every distinct prompt token once: transformers that take an atte
 self_check      whether the chosen engine and its attention compute on this device what they should
 window          units of a window of rows, the loop that executes them, what becomes of the read-outs
 """
-
-from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.choose import EngineReport, choose_engine
-from geval_local.engine.interface import Engine, Pack, Readout
-from geval_local.engine.prefix_sharing import PrefixSharingEngine
-from geval_local.engine.shared_cache import SharedCacheEngine
-from geval_local.engine.window import Unit, execute, plan_units
-
-__all__ = [
-    "Engine",
-    "EngineReport",
-    "Pack",
-    "PaddedEngine",
-    "PrefixSharingEngine",
-    "Readout",
-    "SharedCacheEngine",
-    "Unit",
-    "choose_engine",
-    "execute",
-    "plan_units",
-]

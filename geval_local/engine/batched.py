@@ -10,15 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from geval_local.engine.interface import Pack, Position, PositionReadout, Readout, ReadoutTable, read_positions
-from geval_local.models.head import Head
-from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import Trunk
+from geval_local.engine.interface import Pack, PendingPositions, Position, PositionReadout, Readout, ReadoutTable
+from geval_local.models.head import Head, Trunk
+from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
 
 
@@ -75,6 +75,14 @@ class PaddedEngine:
             packs.append(Pack(tuple(members), rows * width, len(packs)))
         return packs
 
+    def plan_apart(self, requests: Sequence[Request], groups: Sequence[int], unit: int) -> list[Pack]:
+        """Plan the requests whose length puts them into another group than 0, as units from `unit` on."""
+        apart = [index for index, group in enumerate(groups) if group != 0]
+        return [
+            Pack(tuple(apart[local] for local in pack.requests), pack.tokens, unit + pack.unit)
+            for pack in self.plan([requests[index] for index in apart])
+        ]
+
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a prompt that does not fit into memory even alone gets an error."""
         for pack in packs:
@@ -104,8 +112,7 @@ class PaddedEngine:
                 half = (len(batch) + 1) // 2
                 todo += [batch[half:], batch[:half]]
                 continue
-            results = self._read(batch, width, requests)
-            # The retry starts outside the except block: the traceback would pin the activations.
+            results = unless_memory_runs_out(partial(self._read, batch, width, requests))
             if results is None and len(batch) > 1:
                 self.limit = max(width, len(batch) * width // 2)
                 todo.append(batch)
@@ -116,15 +123,10 @@ class PaddedEngine:
                 for result in results:
                     table.add(*result)
 
-    def _read(self, rows: Sequence[Row], width: int, requests: Sequence[Request]) -> list[PositionReadout] | None:
-        """Read the rows' positions; None if memory ran out, in the trunk or in the head."""
+    def _read(self, rows: Sequence[Row], width: int, requests: Sequence[Request]) -> list[PositionReadout]:
+        """Read the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
-        try:
-            return read_positions(self._head, self._hidden_states(rows, width), positions, requests)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        return None
+        return PendingPositions(self._head, self._hidden_states(rows, width), positions, requests).wait()
 
     @torch.inference_mode()
     def _hidden_states(self, rows: Sequence[Row], width: int) -> torch.Tensor:

@@ -30,8 +30,8 @@ from geval_local.engine.probe import (
     HALF,
     SHORT_PROBE,
     TOLERANCE,
+    PlainPasses,
     distance,
-    distance_from_alone,
     effect_of_later_tokens,
     label_logprobs,
     probe_length,
@@ -41,7 +41,7 @@ from geval_local.engine.probe import (
 from geval_local.engine.shared_cache import CachePack, SharedCacheEngine
 from geval_local.errors import ConfigurationError, JudgeError, UnsupportedModelError
 from geval_local.models.head import Head, exact_products, gpus_of, input_device
-from geval_local.models.memory import PeakMemory, free_memory, is_out_of_memory
+from geval_local.models.memory import free_memory, is_out_of_memory
 from geval_local.models.precision import dtype_name
 from geval_local.models.stored import are_few
 from geval_local.models.verdicts import Verdict, version_of
@@ -83,6 +83,7 @@ def choose_engine(
     """
     if choice not in get_args(EngineName):
         raise ConfigurationError(f"engine {choice!r} is not one of {', '.join(get_args(EngineName))}")
+    plain = PlainPasses(model, head)
     padded = PaddedEngine(model, head, batch_tokens=batch_tokens or (32_768 if model.device.type == "cuda" else 4_096))
     if _mixes_rows(model):
         report = EngineReport("padded", "8-bit weights pick outliers over all rows of a pass, so prompts go one by one")
@@ -91,14 +92,12 @@ def choose_engine(
         logger.warning("%s: %s", type(model).__name__, report.text)
         return PaddedEngine(model, head, batch_tokens=1, plain=True), report
     if choice == "padded":
-        return _choose_padded(model, head, padded, None)
+        return _choose_padded(plain, padded, None)
     reasons: list[str] = []
     if choice != "cache":
         refusal = stated_refusal(model)
         report, kernel = (
-            (EngineReport("padded", refusal), None)
-            if refusal is not None
-            else _known_sharing(model, head, compiled, verdict)
+            (EngineReport("padded", refusal), None) if refusal is not None else _known_sharing(plain, compiled, verdict)
         )
         if report.reason is None:
             sharing = PrefixSharingEngine(
@@ -107,12 +106,12 @@ def choose_engine(
             if batch_tokens is None:
                 sharing.batch_tokens = sharing.limit = find_budget(model, sharing)
             if choice == "auto" and kernel is None and find_missing(model) is not None:
-                return _choose_by_time(model, head, sharing, padded, report)
+                return _choose_by_time(plain, sharing, padded, report)
             return sharing, report
         if choice != "auto":
             raise _unsupported(model, report)
         reasons.append(report.reason)
-    report = _probe_cache(model, head)
+    report = _probe_cache(plain)
     if report.reason is not None:
         if choice == "cache":
             raise _unsupported(model, report)
@@ -122,7 +121,7 @@ def choose_engine(
         engine: Engine = SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded)
         report = replace(report, reason=reason)
     else:
-        engine, report = _choose_padded(model, head, padded, reason)
+        engine, report = _choose_padded(plain, padded, reason)
     if (note := missing_packages(model)) is not None:
         report = replace(report, note="; ".join(filter(None, (report.note, note))))
         logger.warning("%s: %s", type(model).__name__, note)
@@ -157,25 +156,24 @@ def missing_packages(model: PreTrainedModel) -> str | None:
     )
 
 
-def _choose_padded(
-    model: PreTrainedModel, head: Head, padded: PaddedEngine, reason: str | None
-) -> tuple[Engine, EngineReport]:
+def _choose_padded(plain: PlainPasses, padded: PaddedEngine, reason: str | None) -> tuple[Engine, EngineReport]:
     """Choose padded batches if a probe finds them exact, else one prompt at a time; refuse a model that is not causal.
 
     `reason` says why nothing better is used.
     """
+    model = plain.model
     span = longest_span(model.config.get_text_config())
-    report = _probe(model, partial(_compare_padded, model, head), span)
+    report = _probe(model, partial(_compare_padded, plain), span)
     if report.reason is None:
         return padded, replace(report, reason=reason)
     reasons = [*filter(None, [reason]), f"one prompt at a time, because batches are not exact: {report.reason}"]
-    report = _probe(model, partial(_compare_one_by_one, model, head), span)
+    report = _probe(model, partial(_compare_one_by_one, plain), span)
     if report.reason is not None:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no next-token distribution: {report.reason}",
             hint="A judge is a causal (decoder-only) language model: Llama, Qwen, Mistral, Gemma, Phi, GPT-2, ...",
         )
-    return PaddedEngine(model, head, batch_tokens=1, plain=True), replace(report, reason="; ".join(reasons))
+    return PaddedEngine(model, plain.head, batch_tokens=1, plain=True), replace(report, reason="; ".join(reasons))
 
 
 def _mixes_rows(model: PreTrainedModel) -> bool:
@@ -231,27 +229,27 @@ def longest_span(config: Any) -> int | None:
 
 
 def _known_sharing(
-    model: PreTrainedModel, head: Head, compiled: bool, verdict: Verdict | None
+    plain: PlainPasses, compiled: bool, verdict: Verdict | None
 ) -> tuple[EngineReport, FlexKernel | None]:
     """Return what an earlier start found out about sharing prefixes, else find it out and keep it if all is well."""
     kept = None if verdict is None else verdict.read(f"sharing, compiled {compiled}")
-    kernel = find_kernel(input_device(model))
+    kernel = find_kernel(input_device(plain.model))
     if kept is not None and bool(kept.pop("kernel")) == (kernel is not None):
         return EngineReport(**kept), kernel
-    report, kernel = _probe_sharing(model, head, compiled)
+    report, kernel = _probe_sharing(plain, compiled)
     # What memory or a package cut short may be whole the next time.
     if verdict is not None and report.reason is None and report.note is None and report.window is None:
         verdict.keep(f"sharing, compiled {compiled}", asdict(report) | {"kernel": kernel is not None})
     return report, kernel
 
 
-def _probe_sharing(model: PreTrainedModel, head: Head, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
+def _probe_sharing(plain: PlainPasses, compiled: bool) -> tuple[EngineReport, FlexKernel | None]:
     """Probe prefix sharing, with the GPU's kernel for the layers that it serves; the report says where it does not."""
-    config: Any = model.config.get_text_config()
-    expected = expected_spans(config)
+    model = plain.model
+    expected = expected_spans(model.config.get_text_config())
     span = min((size for size in expected if size is not None), default=None)
     kernel = find_kernel(input_device(model))
-    report = _probe(model, partial(_compare_sharing, model, head, expected, kernel, compiled), span)
+    report = _probe(model, partial(_compare_sharing, plain, expected, kernel, compiled), span)
     missing = find_missing(model)
     notes = [report.note] if report.note is not None else []
     if kernel is not None:
@@ -275,37 +273,36 @@ def find_missing(model: PreTrainedModel) -> str | None:
 
 
 def _compare_sharing(
-    model: PreTrainedModel,
-    head: Head,
+    plain: PlainPasses,
     expected: list[int | None],
     kernel: FlexKernel | None,
     compiled: bool,
     requests: Sequence[Request],
 ) -> EngineReport:
-    """Compare prefix sharing, cut into small packs, with one prompt at a time.
+    """Compare prefix sharing, cut into packs of which some continue others, with prompts in rows of their own.
 
-    If it is inexact, the layers of one kind are computed in pieces, then of the next, then all: the kernel keeps those
-    that it computes right. What it gets wrong in one dtype is no verdict on another.
+    A row and a pack cannot err alike: a row holds nothing but its prompt, and what it may see is the model's affair.
+    If they differ, every prompt is asked alone. If it is inexact, the layers of one kind are computed in pieces, then
+    of the next, then all: the kernel keeps those that it computes right. What it gets wrong in one dtype is no verdict
+    on another.
     """
-    alone = PaddedEngine(model, head, batch_tokens=1)
-    budget = max(1, len(requests[0].ids) // 2)
-    expected_logprobs: list[list[NDArray[np.float64]]] = []
+    model, budget = plain.model, len(requests[0].ids)
 
     def compare() -> EngineReport:
-        engine = PrefixSharingEngine(model, head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled)
+        alone = PaddedEngine(model, plain.head, batch_tokens=1)
+        engine = PrefixSharingEngine(
+            model, plain.head, batch_tokens=budget, padded=alone, kernel=kernel, compiled=compiled
+        )
         found = label_logprobs(engine, requests)
-        if not expected_logprobs:
-            plain = PaddedEngine(model, head, batch_tokens=1, plain=True)
-            expected_logprobs.append(label_logprobs(plain, requests))
-        difference = distance(found, expected_logprobs[0], model.dtype)
-        reason = None
+        report = _agreement(engine.name, model, found, plain.by_row(requests))
+        if report.reason is not None:
+            report = _agreement(engine.name, model, found, plain.one_by_one(requests))
         if len(engine.spans) != len(expected):
             reason = f"{len(engine.spans)} of its {len(expected)} layers call the attention function"
-        elif list(engine.spans) != expected:
-            reason = "its layers do not ask for the sliding windows of its configuration"
-        elif not difference <= TOLERANCE[model.dtype]:
-            reason = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-        return EngineReport(engine.name, reason, difference, TOLERANCE[model.dtype])
+            return replace(report, reason=reason)
+        if list(engine.spans) != expected:
+            return replace(report, reason="its layers do not ask for the sliding windows of its configuration")
+        return report
 
     report = compare()
     if report.reason is None or kernel is None:
@@ -321,16 +318,25 @@ def _compare_sharing(
     return report
 
 
+def _agreement(
+    engine: str, model: PreTrainedModel, found: Sequence[NDArray[np.float64]], expected: Sequence[NDArray[np.float64]]
+) -> EngineReport:
+    """Report how far an engine's label log-probabilities are from those of plain passes, and whether that is exact."""
+    difference, tolerance = distance(found, expected, model.dtype), TOLERANCE[model.dtype]
+    wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
+    return EngineReport(engine, None if difference <= tolerance else wrong, difference, tolerance)
+
+
 def _choose_by_time(
-    model: PreTrainedModel, head: Head, sharing: PrefixSharingEngine, padded: PaddedEngine, report: EngineReport
+    plain: PlainPasses, sharing: PrefixSharingEngine, padded: PaddedEngine, report: EngineReport
 ) -> tuple[Engine, EngineReport]:
     """Choose among the exact engines by time, where attention has no kernel on a GPU: its pieces are many launches."""
-    requests = branching_requests(model)
+    model, requests = plain.model, branching_requests(plain.model)
     chosen: tuple[Engine, EngineReport] = sharing, report
-    others: list[tuple[Engine, EngineReport]] = [(padded, _probe(model, partial(_compare_padded, model, head), None))]
-    cache = _probe_cache(model, head)
+    others: list[tuple[Engine, EngineReport]] = [(padded, _probe(model, partial(_compare_padded, plain), None))]
+    cache = _probe_cache(plain)
     if cache.engine == "cache" and cache.reason is None:
-        others.append((SharedCacheEngine(model, head, batch_tokens=padded.batch_tokens, padded=padded), cache))
+        others.append((SharedCacheEngine(model, plain.head, batch_tokens=padded.batch_tokens, padded=padded), cache))
     fastest = seconds_of(sharing, requests)
     first = fastest
     for engine, other in others:
@@ -350,10 +356,10 @@ def seconds_of(engine: Engine, requests: Sequence[Request]) -> float:
     return time.perf_counter() - start
 
 
-def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
+def _probe_cache(plain: PlainPasses) -> EngineReport:
     """Probe the shared prefix cache."""
-    config: Any = model.config.get_text_config()
-    report = _probe(model, partial(_compare_cache, model, head), longest_span(config))
+    config: Any = plain.model.config.get_text_config()
+    report = _probe(plain.model, partial(_compare_cache, plain), longest_span(config))
     # A cache may forget what is beyond a window that the layers do not have, or that is not of its kind.
     windowed = "chunked_attention" in (getattr(config, "layer_types", None) or ()) or getattr(
         config, "sliding_window", None
@@ -363,37 +369,37 @@ def _probe_cache(model: PreTrainedModel, head: Head) -> EngineReport:
     return report
 
 
-def _compare_cache(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+def _compare_cache(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
     """Compare a shared prefix cache, in small batches, with one prompt at a time."""
-    alone = PaddedEngine(model, head, batch_tokens=1)
-    engine = SharedCacheEngine(model, head, batch_tokens=max(1, len(requests[0].ids) // 3), padded=alone)
+    alone = PaddedEngine(plain.model, plain.head, batch_tokens=1)
+    budget = max(1, len(requests[0].ids) // 3)
+    engine = SharedCacheEngine(plain.model, plain.head, batch_tokens=budget, padded=alone)
     if not any(isinstance(pack, CachePack) and pack.cuts for pack in engine.plan(requests)):
         raise UnsupportedModelError("its prompts are too short to share a prefix")
-    difference, tolerance = distance_from_alone(engine, model, head, requests)
-    wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-    return EngineReport("cache", None if difference <= tolerance else wrong, difference, tolerance)
+    found = label_logprobs(engine, requests)
+    return _agreement("cache", plain.model, found, plain.one_by_one(requests))
 
 
-def _compare_padded(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+def _compare_padded(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
     """Compare one batch of prompts of differing lengths, label tokens behind some of them, with plain passes."""
     chosen = [*requests[:2], *requests[-2:]]
-    together = PaddedEngine(model, head, batch_tokens=len(chosen) * 2 * len(requests[0].ids))
-    difference, tolerance = distance_from_alone(together, model, head, chosen)
-    wrong = f"label log-probabilities differ by {difference:.2g} nats from one at a time"
-    return EngineReport("padded", None if difference <= tolerance else wrong, difference, tolerance)
+    together = PaddedEngine(plain.model, plain.head, batch_tokens=len(chosen) * 2 * len(requests[0].ids))
+    found = label_logprobs(together, chosen)
+    return _agreement("padded", plain.model, found, plain.one_by_one(chosen))
 
 
-def _compare_one_by_one(model: PreTrainedModel, head: Head, requests: Sequence[Request]) -> EngineReport:
+def _compare_one_by_one(plain: PlainPasses, requests: Sequence[Request]) -> EngineReport:
     """Compare plain passes with themselves in another order, and a prompt's figures before two different endings."""
-    tolerance, short = TOLERANCE[model.dtype], requests[-1]
+    model, head = plain.model, plain.head
     seen = effect_of_later_tokens(model, head, requests[0].ids)
-    if not seen <= tolerance:
+    if not seen <= TOLERANCE[model.dtype]:
         return EngineReport("padded", f"its figures for a token change by {seen:.2g} nats with the tokens after it")
-    plain, backwards = PaddedEngine(model, head, batch_tokens=1, plain=True), [short, *requests[:2][::-1]]
-    found = label_logprobs(plain, backwards[::-1]), label_logprobs(plain, backwards)[::-1]
-    difference = distance(*found, model.dtype)
-    wrong = f"its figures for a prompt change by {difference:.2g} nats with what it computed before"
-    return EngineReport("padded", None if difference <= tolerance else wrong, difference, tolerance)
+    alone = PaddedEngine(model, head, batch_tokens=1, plain=True)
+    backwards = [requests[-1], *requests[:2][::-1]]
+    found = label_logprobs(alone, backwards[::-1]), label_logprobs(alone, backwards)[::-1]
+    report = _agreement("padded", model, *found)
+    wrong = f"its figures for a prompt change by {report.difference:.2g} nats with what it computed before"
+    return report if report.reason is None else replace(report, reason=wrong)
 
 
 def _probe(
@@ -496,11 +502,11 @@ def bytes_per_token(model: PreTrainedModel, engine: PrefixSharingEngine) -> dict
     if not devices:
         return {}
     requests = branching_requests(model)
-    peak = PeakMemory(devices)
-    tokens = 0
-    for pack, _ in engine.execute(requests, engine.plan(requests)):
-        tokens = max(tokens, pack.tokens)
-    return {device: peak.added(device) / tokens for device in devices}
+    for device in devices:
+        torch.cuda.reset_peak_memory_stats(device)
+    before = {device: torch.cuda.memory_allocated(device) for device in devices}
+    tokens = max(pack.tokens for pack, _ in engine.execute(requests, engine.plan(requests)))
+    return {device: (torch.cuda.max_memory_allocated(device) - before[device]) / tokens for device in devices}
 
 
 def branching_requests(model: PreTrainedModel) -> list[Request]:

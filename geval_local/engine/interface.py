@@ -8,7 +8,8 @@ with the missing units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -26,21 +27,14 @@ LEAST_REACHED = 1e-4
 
 @dataclass(frozen=True)
 class Readout:
-    """The model's result for one form.
+    """The model's result for one form."""
 
-    Attributes
-    ----------
-    label_logprobs : ndarray of float64, shape (labels,), or None
-        ``log P(l | form)``; None if the form could not be computed.
-    other_tokens : tuple of (tuple of int, float)
-        The likeliest token sequences that leave the labels with their last token, with their probabilities, likeliest
-        first: single tokens, and those after a label's first tokens (" " and then "7" on a scale of 1 to 5).
-    error : str or None
-        Why there are no log-probabilities.
-    """
-
+    #: ``log P(l | form)``, float64, shape (labels,); None if the form could not be computed.
     label_logprobs: NDArray[np.float64] | None
+    #: The likeliest token sequences that leave the labels with their last token, with their probabilities, likeliest
+    #: first: single tokens, and those after a label's first tokens (" " and then "7" on a scale of 1 to 5).
     other_tokens: tuple[tuple[tuple[int, ...], float], ...] = ()
+    #: Why there are no log-probabilities.
     error: str | None = None
 
 
@@ -58,20 +52,13 @@ PositionReadout: TypeAlias = tuple[Position, NDArray[np.float64], tuple[tuple[in
 
 @dataclass(frozen=True)
 class Pack:
-    """One planned forward pass: the requests that it completes, and the number of tokens that it computes.
+    """One planned forward pass."""
 
-    Attributes
-    ----------
-    requests : tuple of int
-        Indices into the planned requests.
-    tokens : int
-        Tokens that go through the model, padding included.
-    unit : int
-        Number of its unit in the plan, ascending. A unit contains all read-outs of the requests that it completes.
-    """
-
+    #: Indices into the planned requests that it completes.
     requests: tuple[int, ...]
+    #: Tokens that go through the model, padding included.
     tokens: int
+    #: Number of its unit in the plan, ascending. A unit contains all read-outs of the requests that it completes.
     unit: int
 
 
@@ -94,22 +81,13 @@ class Engine(Protocol):
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Cut the work into packs: a pure function of the requests and the engine's token budget."""
-        ...
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute whole units of a plan in order; each pack is yielded with one read-out per request that it names."""
-        ...
-
-
-def read_positions(
-    head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
-) -> list[PositionReadout]:
-    """Read the labels' tokens at a batch of positions."""
-    return PendingPositions(head, hidden, positions, requests).wait()
 
 
 class PendingPositions:
-    """Positions being read; parameters as for `read_positions`."""
+    """The labels' tokens at a batch of positions, being read."""
 
     def __init__(
         self, head: Head, hidden: torch.Tensor, positions: Sequence[Position], requests: Sequence[Request]
@@ -159,6 +137,12 @@ class ReadoutTable:
         partial.missing -= 1
         partial.other[position.node] = other
 
+    def collect(self, reads: Iterable[PendingPositions]) -> None:
+        """Wait for positions, and add them."""
+        for read in reads:
+            for result in read.wait():
+                self.add(*result)
+
     def take(self, request: int) -> Readout:
         """Return the finished read-out of a request."""
         partial = self._partial.pop(request)
@@ -171,6 +155,32 @@ class ReadoutTable:
         if np.isneginf(logprobs).all():
             return Readout(None, error="the model gives no label of the scale any probability")
         return Readout(logprobs, _other_tokens(trie, partial))
+
+
+def computed_ahead(
+    packs: Sequence[Pack],
+    launch: Callable[[Pack], list[PendingPositions] | None],
+    read_out: Callable[[Pack, list[PendingPositions]], list[Readout]],
+    look_ahead: int,
+    padded: Callable[[Sequence[Pack]], Iterator[tuple[Pack, list[Readout]]]],
+) -> Iterator[tuple[Pack, list[Readout]]]:
+    """Launch packs before the figures of earlier ones are waited for; what `launch` leaves is computed padded."""
+    launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
+
+    def oldest() -> tuple[Pack, list[Readout]]:
+        pack, reads = launched.popleft()
+        return pack, read_out(pack, reads)
+
+    for pack in packs:
+        reads = launch(pack)
+        if reads is not None:
+            launched.append((pack, reads))
+        while len(launched) > (0 if reads is None else look_ahead):
+            yield oldest()
+        if reads is None:
+            yield from padded([pack])
+    while launched:
+        yield oldest()
 
 
 def _other_tokens(trie: LabelTrie, partial: _Partial) -> tuple[tuple[tuple[int, ...], float], ...]:

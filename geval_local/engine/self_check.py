@@ -25,13 +25,11 @@ from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.choose import EngineReport, expected_spans, longest_span
 from geval_local.engine.interface import Engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
-from geval_local.engine.prefix_sharing.engine import FLOOR, PrefixSharingEngine
+from geval_local.engine.prefix_sharing.engine import FLOOR, Launcher, PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import why_no_kernel
-from geval_local.engine.prefix_sharing.forward import Launcher
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.layout import Layout
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
-from geval_local.engine.prefix_sharing.prompt_trie import Stream
+from geval_local.engine.prefix_sharing.prompt_trie import Layout, Stream
 from geval_local.engine.probe import (
     HALF,
     PROBE_OPERATIONS_ELSEWHERE,
@@ -43,10 +41,9 @@ from geval_local.engine.probe import (
 )
 from geval_local.engine.shared_cache import SharedCacheEngine
 from geval_local.errors import first_line
-from geval_local.models.head import Head, exact_products, gpus_of, input_device, trunk_of
+from geval_local.models.head import Head, Trunk, exact_products, gpus_of, input_device, trunk_of
 from geval_local.models.memory import free_memory
 from geval_local.models.precision import dtype_name
-from geval_local.models.rope import Trunk
 from geval_local.models.verdicts import version_of
 from geval_local.tokens.requests import Request
 
@@ -202,16 +199,9 @@ def _findings(model: PreTrainedModel, engine: Engine, found: Callable[[Finding],
     except Exception as error:  # as below
         yield Finding("a pass of the model", False, f"{type(error).__name__}: {first_line(error)}")
         return
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {
-        "attention": partial(_attention, subject),
-        "packed against one at a time": partial(_packed, subject),
-        "computed ahead": partial(_ahead, subject),
-        "out of memory": partial(_out_of_memory, subject),
-        "shared tokens": partial(_shared, subject),
-    }
-    for name, check in checks.items():
+    for name, check in _CHECKS.items():
         try:
-            for finding in check():
+            for finding in check(name, subject):
                 found(finding)
                 yield finding
         except Exception as error:  # whatever a broken device or driver raises is what the check is for
@@ -279,16 +269,14 @@ class _Subject:
     def set_to(self, batch_tokens: int, look_ahead: int | None = None) -> Iterator[None]:
         """Give the engine another token budget for a while."""
         engine: Any = self.engine
-        before = engine.batch_tokens, engine.limit, getattr(engine, "look_ahead", None)
-        engine.batch_tokens = engine.limit = batch_tokens
-        if look_ahead is not None:
-            engine.look_ahead = look_ahead
+        before = vars(engine).copy()
+        changed = {"batch_tokens": batch_tokens, "limit": batch_tokens}
+        changed |= {} if look_ahead is None else {"look_ahead": look_ahead}
+        vars(engine).update(changed)
         try:
             yield
         finally:
-            engine.batch_tokens, engine.limit = before[:2]
-            if look_ahead is not None:
-                engine.look_ahead = before[2]
+            vars(engine).update({name: before[name] for name in changed})
 
     def apart(self, found: Sequence[NDArray[np.float64]], *, digits: bool | None = None) -> float:
         """Say how far label log-probabilities are from those of one prompt at a time; of one scale, or of both."""
@@ -325,9 +313,9 @@ class _Subject:
         return f"{difference:.1e} nats ({of}{self.tolerance:g} allowed)"
 
 
-def _attention(subject: _Subject) -> Iterator[Finding]:
+def _attention(name: str, subject: _Subject) -> Iterator[Finding]:
     """Compare what layers make of a real pack with the definition of attention, in float64 on the CPU."""
-    name, engine = "attention", subject.engine
+    engine = subject.engine
     if not isinstance(engine, PrefixSharingEngine):
         yield Finding(name, None, "the model's own: this engine leaves it alone")
         return
@@ -343,9 +331,8 @@ def _attention(subject: _Subject) -> Iterator[Finding]:
     )
 
 
-def _packed(subject: _Subject) -> Iterator[Finding]:
+def _packed(name: str, subject: _Subject) -> Iterator[Finding]:
     """Compare packs of three sizes with one prompt at a time, on both scales."""
-    name = "packed against one at a time"
     if subject.one_row:
         yield Finding(name, None, "prompts go one at a time")
         return
@@ -381,9 +368,9 @@ def _packed(subject: _Subject) -> Iterator[Finding]:
         yield Finding("beyond the window", worst <= subject.tolerance, text, figures | {"difference": worst})
 
 
-def _ahead(subject: _Subject) -> Iterator[Finding]:
+def _ahead(name: str, subject: _Subject) -> Iterator[Finding]:
     """Compare packs launched before the figures of earlier ones are waited for with packs that wait, bit for bit."""
-    name, engine = "computed ahead", subject.engine
+    engine = subject.engine
     if not isinstance(engine, PrefixSharingEngine | SharedCacheEngine):
         yield Finding(name, None, "this engine waits for every pack")
         return
@@ -396,9 +383,9 @@ def _ahead(subject: _Subject) -> Iterator[Finding]:
     yield Finding(name, not different, text, {"look_ahead": depth, "different": different})
 
 
-def _out_of_memory(subject: _Subject) -> Iterator[Finding]:
+def _out_of_memory(name: str, subject: _Subject) -> Iterator[Finding]:
     """Let memory run out once: the pack must be halved, and every prompt scored."""
-    name, engine, budget = "out of memory", subject.engine, subject.budgets[0]
+    engine, budget = subject.engine, subject.budgets[0]
     if subject.one_row:
         yield Finding(name, None, "prompts go one at a time: there is nothing to halve")
         return
@@ -439,9 +426,9 @@ def _ask_for_too_much(device: torch.device) -> None:
     raise torch.OutOfMemoryError("forced by the check")
 
 
-def _shared(subject: _Subject) -> Iterator[Finding]:
+def _shared(name: str, subject: _Subject) -> Iterator[Finding]:
     """Count the tokens that were computed against the distinct ones."""
-    name, engine = "shared tokens", subject.engine
+    engine = subject.engine
     if not hasattr(engine, "computed_tokens"):
         yield Finding(name, None, "this engine shares none")
         return
@@ -454,6 +441,15 @@ def _shared(subject: _Subject) -> Iterator[Finding]:
         f"{computed:,} computed, {distinct:,} distinct, {prompts:,} in all prompts",
         {"computed": computed, "distinct": distinct, "prompts": prompts},
     )
+
+
+_CHECKS: Mapping[str, Callable[[str, _Subject], Iterator[Finding]]] = {
+    "attention": _attention,
+    "packed against one at a time": _packed,
+    "computed ahead": _ahead,
+    "out of memory": _out_of_memory,
+    "shared tokens": _shared,
+}
 
 
 def _describe_device(model: PreTrainedModel, engine: Engine, report: EngineReport) -> dict[str, Any]:

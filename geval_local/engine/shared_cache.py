@@ -10,20 +10,19 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from transformers import Cache, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine, Row, rows_of
-from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable
+from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
 from geval_local.errors import UnsupportedModelError
-from geval_local.models.head import Head, gpus_of, to_device
-from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import Trunk
+from geval_local.models.head import Head, Trunk, gpus_of, to_device
+from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Ids, Request, common_prefix
 
 #: What a forward pass costs beside its tokens, in tokens. A processor loses little with short passes; a GPU computes
@@ -148,44 +147,26 @@ class SharedCacheEngine:
             opened.update(index for row in rows for index in row.requests)
             opened.difference_update(finished)
             unit += not opened
-        apart = [index for index, group in enumerate(groups) if group != 0]
-        packs += [
-            Pack(tuple(apart[local] for local in pack.requests), pack.tokens, unit + pack.unit)
-            for pack in self._padded.plan([requests[index] for index in apart])
-        ]
-        return packs
+        return [*packs, *self._padded.plan_apart(requests, groups, unit)]
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a pack that does not fit into memory with a cache is retried without one."""
         table = ReadoutTable(requests)
         failed: set[int] = set()
-        launched: deque[tuple[CachePack, list[PendingPositions]]] = deque()
+        padded = partial(self._padded.execute, requests)
 
-        def read_out() -> tuple[Pack, list[Readout]]:
-            pack, reads = launched.popleft()
-            for read in reads:
-                for result in read.wait():
-                    table.add(*result)
+        def launch(pack: Pack) -> list[PendingPositions] | None:
+            return self._compute(pack, requests, failed) if isinstance(pack, CachePack) else None
+
+        def read_out(pack: Pack, reads: list[PendingPositions]) -> list[Readout]:
+            table.collect(reads)
             again = [index for index in pack.requests if index in failed]
             if again:
                 self._held = []
-            found = {
-                index: readout
-                for index in again
-                for _, readouts in self._padded.execute(requests, [Pack((index,), 0, 0)])
-                for readout in readouts
-            }
-            return pack, [found[index] if index in found else table.take(index) for index in pack.requests]
+            found = {index: readouts[0] for index in again for _, readouts in padded([Pack((index,), 0, 0)])}
+            return [found[index] if index in found else table.take(index) for index in pack.requests]
 
-        for pack in packs:
-            if isinstance(pack, CachePack):
-                launched.append((pack, self._compute(pack, requests, failed)))
-            while len(launched) > (self.look_ahead if isinstance(pack, CachePack) else 0):
-                yield read_out()
-            if not isinstance(pack, CachePack):
-                yield from self._padded.execute(requests, [pack])
-        while launched:
-            yield read_out()
+        return computed_ahead(packs, launch, read_out, self.look_ahead, padded)
 
     def _compute(self, pack: CachePack, requests: Sequence[Request], failed: set[int]) -> list[PendingPositions]:
         """Send a pack's rows through the model, in as many passes as memory allows; `failed` gets what does not fit."""
@@ -196,8 +177,7 @@ class SharedCacheEngine:
             size = len(batch) * (len(batch[0].tokens) - len(pack.prefix))
             read = None
             if len(batch) == 1 or size <= self.limit:
-                read = self._read(pack, batch, requests)
-                # The retry is outside the except block, where the traceback would pin the activations.
+                read = unless_memory_runs_out(partial(self._read, pack, batch, requests))
                 if read is None and len(batch) > 1:
                     self.limit = max(1, min(self.limit, size) // 2)
             if read is not None:
@@ -209,15 +189,10 @@ class SharedCacheEngine:
                 failed.update(batch[0].requests)
         return reads
 
-    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> PendingPositions | None:
-        """Start reading the rows' positions; None if memory ran out, in the trunk or in the head."""
+    def _read(self, pack: CachePack, rows: Sequence[Row], requests: Sequence[Request]) -> PendingPositions:
+        """Start reading the rows' positions."""
         positions = [position for row in rows for _, position in row.reads]
-        try:
-            return PendingPositions(self._head, self._hidden_states(pack, rows), positions, requests)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        return None
+        return PendingPositions(self._head, self._hidden_states(pack, rows), positions, requests)
 
     @torch.inference_mode()
     def _hidden_states(self, pack: CachePack, rows: Sequence[Row]) -> torch.Tensor:

@@ -1,12 +1,11 @@
 """Who scores: the judge, from samples to scores.
 
-- `judge`: `Judge`, with the signature of its scores and the key of its cached read-outs
+- `judge`: `Judge`, with the signature of its scores, the key of its cached read-outs, what is kept for the next start
 - `steps`: evaluation steps, written once; `audit`: the tokens of a prompt and of its labels
-- `scorer`: samples through an engine, window by window, into scores; several questions about one evidence
-- `progress`: how callers hear how far it is, also beside an event loop
+- `scorer`: samples through an engine, window by window, into scores, also beside an event loop; questions too
 - `decisions`: what `Judge.decide` does
-- `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model
-- `kept`: which text of a batch the engine keeps for the batches that follow
+- `batcher`: calls of many threads, gathered and computed together by the one thread that owns the model, and the
+  text of a batch that the engine keeps for the batches that follow
 - `windows`: how many rows are prepared and planned together
 - `reason_writer`: the second pass, in which a judge writes why a text got its label
 """

@@ -6,18 +6,22 @@ through the model in packs (`engine.interface`), and comes out as a `Score`.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, overload
+
+from typing_extensions import TypedDict, Unpack
 
 from geval_local.engine.interface import Engine, Readout
 from geval_local.engine.window import make_outcome, read_window, regrow
 from geval_local.io.input_checks import check_columns, check_metrics, iter_samples
 from geval_local.io.samples import Sample
 from geval_local.judge.decisions import Asked, DecisionWork, prepare_forms, refuse_long
-from geval_local.judge.progress import OnProgress, in_thread, progress_of
 from geval_local.judge.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import sharing
@@ -28,6 +32,80 @@ from geval_local.questions.question import Question, parse_questions
 from geval_local.score import Estimator, Outcome, Score
 from geval_local.tokens.encoder import PromptEncoder
 from geval_local.tokens.requests import Prepared, RequestMaker
+
+_T = TypeVar("_T")
+
+#: Whether to show a bar on stderr; or what is called with the number of scores that are finished, and of all.
+OnProgress: TypeAlias = bool | Callable[[int, int], object]
+
+
+class _Cancelled(Exception):
+    """Nobody waits for the work any more."""
+
+
+@contextmanager
+def progress_of(progress: OnProgress, label: str, total: int) -> Iterator[Callable[[int], object]]:
+    """Give what is to be called with the number of scores that were finished since the last call."""
+    if progress is False:
+        yield lambda count: None
+        return
+    if callable(progress):
+        done, tell = 0, progress
+
+        def count_up(count: int) -> None:
+            nonlocal done
+            done += count
+            tell(done, total)
+
+        yield count_up
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+async def in_thread(work: Callable[[OnProgress], _T], progress: OnProgress, turn: AbstractContextManager[object]) -> _T:
+    """Run work in a thread while the event loop goes on."""
+    loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+    def tell(done: int, total: int) -> None:
+        if cancelled.is_set():
+            raise _Cancelled
+        if callable(progress):
+            loop.call_soon_threadsafe(progress, done, total)
+
+    def run() -> _T:
+        with turn:
+            # A bar is drawn by the work itself, which then hears of a cancellation at its end only.
+            return work(progress if progress is True else tell)
+
+    try:
+        return await asyncio.to_thread(run)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+#: What is scored: from `read_samples`, or plain dictionaries of texts.
+Rows: TypeAlias = "Iterable[Sample | Mapping[str, Any]]"
+
+
+class _Options(TypedDict, total=False):
+    estimator: Estimator | None
+    threshold: float | None
+    fields: Mapping[str, str] | None
+
+
+class _Many(_Options, total=False):
+    progress: OnProgress
+
+
+class _Stream(_Options, total=False):
+    advance: Callable[[int], object]
+
 
 #: Most metrics whose forms are cached: a server receives ever new ones.
 MOST_MAKERS = 512
@@ -108,33 +186,17 @@ class Scorer(ABC):
         return found
 
     @overload
-    def score_many(
-        self,
-        metric: Metric,
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        progress: OnProgress = ...,
-    ) -> list[Score]: ...
+    def score_many(self, metric: Metric, samples: Rows, **options: Unpack[_Many]) -> list[Score]: ...
 
     @overload
     def score_many(
-        self,
-        metric: Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        progress: OnProgress = ...,
+        self, metric: Sequence[Metric], samples: Rows, **options: Unpack[_Many]
     ) -> dict[str, list[Score]]: ...
 
     def score_many(
         self,
         metric: Metric | Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
+        samples: Rows,
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,
@@ -185,92 +247,42 @@ class Scorer(ABC):
         return columns[metric.name] if isinstance(metric, Metric) else columns
 
     @overload
-    async def ascore_many(
-        self,
-        metric: Metric,
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        progress: OnProgress = ...,
-    ) -> list[Score]: ...
+    async def ascore_many(self, metric: Metric, samples: Rows, **options: Unpack[_Many]) -> list[Score]: ...
 
     @overload
     async def ascore_many(
-        self,
-        metric: Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        progress: OnProgress = ...,
+        self, metric: Sequence[Metric], samples: Rows, **options: Unpack[_Many]
     ) -> dict[str, list[Score]]: ...
 
     async def ascore_many(
-        self,
-        metric: Metric | Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = None,
-        threshold: float | None = None,
-        fields: Mapping[str, str] | None = None,
-        progress: OnProgress = False,
+        self, metric: Metric | Sequence[Metric], samples: Rows, **options: Unpack[_Many]
     ) -> list[Score] | dict[str, list[Score]]:
         """Score samples beside an event loop; parameters, result and errors as in `score_many`.
 
         Calls of one judge are computed one after the other, in a thread; a `progress` that is called, is called in the
         loop. Cancelled, the work ends after the batch at hand.
         """
+        progress = options.pop("progress", False)
+        work: Any = partial(self.score_many, metric, samples, **options)
+        return await in_thread(lambda told: work(progress=told), progress, self.turn)
 
-        def work(told: OnProgress) -> list[Score] | dict[str, list[Score]]:
-            return self.score_many(
-                metric, samples, estimator=estimator, threshold=threshold, fields=fields, progress=told
-            )
-
-        return await in_thread(work, progress, self.turn)
+    @overload
+    def iter_scores(self, metric: Metric, samples: Rows, **options: Unpack[_Stream]) -> Iterator[Score]: ...
 
     @overload
     def iter_scores(
-        self,
-        metric: Metric,
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        advance: Callable[[int], object] = ...,
-    ) -> Iterator[Score]: ...
-
-    @overload
-    def iter_scores(
-        self,
-        metric: Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        advance: Callable[[int], object] = ...,
+        self, metric: Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
     ) -> Iterator[dict[str, Score]]: ...
 
     @overload
     def iter_scores(
-        self,
-        metric: Metric | Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
-        *,
-        estimator: Estimator | None = ...,
-        threshold: float | None = ...,
-        fields: Mapping[str, str] | None = ...,
-        advance: Callable[[int], object] = ...,
+        self, metric: Metric | Sequence[Metric], samples: Rows, **options: Unpack[_Stream]
     ) -> Iterator[Any]: ...
 
     def iter_scores(
         self,
         metric: Metric | Sequence[Metric],
-        samples: Iterable[Sample | Mapping[str, Any]],
+        samples: Rows,
         *,
         estimator: Estimator | None = None,
         threshold: float | None = None,

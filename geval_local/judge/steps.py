@@ -45,31 +45,25 @@ class StepsWriter(Protocol):
     @property
     def name(self) -> str:
         """Name of the judge."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Content fingerprint of its weights."""
-        ...
 
     @property
     def is_chat(self) -> bool:
         """Whether it is prompted through a chat template."""
-        ...
 
     @property
     def writes_steps(self) -> bool:
         """Whether it is asked at all: the entry of a judge may say that it cannot write."""
-        ...
 
     @property
     def generation(self) -> str:
         """How it writes: greedily, or with how many beams."""
-        ...
 
     def continue_text(self, prompt: Prompt, *, max_new_tokens: int, on_token: Callable[[int], object]) -> str:
         """Continue a prompt with a numbered list, deterministically; `on_token` gets the number of new tokens."""
-        ...
 
 
 #: Judge -> metric whose steps it could not write; saves another minute of trying for the next metric.

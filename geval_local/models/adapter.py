@@ -125,7 +125,9 @@ def merge_adapter(entry: JudgeEntry, model: Any) -> Any:
                 f"{len(loaded.unexpected_keys)} have no place ({', '.join(wrong[:_SHOWN])})",
                 hint=f"An adapter belongs to the model that it was trained on; see {ADAPTER_CONFIG}.",
             )
-        if is_tied and any(hasattr(part, "base_layer") or hasattr(part, "modules_to_save") for part in _ends(adapted)):
+        inner: Any = adapted.get_base_model()
+        ends = (inner.get_input_embeddings(), inner.get_output_embeddings())
+        if is_tied and any(hasattr(part, "base_layer") or hasattr(part, "modules_to_save") for part in ends):
             raise JudgeError(
                 f"judge {entry.name!r}: the adapter in {entry.adapter} changes the embedding or the head, which are "
                 "one in this model, so that it cannot be merged into one without the other",
@@ -163,9 +165,3 @@ def _check_patterns(entry: JudgeEntry, config: Any, names: list[str]) -> None:
             f"{', '.join(patterns)[:200]}",
             hint="Write target_modules as a list of names.",
         )
-
-
-def _ends(adapted: Any) -> list[Any]:
-    """Return the input and output embeddings of a model after the adapter was applied."""
-    model = adapted.get_base_model()
-    return [model.get_input_embeddings(), model.get_output_embeddings()]

@@ -53,18 +53,20 @@ class Renderings:
 
 
 @dataclass(frozen=True)
-class Ending:
-    """Text between the user's message and the answer."""
+class ChatFrame:
+    """The text that a chat template writes around a user's message."""
 
-    #: The text.
-    text: str
-    #: Whether it contains an empty thinking block.
+    #: Text before the message.
+    before: str
+    #: Text from the message to the start of the answer.
+    after: str
+    #: Whether `after` contains an empty thinking block.
     closes_thinking: bool
-    #: Why the model may think here all the same.
+    #: Why the model may think instead of answering all the same.
     warning: str | None = None
 
 
-def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
+def find_frame(seen: Renderings, tokens: frozenset[str]) -> ChatFrame:
     """Find the text after which an answer starts."""
     rule = _Rule(seen, tokens)
     text = rule.ending()
@@ -72,9 +74,11 @@ def find_ending(seen: Renderings, tokens: frozenset[str]) -> Ending:
     if inside is not None:
         text = rule.closed(text, inside)
     if rule.has_closed or rule.thinks(text):
-        return Ending(text, closes_thinking=True)
+        return ChatFrame(seen.before, text, closes_thinking=True)
     block = rule.unasked_block(text)
-    return Ending(text, False, rule.warning(text)) if block is None else Ending(block, closes_thinking=True)
+    if block is None:
+        return ChatFrame(seen.before, text, False, rule.warning(text))
+    return ChatFrame(seen.before, block, closes_thinking=True)
 
 
 class _Rule:
@@ -241,20 +245,6 @@ _REMEDY = "Use `style=completion` (style: completion in a models file of your ow
 _REMEDY += "chat_template.jinja in the directory of a judge's safetensors takes precedence."
 
 
-@dataclass(frozen=True)
-class ChatFrame:
-    """The text that a chat template writes around a user's message."""
-
-    #: Text before the message.
-    before: str
-    #: Text from the message to the start of the answer.
-    after: str
-    #: Whether `after` contains an empty thinking block.
-    closes_thinking: bool
-    #: Why the model may think instead of answering all the same.
-    warning: str | None = None
-
-
 def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame:
     """Return the text that a tokenizer's template writes around a prompt, up to the start of the answer."""
     where = _whereabouts(tokenizer)
@@ -295,7 +285,7 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
     )
     # A template that writes an answer in parts as it writes a plain one knows what parts are.
     thoughts = (with_field, with_part) if in_parts == finished else (with_field,)
-    ending = find_ending(
+    return find_frame(
         Renderings(
             before=before,
             prompt=prompt,
@@ -310,7 +300,6 @@ def _frame(template: str, special: tuple[tuple[str, str], ...], tokens: tuple[st
         ),
         frozenset(tokens),
     )
-    return ChatFrame(before, ending.text, ending.closes_thinking, ending.warning)
 
 
 def _conversations(put: Callable[[str], Any], marks: Sequence[str]) -> list[list[dict[str, Any]]]:

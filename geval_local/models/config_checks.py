@@ -195,9 +195,9 @@ def check_weight_files(entry: JudgeEntry, directory: Path, *, hint: str) -> None
     files = weight_files(directory)
     missing = [file.name for file in files if not file.exists()]  # a dangling link of the hub cache does not exist
     if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise WeightsError(
-            f"judge {entry.name!r}: {len(missing)} of {len(files)} weight files are missing in {directory}: {shown}",
+            f"judge {entry.name!r}: {len(missing)} of {len(files)} weight files are missing in {directory}: "
+            f"{_some(missing)}",
             hint=hint,
         )
     if files:
@@ -348,7 +348,8 @@ def check_surplus(entry: JudgeEntry, directory: Path, model: Any, report: dict[s
     """
     config = model.config.get_text_config()
     # In some checkpoints, heads for several tokens continue the numbering of the layers.
-    extra = range(config.num_hidden_layers, config.num_hidden_layers + _count(config, "num_nextn_predict_layers"))
+    later = getattr(config, "num_nextn_predict_layers", None)
+    extra = range(config.num_hidden_layers, config.num_hidden_layers + (later if isinstance(later, int) else 0))
     surplus = []
     for key in sorted(str(key) for key in report["unexpected_keys"]):
         layer = _LAYER.search(key)
@@ -404,11 +405,6 @@ def _is_finite(weight: torch.Tensor) -> bool:
     # A sum runs at memory speed, where `isfinite` builds a boolean tensor; but the sum itself may overflow.
     total = weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
     return bool(torch.isfinite(total)) or bool(torch.isfinite(weight).all())
-
-
-def _count(config: Any, name: str) -> int:
-    value = getattr(config, name, None)
-    return value if isinstance(value, int) else 0
 
 
 def _is_mask(directory: Path, key: str) -> bool:

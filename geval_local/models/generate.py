@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
-from geval_local.models.rope import Trunk
+from geval_local.models.head import Trunk
 
 #: Number of beams for a plain language model.
 BEAMS = 4
@@ -35,43 +35,40 @@ _OPEN_ITEM = re.compile(r"\n\s*\**\d+\**[.)]\**\s*\Z|\s+\Z")
 _END_OF_LIST = re.compile(r"\n[^\S\n]*\n(?:[^\s\d*]|[^\S\n]*\n)")
 
 
-class _EndOfList(StoppingCriteria):
-    """Stopping criterion for the end of a numbered list.
+class _Stop(StoppingCriteria):
+    """Stops texts that are over, by their text and number of tokens; `on_token` may raise to end the generation."""
 
-    The list has ended if a blank line is followed by something else or by nothing, if the text repeats itself, or if
-    it has become long without a second line.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int) -> None:
-        self._tokenizer = tokenizer
-        self._start = start
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        start: int,
+        is_over: Callable[[str, int], bool],
+        on_token: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        self._tokenizer, self._start = tokenizer, start
+        self._is_over, self._on_token = is_over, on_token
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
-        texts = [str(self._tokenizer.decode(ids)).lstrip() for ids in input_ids[:, self._start :]]
-        is_long = input_ids.shape[1] - self._start >= _FIRST_LINE_TOKENS
-        done = [
-            _END_OF_LIST.search(text) is not None
-            or repetition_start(text) is not None
-            or (is_long and "\n" not in text.rstrip())
-            for text in texts
-        ]
+        new = input_ids[:, self._start :]
+        done = [self._is_over(str(self._tokenizer.decode(ids)), new.shape[1]) for ids in new]
+        self._on_token(new.shape[1])
         return torch.tensor(done, device=input_ids.device)  # type: ignore[return-value]
 
 
-class _EndOfParagraph(StoppingCriteria):
-    """Stop a text at its first blank line, or where it repeats itself."""
+def _is_list_over(text: str, tokens: int) -> bool:
+    """Whether a numbered list has ended.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: int) -> None:
-        self._tokenizer = tokenizer
-        self._start = start
+    A blank line is followed by something else or by nothing, the text repeats itself, or it has become long without a
+    second line.
+    """
+    text = text.lstrip()
+    is_long = tokens >= _FIRST_LINE_TOKENS and "\n" not in text.rstrip()
+    return is_long or _END_OF_LIST.search(text) is not None or repetition_start(text) is not None
 
-    def is_over(self, text: str) -> bool:
-        """Whether the paragraph has ended."""
-        return "\n\n" in text.lstrip() or repetition_start(text) is not None
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
-        texts = (str(self._tokenizer.decode(ids)) for ids in input_ids[:, self._start :])
-        return torch.tensor([self.is_over(text) for text in texts], device=input_ids.device)  # type: ignore[return-value]
+def _is_paragraph_over(text: str, tokens: int = 0) -> bool:
+    """Whether a text has come to its first blank line, or repeats itself."""
+    return "\n\n" in text.lstrip() or repetition_start(text) is not None
 
 
 def repetition_start(text: str) -> int | None:
@@ -105,18 +102,6 @@ class Paragraph(NamedTuple):
     repeats: bool = False
 
 
-class _Counter(StoppingCriteria):
-    """Stopping criterion that only reports the number of tokens; the callback may raise to end the generation."""
-
-    def __init__(self, on_token: Callable[[int], object], start: int) -> None:
-        self._on_token = on_token
-        self._start = start
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
-        self._on_token(input_ids.shape[1] - self._start)
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
-
-
 @torch.inference_mode()
 def generate_list(
     model: PreTrainedModel,
@@ -128,12 +113,11 @@ def generate_list(
     on_token: Callable[[int], object] = lambda count: None,
 ) -> str:
     """Continue a prompt with likely tokens up to the end of a numbered list, the end token or the limit."""
-    over = _EndOfList(tokenizer, len(ids))
-    config = _settings(tokenizer, max_new_tokens, _beams(model, beams))
-    output = _generate(model, [ids], config, [over, _Counter(on_token, len(ids))])
+    stop = _Stop(tokenizer, len(ids), _is_list_over, on_token)
+    output = _generate(model, [ids], _settings(tokenizer, max_new_tokens, _beams(model, beams)), stop)
     new = output[0, len(ids) :]
     text = str(tokenizer.decode(new, skip_special_tokens=True))
-    is_ended = int(new[-1]) in _end_tokens(tokenizer) or bool(over(output[:1], output)[0])
+    is_ended = int(new[-1]) in _end_tokens(tokenizer) or _is_list_over(str(tokenizer.decode(new)), len(new))
     if len(new) >= max_new_tokens and not is_ended and "\n" in text.strip():
         text = text.rpartition("\n")[0]
     return without_repetition(text)
@@ -154,13 +138,13 @@ def generate_paragraphs(
     if len(prompts) > 1 and (getattr(model, "_is_stateful", False) or len(sizes) > 1):
         alone = (generate_paragraphs(model, tokenizer, [ids], max_new_tokens=max_new_tokens) for ids in prompts)
         return [text for texts in alone for text in texts]
-    over = _EndOfParagraph(tokenizer, width)
-    output = _generate(model, prompts, _settings(tokenizer, max_new_tokens, 1), [over])
+    stop = _Stop(tokenizer, width, _is_paragraph_over)
+    output = _generate(model, prompts, _settings(tokenizer, max_new_tokens, 1), stop)
     ends = _end_tokens(tokenizer)
     written = []
     for new in output[:, width:]:
         text = str(tokenizer.decode(new, skip_special_tokens=True))
-        is_ended = over.is_over(text) or not ends.isdisjoint(new.tolist())
+        is_ended = _is_paragraph_over(text) or not ends.isdisjoint(new.tolist())
         first = text.lstrip().split("\n\n")[0]
         repeats = repetition_start(first) is not None
         written.append(Paragraph(without_repetition(first).strip(), is_ended and not repeats, repeats))
@@ -171,7 +155,7 @@ def _generate(
     model: PreTrainedModel,
     prompts: Sequence[NDArray[np.int32]],
     config: GenerationConfig,
-    criteria: Sequence[StoppingCriteria],
+    stop: StoppingCriteria,
 ) -> Any:
     """Continue prompts, padded on the left, by the model's own loop; earlier passes have no effect."""
     width = max(map(len, prompts))
@@ -186,7 +170,7 @@ def _generate(
         torch.from_numpy(ids).to(trunk.device),
         attention_mask=torch.from_numpy(mask).to(trunk.device),
         generation_config=config,
-        stopping_criteria=list(criteria),
+        stopping_criteria=[stop],
     )
 
 

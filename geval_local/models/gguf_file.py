@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -30,7 +30,7 @@ _STRING, _ARRAY = 8, 9
 _MOST_ENTRIES = 1 << 20
 _MOST_DIMENSIONS = 8
 #: Plain numbers, by the code of their type.
-_PLAIN_DTYPES = {0: "float32", 1: "float16", 30: "bfloat16"}
+PLAIN_DTYPES: Mapping[int, str] = {0: "float32", 1: "float16", 30: "bfloat16"}
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SHOWN = 5
 #: Arrays with one value per layer are shorter than this.
@@ -66,10 +66,10 @@ class GGUFHeader:
     version: int
     #: Keys with a single value.
     metadata: Mapping[str, Any]
-    #: Keys with an array of values -> its length.
-    lengths: Mapping[str, int]
-    #: Key -> raw bytes of its name, type and value.
-    records: Mapping[str, bytes]
+    #: Keys with an array -> its length, and its numbers if it is short.
+    arrays: Mapping[str, tuple[int, Sequence[Any]]]
+    #: Key -> code of its value's type; of an array, also that of its elements.
+    types: Mapping[str, Sequence[int]]
     #: In the order of the file.
     tensors: tuple[GGUFTensor, ...]
     #: Offset of the data in bytes.
@@ -92,7 +92,7 @@ class GGUFHeader:
     def plain_dtype(self) -> str | None:
         """Dtype of the file's plain numbers: float16, bfloat16 or float32; None if weights are packed into blocks."""
         kinds = {tensor.kind for tensor in self.tensors}
-        return next((dtype for kind, dtype in _PLAIN_DTYPES.items() if kinds <= {kind, 0}), None)
+        return next((dtype for kind, dtype in PLAIN_DTYPES.items() if kinds <= {kind, 0}), None)
 
     def own(self, key: str) -> Any:
         """Return the value of an architecture's key, such as ``context_length``; None if it is missing."""
@@ -122,14 +122,16 @@ class _Cursor:
         self.skip(length)
         return bytes(self.data[start : self.place]).decode("utf-8")
 
-    def value(self, kind: int) -> tuple[Any, int | None]:
-        """Read a value, or skip an array and return its length."""
+    def value(self, kind: int) -> Any:
+        """Read a single value."""
         if kind == _STRING:
-            return self.text(), None
-        if kind in _SCALARS:
-            return self.take(_SCALARS[kind])[0], None
-        if kind != _ARRAY:
+            return self.text()
+        if kind not in _SCALARS:
             raise ValueError(f"a value of the unknown type {kind}")
+        return self.take(_SCALARS[kind])[0]
+
+    def array(self) -> tuple[int, tuple[int, Sequence[Any]]]:
+        """Read the type of an array's elements, its length, and its numbers if they are few; skip texts."""
         inner, count = self.take("IQ")
         if inner == _STRING:
             place, end = self.place, len(self.data)
@@ -139,22 +141,12 @@ class _Cursor:
                     raise ValueError("it ends inside its header")
             self.place = place
         elif inner in _SCALARS:
+            start, form = self.place, f"<{count if count <= _LONG else 0}{_SCALARS[inner]}"
             self.skip(count * struct.calcsize(f"<{_SCALARS[inner]}"))
+            return inner, (count, struct.unpack_from(form, self.data, start))
         else:
             raise ValueError(f"an array of the unknown type {inner}")
-        return None, count
-
-
-def short_value(record: bytes) -> tuple[list[Any], list[int]]:
-    """Take the raw bytes of a key apart: its value as a list, empty for a long array or one of texts, and its types."""
-    cursor = _Cursor(record)
-    cursor.text()
-    (kind,) = cursor.take("I")
-    if kind != _ARRAY:
-        return [cursor.value(kind)[0]], [kind]
-    inner, count = cursor.take("IQ")
-    is_short = inner in _SCALARS and count <= _LONG
-    return list(cursor.take(f"{count}{_SCALARS[inner]}")) if is_short else [], [kind, inner]
+        return inner, (count, ())
 
 
 def is_gguf(path: Path) -> bool:
@@ -203,17 +195,15 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
     if max(tensor_count, key_count) > _MOST_ENTRIES:
         raise ValueError(f"it claims to have {tensor_count} tensors and {key_count} keys")
     metadata: dict[str, Any] = {}
-    lengths: dict[str, int] = {}
-    records: dict[str, bytes] = {}
+    arrays: dict[str, tuple[int, Sequence[Any]]] = {}
+    types: dict[str, Sequence[int]] = {}
     for _ in range(key_count):
-        start = cursor.place
-        key = cursor.text()
-        value, length = cursor.value(cursor.take("I")[0])
-        if length is None:
-            metadata[key] = value
+        key, (kind,) = cursor.text(), cursor.take("I")
+        if kind == _ARRAY:
+            inner, arrays[key] = cursor.array()
+            types[key] = (kind, inner)
         else:
-            lengths[key] = length
-        records[key] = data[start : cursor.place]
+            metadata[key], types[key] = cursor.value(kind), (kind,)
     tensors = []
     for _ in range(tensor_count):
         name = cursor.text()
@@ -227,7 +217,7 @@ def _parse(path: Path, data: mmap.mmap) -> GGUFHeader:
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"its alignment is {alignment!r}")
     data_start = -(-cursor.place // alignment) * alignment
-    return GGUFHeader(path, version, metadata, lengths, records, tuple(tensors), data_start, len(data))
+    return GGUFHeader(path, version, metadata, arrays, types, tuple(tensors), data_start, len(data))
 
 
 def gguf_files(path: Path) -> list[Path]:

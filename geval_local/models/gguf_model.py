@@ -26,7 +26,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, PreTrainedTokenize
 
 from geval_local.errors import ConfigurationError, UnsupportedModelError, WeightsError
 from geval_local.models.blocks import BLOCK_TYPES
-from geval_local.models.gguf_file import GGUFHeader, GGUFTensor, gguf_files, read_header, short_value
+from geval_local.models.gguf_file import PLAIN_DTYPES, GGUFHeader, GGUFTensor, gguf_files, read_header
 from geval_local.models.reading import Place, read_files
 from geval_local.models.registry import JudgeEntry
 from geval_local.models.stored import Stored, kept_narrow
@@ -38,7 +38,7 @@ _TABLES = {_ROPE_FACTORS, "rope_factors_long.weight", "rope_factors_short.weight
 #: Architectures whose configuration in transformers has these factors built in.
 _BUILT_IN_FACTORS = {"gemma4"}
 #: Dtypes of plain numbers, by the code of their type.
-PLAIN: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+PLAIN: Mapping[int, torch.dtype] = {kind: getattr(torch, name) for kind, name in PLAIN_DTYPES.items()}
 #: Experts of a layer, stacked; transformers joins gates and the layers beside them.
 _EXPERTS = re.compile(r"(.*\.ffn_(gate|down|up)_exps)\.weight")
 _TOKENS = "tokenizer.ggml.tokens"
@@ -211,15 +211,15 @@ def _quick_reader(headers: Sequence[GGUFHeader]) -> Iterator[None]:
     """
     import gguf
 
-    fields = {}
-    for key, record in headers[0].records.items():
-        value, kinds = short_value(record)
+    header, fields = headers[0], {}
+    for key, types in header.types.items():
+        value = [header.metadata[key]] if key in header.metadata else header.arrays[key][1]
         # A value as transformers takes it apart: bytes of a text, else a sequence of one number.
         parts = [one.encode() if isinstance(one, str) else [one] for one in value]
-        fields[key] = SimpleNamespace(parts=parts, data=range(len(parts)), types=kinds)
-        if key == _TOKENS and key in headers[0].lengths:
-            counted = headers[0].lengths[key]
-            fields[key] = SimpleNamespace(parts=[[0]], data=[0] * counted, types=[kinds[0], gguf.GGUFValueType.UINT8])
+        fields[key] = SimpleNamespace(parts=parts, data=range(len(parts)), types=list(types))
+        if key == _TOKENS and key in header.arrays:
+            counted = [0] * header.arrays[key][0]
+            fields[key] = SimpleNamespace(parts=[[0]], data=counted, types=[types[0], gguf.GGUFValueType.UINT8])
     tensors = [SimpleNamespace(name=tensor.name) for header in headers for tensor in header.tensors]
     original = gguf.GGUFReader
     gguf.GGUFReader = lambda *_: SimpleNamespace(fields=fields, tensors=tensors)  # type: ignore[misc,assignment]

@@ -55,7 +55,7 @@ from geval_local.models.gguf_model import (
     read_gguf,
     scale_rotary,
 )
-from geval_local.models.needs import check_fits
+from geval_local.models.memory import check_fits
 from geval_local.models.options import loading_arguments, quiet
 from geval_local.models.precision import AUTO, Precision, settle
 from geval_local.models.progress import counted_shards

@@ -1,15 +1,27 @@
-"""Devices: which one is there, free memory, peak use of a computation, and detection of out-of-memory errors."""
+"""Memory: which device is there, what is free, what a judge will take of it on a CPU, and errors when it runs out."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from geval_local.models.stored import release_buffers
+from geval_local.errors import JudgeError
+from geval_local.models.blocks import BLOCK_TYPES
+from geval_local.models.fingerprint import ADAPTER_WEIGHTS, weight_files
+from geval_local.models.gguf_model import is_kept, read_headers, tensor_size
+from geval_local.models.reading import DTYPES, stored_tensors
+from geval_local.models.registry import JudgeEntry
+from geval_local.models.stored import SLICE, are_few, is_kept_narrow, release_buffers
+
+_T = TypeVar("_T")
 
 #: Texts of out-of-memory errors raised as a plain RuntimeError by allocators and libraries: the CPU's on Unix and
 #: Windows; CUDA's runtime (pinned memory, kernels loaded late) and its libraries, of which cuBLAS cannot even start
@@ -37,6 +49,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
 
 
+def unless_memory_runs_out(work: Callable[[], _T]) -> _T | None:
+    """Return what some work gives; None if memory ran out, whatever else it raises is raised."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Whoever tries again does so outside of the block above, where the traceback would pin the activations.
+    return None
+
+
 def default_device() -> torch.device:
     """Return the device of a judge that asks for none: an accelerator (CUDA, AMD, mps, xpu), else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -62,22 +85,100 @@ def available_memory() -> int:
         return free_memory(torch.device("cpu"))
 
 
-class PeakMemory:
-    """Peak memory of a computation, relative to the memory in use when the object was created."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        for device in devices:
-            torch.cuda.reset_peak_memory_stats(device)
-        self._before = {device: torch.cuda.memory_allocated(device) for device in devices}
-
-    def added(self, device: torch.device) -> int:
-        """Return the peak number of bytes in use since then, less those in use before."""
-        return torch.cuda.max_memory_allocated(device) - self._before[device]
-
-
 def release_memory() -> None:
     """Release memory of a model that is no longer referenced, on a GPU too, and buffers of products."""
     gc.collect()
     release_buffers()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+#: The interpreter with torch and transformers, the activations of a pack of prompts, and their keys and values.
+WORKING = 1_200_000_000
+_WIDE = 4
+_EXPERT = re.compile(r"\.experts\.\d+\..*|\.ffn_(gate|down|up)_exps\..*")
+_SUGGESTED = ("Q8_0", "Q6_K", "Q4_K")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Memory in bytes."""
+
+    #: Weights as they will be kept.
+    weights: int
+    #: The largest matrix, or the experts of a layer, widened for a product.
+    widened: int
+    #: Number of weights.
+    parameters: int
+
+    @property
+    def total(self) -> int:
+        """All of it, with the rest of the process."""
+        return self.weights + self.widened + WORKING
+
+    @property
+    def text(self) -> str:
+        """The memory in one line."""
+        return f"{self.total / 1e9:.1f} GB of memory, {self.weights / 1e9:.1f} GB of it for weights"
+
+
+def memory_needed(directory: Path, dtype: str, adapter: Path | None = None) -> Needs:
+    """Tell what a judge will take in main memory; `dtype` is that of the computation (``auto`` is float32)."""
+    is_exact = dtype in ("auto", "float32")
+    weights = parameters = 0
+    #: Weights of what is widened for one product.
+    units: dict[str, int] = {}
+    tensors = _tensors(directory)
+    is_small = are_few(sum(prod(shape) for _, shape, _, _ in tensors))
+    for name, shape, size, is_narrow in tensors:
+        count = prod(shape)
+        parameters += count
+        if is_exact and is_narrow and not is_small:
+            weights += size
+            unit = _EXPERT.sub(".experts", name)
+            units[unit] = units.get(unit, 0) + count
+        else:
+            weights += count * (_WIDE if is_exact else {"float64": 8}.get(dtype, 2))
+    widened = [count if name.endswith(".experts") else min(count, SLICE) for name, count in units.items()]
+    if adapter is not None and is_exact:
+        shapes = {name: tensor.shape for name, tensor in stored_tensors(adapter / ADAPTER_WEIGHTS).items()}
+        pairs = [(shape, shapes.get(name.replace("lora_A", "lora_B"))) for name, shape in shapes.items()]
+        weights += sum(_WIDE * one[-1] * other[0] for one, other in pairs if one and other and one != other)
+    return Needs(weights, _WIDE * max(widened, default=0), parameters)
+
+
+def _tensors(directory: Path) -> list[tuple[str, tuple[int, ...], int, bool]]:
+    """List the tensors of a model: name, shape, bytes, and whether they are kept as they are."""
+    if directory.is_file():
+        headers = read_headers(directory)
+        kind = headers[0].architecture
+        return [
+            (one.name, one.shape[::-1], tensor_size(one), is_kept(kind, one))
+            for header in headers
+            for one in header.tensors
+        ]
+    found = []
+    for file in weight_files(directory):
+        for name, tensor in stored_tensors(file).items():
+            dtype = DTYPES.get(tensor.dtype)
+            found.append((name, tensor.shape, tensor.size, dtype is not None and is_kept_narrow(dtype, tensor.shape)))
+    return found
+
+
+def check_fits(entry: JudgeEntry, directory: Path, dtype: str) -> None:
+    """Refuse a judge that does not fit into the free memory of the machine."""
+    needs, free = memory_needed(directory, dtype, entry.adapter), available_memory()
+    if not free or needs.weights + needs.widened <= free:
+        return
+    sizes = {kind.name: needs.parameters / kind.elements * kind.size for kind in BLOCK_TYPES.values()}
+    fitting = [name for name in _SUGGESTED if sizes[name] * 1.1 + WORKING <= free]
+    smaller = (
+        f"As a GGUF file of the type {fitting[0]} ({sizes[fitting[0]] / 1e9:.1f} GB) it would fit. "
+        if fitting
+        else f"Not even its {_SUGGESTED[-1]} file ({sizes[_SUGGESTED[-1]] / 1e9:.1f} GB) would fit. "
+    )
+    raise JudgeError(
+        f"judge {entry.name!r} takes {needs.text}, and {free / 1e9:.1f} GB are free on this machine",
+        hint=f"{smaller}Or end what else uses the memory, take a smaller judge (`geval-local judges list`), or leave a "
+        "part of it on the disk, which is slow: `device_map=auto`.",
+    )

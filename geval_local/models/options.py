@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,12 @@ from geval_local.models.memory import default_device
 from geval_local.models.precision import AUTO, automatic_dtype
 from geval_local.options import JudgeOptions
 
-#: The dtypes that a judge may run in.
-DTYPES: Mapping[str, torch.dtype] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
 
 def loading_arguments(options: JudgeOptions, default_dtype: str, directory: Path | None = None) -> dict[str, Any]:
     """Turn options into keyword arguments of ``from_pretrained``."""
     name = options.dtype or default_dtype
     placement = _placement(options)
-    dtype = automatic_dtype(directory, placement) if name == AUTO else DTYPES[name]
+    dtype = automatic_dtype(directory, placement) if name == AUTO else getattr(torch, name)
     computed_in = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16  # quantized weights are not probed
     # Named even if it is None: transformers would take what config.json names, and get its code from the hub.
     attention = {"attn_implementation": options.attention}

@@ -28,9 +28,8 @@ from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.models.chat_template import chat_frame
 from geval_local.models.gguf_file import read_header
-from geval_local.models.head import Head, exact_products, input_device
+from geval_local.models.head import Head, Trunk, exact_products, input_device
 from geval_local.models.memory import default_device, release_memory
-from geval_local.models.rope import Trunk
 from geval_local.models.verdicts import Verdict, verdict_of
 from geval_local.prompt import render_form
 

@@ -21,7 +21,7 @@ from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.files import expanded, home_directory, no_such_file
 from geval_local.models.fingerprint import ADAPTER_CONFIG
 from geval_local.models.gguf_file import find_gguf, gguf_files, is_gguf, read_header
-from geval_local.options import JudgeOptions
+from geval_local.options import Dtype, JudgeOptions, Style
 from geval_local.yaml_model import parse_file, read_file, validate
 from geval_local.yaml_text import line_of
 
@@ -57,10 +57,10 @@ class JudgeEntry(BaseModel):
     adapter: Path | None = None
     #: The model's dtype. ``auto`` is float32 on a CPU and, on an accelerator, the half precision that a probe finds
     #: nearer to float32; an entry that names one keeps it. ``float64`` is for proofs on small models.
-    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     #: ``completion``: one text, ending in the form's cue. ``chat``: text up to the cue in the user turn, the cue as the
     #: beginning of the assistant's turn. ``chat-no-prefill``: the cue in the user turn too.
-    style: Literal["completion", "chat", "chat-no-prefill"] = "chat"
+    style: Style = "chat"
     #: Longest input, tokens. None: the model states no limit.
     context: int | None = Field(default=None, gt=0)
     #: SPDX identifier or the name of the licence.
@@ -279,17 +279,6 @@ def _find_entry(name: str | Path | None, models_file: str | Path | None) -> Judg
             entry = directory_entry(directory, name=wanted).model_copy(update={"path": None, "hub": wanted})
     if entry is None:
         raise _unknown(registry, wanted)
-    return entry
-
-
-def find_fetchable(name: str, models_file: str | Path | None = None) -> JudgeEntry:
-    """Find the judge that ``judges fetch`` should download: by name, or any hub id, known or not."""
-    registry = load_registry(models_file)
-    entry = _named(registry, name)
-    if entry is None and re.fullmatch(HUB_ID, name):
-        entry = JudgeEntry(name=name, hub=name)
-    if entry is None:
-        raise _unknown(registry, name)
     return entry
 
 

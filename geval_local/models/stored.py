@@ -31,18 +31,9 @@ _NARROWEST = 16
 
 
 class Stored(torch.Tensor):
-    """Weights that are kept in fewer bits than they are computed in.
+    """Weights that are kept in fewer bits than they are computed in, and are widened to `dtype`."""
 
-    Parameters
-    ----------
-    data : torch.Tensor
-        Numbers of a floating dtype, or the bytes of blocks, those of a row along the last dimension.
-    blocks : BlockType, optional
-        The type of the blocks; none for plain numbers.
-    dtype : torch.dtype
-        The dtype that the weights are widened to.
-    """
-
+    #: Numbers of a floating dtype, or the bytes of blocks, those of a row along the last dimension.
     data_: torch.Tensor
     blocks: BlockType | None
     # Beside the own one of the tensor, which is asked for through `__torch_function__` in every product.

@@ -7,29 +7,3 @@
 
 An engine receives a prompt's tokens and a label trie, nothing else.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from geval_local.tokens.encoder import PromptEncoder
-    from geval_local.tokens.label_trie import LabelTrie
-    from geval_local.tokens.requests import Prepared, Request, RequestMaker
-
-_HOMES = {
-    "LabelTrie": "label_trie",
-    "Prepared": "requests",
-    "PromptEncoder": "encoder",
-    "Request": "requests",
-    "RequestMaker": "requests",
-}
-
-__all__ = ["LabelTrie", "Prepared", "PromptEncoder", "Request", "RequestMaker"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,13 @@ from tokenizers import Tokenizer
 
 from geval_local.errors import TokenizerError, first_line
 from geval_local.models.chat_template import chat_frame
+from geval_local.options import Style
 from geval_local.prompt import Prompt
 from geval_local.tokens.shared_text import SharedTextEncoder, encodable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Style = Literal["completion", "chat", "chat-no-prefill"]
 TokenIds = NDArray[np.int32]
 
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>|</?(think|tool_call|tool_response|s|bos|eos|pad|unk)>|\[/?[A-Z_]+\]")

@@ -27,20 +27,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SurfaceForm:
-    """One way of writing a label after the form.
+    """One way of writing a label after the form."""
 
-    Attributes
-    ----------
-    label : int
-        Index of the label in its scale.
-    text : str
-        The text after the form's last character.
-    token_ids : tuple of int
-        The tokens that the text adds to the form.
-    """
-
+    #: Index of the label in its scale.
     label: int
+    #: The text after the form's last character.
     text: str
+    #: The tokens that the text adds to the form.
     token_ids: tuple[int, ...]
 
 
@@ -69,19 +62,9 @@ class _Node:
 
 
 class LabelTrie:
-    """All token sequences of all labels of a scale, merged.
+    """All token sequences of all labels of a scale, merged; at least one surface form per label.
 
-    Parameters
-    ----------
-    forms : iterable of SurfaceForm
-        At least one per label.
-    labels : int
-        Number of labels of the scale.
-
-    Raises
-    ------
-    ValueError
-        If a surface form is empty, two labels share a token sequence, or a label has no surface form.
+    Raises `ValueError` if a surface form is empty, two labels share a token sequence, or a label has no surface form.
     """
 
     def __init__(self, forms: Iterable[SurfaceForm], labels: int) -> None:
@@ -137,11 +120,6 @@ class LabelTrie:
         """Shortest set of token paths that together pass through every inner node; ``((),)`` if the root suffices."""
         paths = [node.path for node in self.inner_nodes]
         return tuple(path for path in paths if not any(_is_proper_prefix(path, other) for other in paths))
-
-    @property
-    def extra_tokens(self) -> int:
-        """Number of tokens appended to a prompt to reach every inner node: one per inner node except the root."""
-        return len(self.inner_nodes) - 1
 
     @property
     def depth(self) -> int:

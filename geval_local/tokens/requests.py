@@ -23,21 +23,14 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Request:
-    """One filled form, tokenized.
+    """One filled form, tokenized."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32, shape (tokens,)
-        The prompt's tokens, at least one.
-    trie : LabelTrie
-        The labels' token paths after it.
-    prefix : ndarray of int32, optional
-        Estimated common start of all prompts of the metric, for the engine to keep for
-        later prompts. Prompts that do not start with it are computed without it.
-    """
-
+    #: The prompt's tokens, at least one.
     ids: NDArray[np.int32]
+    #: The labels' token paths after it.
     trie: LabelTrie
+    #: Estimated common start of all prompts of the metric, for the engine to keep for later prompts. Prompts that do
+    #: not start with it are computed without it.
     prefix: NDArray[np.int32] | None = None
 
 

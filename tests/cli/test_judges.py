@@ -145,7 +145,7 @@ def test_check_checks_the_device_too(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.stderr
     for part in ("this device", "token budget", "probe at loading", "ok     attention", "ok     out of memory"):
         assert part in done.stdout
-    monkeypatch.setattr("geval_local.engine.prefix_sharing.forward.is_out_of_memory", lambda error: False)
+    monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
     monkeypatch.setattr("geval_local.engine.self_check.distance", lambda found, expected, dtype: float("nan"))
     broken = run(*command, "--json", home=tmp_path)
     assert broken.exit_code == 1

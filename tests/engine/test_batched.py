@@ -13,9 +13,8 @@ from tiny import tiny_model
 
 from geval_local.engine.batched import PaddedEngine
 from geval_local.engine.interface import Position, ReadoutTable
-from geval_local.models.head import OTHER_TOKENS, Head
+from geval_local.models.head import OTHER_TOKENS, Head, length_groups
 from geval_local.models.memory import is_out_of_memory
-from geval_local.models.rope import length_groups
 from geval_local.tokens.label_trie import LabelTrie, SurfaceForm
 from geval_local.tokens.requests import Request
 

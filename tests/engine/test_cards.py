@@ -114,7 +114,7 @@ def test_a_verdict_is_kept_for_just_this_judge_device_and_software(monkeypatch, 
 def test_a_verdict_with_a_gap_is_not_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("GEVAL_LOCAL_HOME", str(tmp_path))
     monkeypatch.setattr(choose, "find_missing", lambda model: "Triton is not installed")
-    monkeypatch.setattr(choose, "_choose_by_time", lambda model, head, sharing, padded, report: (sharing, report))
+    monkeypatch.setattr(choose, "_choose_by_time", lambda plain, sharing, padded, report: (sharing, report))
     model = tiny_model("llama", VOCAB, torch.float32)
     assert choose_engine(model, Head(model), verdict=verdict_of(model, "f" * 64))[1].note is not None
     assert not any((tmp_path / "verdicts").iterdir())

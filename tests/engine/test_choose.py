@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ from geval_local.engine.choose import choose_engine
 from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.probe import widened
 from geval_local.errors import ConfigurationError, UnsupportedModelError
-from geval_local.models.head import Head
+from geval_local.models import stored
+from geval_local.models.head import Head, trunk_of
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
@@ -206,6 +208,55 @@ def test_a_model_that_remembers_earlier_prompts_is_refused(monkeypatch):
     model = model_with(monkeypatch, lambda hidden: hidden * (1 + 0.1 * next(calls)))
     with pytest.raises(UnsupportedModelError, match="no next-token distribution"):
         choose(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "expected"), [("llama", "trie", 4), ("mistral", "trie", 4), ("falcon_h1", "cache", 15)]
+)
+def test_a_probe_takes_few_passes(kind, engine, expected):
+    """Each reads all weights of a judge, and widens those that are stored narrower."""
+    model = tiny_model(kind, VOCAB)
+    passes = []
+    trunk_of(model).register_forward_pre_hook(lambda *_: passes.append(1))
+    report = choose(model)[1]
+    assert (report.engine, report.reason is None) == (engine, engine == "trie")
+    assert len(passes) == expected
+
+
+def test_what_one_probe_has_shown_is_not_computed_for_the_next(monkeypatch):
+    model = tiny_model("llama", VOCAB)
+    monkeypatch.setattr(gate, "stated_refusal", lambda model: "for this test")
+    asked = []
+    read = PaddedEngine.execute
+    monkeypatch.setattr(
+        PaddedEngine,
+        "execute",
+        lambda self, requests, packs: asked.append((self.batch_tokens, len(requests))) or read(self, requests, packs),
+    )
+    monkeypatch.setattr(
+        gate, "_compare_cache", lambda plain, requests: plain.one_by_one(requests) and gate.EngineReport("cache", "no")
+    )
+    assert choose(model)[1].engine == "padded"
+    assert [size for budget, size in asked if budget == 1 and size] == [6]
+
+
+def test_a_first_start_widens_stored_weights_five_times(tmp_path, monkeypatch):
+    """A pass for finite logits, three packs of which one continues another, and one for the same prompts in rows."""
+    monkeypatch.setattr(stored, "FEW", 0)  # a tiny model stands for a large one
+    tokenizer = byte_tokenizer()
+    save_judge(tmp_path / "judge", tiny_model("llama", len(tokenizer), torch.bfloat16), tokenizer)
+    widened, times = stored.Stored.widened, Counter()
+
+    def counted(self, out=None):
+        times[self.data_.data_ptr()] += out is not None
+        return widened(self, out)
+
+    monkeypatch.setattr(stored.Stored, "widened", counted)
+    judge = Judge.load(tmp_path / "judge")
+    assert judge.engine_report.engine == "trie"
+    layer = judge.loaded.model.model.layers[0].mlp.up_proj.weight
+    assert isinstance(layer, stored.Stored)
+    assert times[layer.data_.data_ptr()] == 5
 
 
 def test_forcing_and_forbidding():

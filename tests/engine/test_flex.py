@@ -21,9 +21,8 @@ from geval_local.engine.prefix_sharing.attention import PackAttention
 from geval_local.engine.prefix_sharing.engine import PrefixSharingEngine
 from geval_local.engine.prefix_sharing.flex import TILE, FlexKernel, Intervals, find_kernel, ladder, why_no_kernel
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.layout import lay_out
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
-from geval_local.engine.prefix_sharing.prompt_trie import build_stream
+from geval_local.engine.prefix_sharing.prompt_trie import build_stream, lay_out
 from geval_local.models.head import Head
 
 #: One prompt at a time, these compute attention or routing in float32 whatever the dtype of the model.

@@ -36,7 +36,7 @@ def calls(monkeypatch):
 
         monkeypatch.setattr(owner, name, watched)
 
-    from geval_local.engine.prefix_sharing.forward import Launcher
+    from geval_local.engine.prefix_sharing.engine import Launcher
 
     watch(Launcher, "launch", "launch")
     watch(engine.PendingPositions, "wait", "wait")

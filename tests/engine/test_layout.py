@@ -10,8 +10,7 @@ from example_counts import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_local.engine.prefix_sharing.layout import lay_out
-from geval_local.engine.prefix_sharing.prompt_trie import build_stream
+from geval_local.engine.prefix_sharing.prompt_trie import build_stream, lay_out
 from geval_local.tokens.requests import common_prefix
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=9)

@@ -190,7 +190,7 @@ def test_figures_that_are_overwritten_before_they_are_read_fail(monkeypatch):
 @pytest.mark.parametrize("broken", ["is_not_understood", "is_not_halved"])
 def test_memory_that_runs_out_and_is_not_coped_with_fails(monkeypatch, broken):
     if broken == "is_not_understood":
-        monkeypatch.setattr("geval_local.engine.prefix_sharing.forward.is_out_of_memory", lambda error: False)
+        monkeypatch.setattr("geval_local.models.memory.is_out_of_memory", lambda error: False)
     else:
         monkeypatch.setattr(sharing, "FLOOR", 1 << 20)
     model = tiny_model("llama", VOCAB, torch.float32)

@@ -13,9 +13,9 @@ from huggingface_hub import errors as hub
 from tiny import byte_tokenizer, save_judge, tiny_model
 
 from geval_local.errors import JudgeError, WeightsError
-from geval_local.models.fetch import FILE_PATTERNS, fetch
+from geval_local.models.fetch import FILE_PATTERNS, entry_to_fetch, fetch
 from geval_local.models.load import load_model
-from geval_local.models.registry import find_fetchable, find_judge
+from geval_local.models.registry import find_judge
 
 
 class Hub:
@@ -70,13 +70,13 @@ def test_what_is_fetched_loads_by_name_and_by_directory(repository, tmp_path):
 def test_an_unknown_hub_id_is_a_judge_once_it_is_fetched(repository):
     with pytest.raises(JudgeError, match="there is no judge 'some/model'"):
         find_judge("some/model")
-    directory = fetch(find_fetchable("some/model"))
+    directory = fetch(entry_to_fetch("some/model", None))
     entry = find_judge("some/model")
     assert (entry.hub, entry.path, entry.style, entry.dtype) == ("some/model", None, "chat", "auto")
     assert load_model(entry).directory == directory
-    assert find_fetchable("microsoft/phi-4") == find_fetchable("phi-4")
+    assert entry_to_fetch("microsoft/phi-4", None) == entry_to_fetch("phi-4", None)
     with pytest.raises(JudgeError, match="did you mean"):
-        find_fetchable("phi4")
+        entry_to_fetch("phi4", None)
 
 
 def test_only_safetensors_configuration_and_tokenizer_come_along(repository, tmp_path):

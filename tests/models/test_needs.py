@@ -9,7 +9,7 @@ from tiny import byte_tokenizer, save_judge, tiny_model
 from geval_local.errors import JudgeError
 from geval_local.models import stored
 from geval_local.models.load import check_judge, load_model
-from geval_local.models.needs import memory_needed
+from geval_local.models.memory import memory_needed
 from geval_local.models.registry import find_judge
 from geval_local.options import JudgeOptions
 
@@ -52,10 +52,10 @@ def test_experts_are_widened_by_layers(tmp_path):
 def test_a_judge_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkeypatch):
     place = save_judge(tmp_path, llama(torch.bfloat16), byte_tokenizer())
     monkeypatch.setattr("geval_local.models.load.read_safetensors", None)
-    monkeypatch.setattr("geval_local.models.needs.WORKING", 0)
+    monkeypatch.setattr("geval_local.models.memory.WORKING", 0)
     needs = memory_needed(place, "auto")
     for free, says in ((0.9 * needs.weights, "of the type Q8_0"), (1000, "Not even its Q4_K file")):
-        monkeypatch.setattr("geval_local.models.needs.available_memory", lambda free=free: int(free))
+        monkeypatch.setattr("geval_local.models.memory.available_memory", lambda free=free: int(free))
         for use in (load_model, check_judge):
             with pytest.raises(JudgeError, match=r"takes .* GB of memory, .* and 0\.0 GB are free") as caught:
                 use(find_judge(place), JudgeOptions(device="cpu"))

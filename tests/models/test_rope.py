@@ -14,8 +14,7 @@ from tiny import byte_tokenizer, tiny_model
 from benchmarks.baselines.likelihood import Continuation, mean_logprobs
 from geval_local.engine.choose import choose_engine
 from geval_local.models.generate import generate_list, generate_paragraphs
-from geval_local.models.head import Head
-from geval_local.models.rope import rope_reset
+from geval_local.models.head import Head, rope_reset
 
 #: Beyond the probe prompts, which would all be read by padded batches otherwise.
 SWITCH = 64

@@ -14,7 +14,7 @@ from geval_local.metric import Metric
 from geval_local.models import stored
 from geval_local.models.blocks import BLOCK_TYPES
 from geval_local.models.load import load_model
-from geval_local.models.needs import memory_needed
+from geval_local.models.memory import memory_needed
 from geval_local.models.registry import find_judge
 from geval_local.models.stored import Stored, bytes_of
 

@@ -103,7 +103,6 @@ def test_reading_paths_cover_every_inner_node_and_are_minimal(problem):
     for left_out in paths:
         rest = [path for path in paths if path != left_out]
         assert not all(any(path[: len(node)] == node for path in rest) for node in nodes)
-    assert trie.extra_tokens == len(nodes) - 1
     assert trie.depth == max(map(len, paths))
     for node in trie.inner_nodes[1:]:
         assert trie.inner_nodes[node.parent].path == node.path[:-1]

@@ -15,7 +15,7 @@ from geval_local.errors import GevalError
 from geval_local.options import JudgeOptions
 
 if TYPE_CHECKING:
-    from geval_local.models.needs import Needs
+    from geval_local.models.memory import Needs
     from geval_local.models.registry import JudgeEntry
 
 DEFAULT_METRIC = "summarization/coherence"
@@ -104,7 +104,7 @@ def check(
 
 def _needs(entry: JudgeEntry, dtype: str | None = None) -> Needs | None:
     """Tell the main memory that a judge on this machine will take; None if its files do not say."""
-    from geval_local.models.needs import memory_needed
+    from geval_local.models.memory import memory_needed
     from geval_local.models.registry import local_directory
 
     directory = local_directory(entry)

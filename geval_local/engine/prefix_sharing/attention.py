@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from geval_local.engine.prefix_sharing.flex import FlexKernel, Intervals, Kind
 from geval_local.engine.prefix_sharing.key_value_store import PathStore
-from geval_local.engine.prefix_sharing.layout import Layout
+from geval_local.engine.prefix_sharing.prompt_trie import Layout
 from geval_local.models.head import to_device
 
 #: Most scores held at once without a fused kernel.

@@ -7,64 +7,223 @@ kept (`key_value_store`).
 
 A position on that path always holds the result of its planned pack; a missing pack is
 computed as a whole. So a unit's figures are bit-identical whatever was executed before it.
+
+Launching a stretch prepares index tensors and queues the computation; on a GPU the host is free long before the
+device has finished. The engine's state does not change until a stretch is accepted, so one that ran out of memory is
+simply dropped.
+
+The layers call the attention function registered with transformers under `NAME`, so every architecture
+whose layers look it up there is served. Transformers makes no mask for a name without a mask function: no tensor of
+size tokens x tokens is ever built; visibility is in the pack's layout.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
 
 from geval_local.engine.batched import PaddedEngine
-from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable
-from geval_local.engine.prefix_sharing.flex import FlexKernel
-from geval_local.engine.prefix_sharing.forward import Launched, Launcher
+from geval_local.engine.interface import Pack, PendingPositions, Readout, ReadoutTable, computed_ahead
+from geval_local.engine.prefix_sharing.attention import PackAttention
+from geval_local.engine.prefix_sharing.flex import FlexKernel, keep_compilations
 from geval_local.engine.prefix_sharing.key_value_store import PathStore, PrefixStore
 from geval_local.engine.prefix_sharing.packs import StreamPack, Work, plan_packs
-from geval_local.engine.prefix_sharing.prompt_trie import Index
-from geval_local.models.head import Head, gpus_of
-from geval_local.models.memory import is_out_of_memory
+from geval_local.engine.prefix_sharing.prompt_trie import Index, lay_out
+from geval_local.errors import UnsupportedModelError
+from geval_local.models.head import Head, Trunk, gpus_of, to_device
+from geval_local.models.memory import unless_memory_runs_out
 from geval_local.tokens.requests import Request
+
+#: Variants of a layer's parts: its dtypes, kinds of layer, a pack of one token. Beyond PyTorch's usual 8 of them it
+#: would go on uncompiled.
+_VARIANTS = 64
+
+
+class CompiledLayers:
+    """Compiled forward passes of a trunk's layers, beside their usual ones."""
+
+    def __init__(self, trunk: nn.Module, layers: int) -> None:
+        lists = (module for module in trunk.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
+        found = next(lists, None)
+        if found is None:
+            raise UnsupportedModelError(f"{type(trunk).__name__} has no list of {layers} layers to compile")
+        keep_compilations()
+        # The number of tokens differs from pack to pack.
+        self._passes: list[tuple[nn.Module, Callable[..., Any]]] = [
+            (layer, torch.compile(layer.forward, dynamic=True)) for layer in found
+        ]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let the layers compute by their compiled passes for a while."""
+        config: Any = torch._dynamo.config
+        before = [(layer, vars(layer).get("forward")) for layer, _ in self._passes]
+        for layer, compiled in self._passes:
+            layer.forward = compiled
+        try:
+            with config.patch(recompile_limit=_VARIANTS):
+                yield
+        finally:
+            for layer, forward in before:
+                del layer.forward
+                if forward is not None:  # a hook of accelerate's
+                    layer.forward = forward
+
+
+NAME = "geval_local_prefix_sharing"
+
+_current: ContextVar[PackAttention | None] = ContextVar("geval_local_pack", default=None)
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *_: Any,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    **__: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend by the current pack's layout; called by transformers."""
+    pack = _current.get()
+    if pack is None:
+        raise UnsupportedModelError(f"the attention function {NAME!r} was called outside of a pack")
+    if attention_mask is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} brings its own attention mask")
+    if position_bias is not None:
+        raise UnsupportedModelError(f"{type(module).__name__} adds a bias by position to its scores")
+    if query.shape[0] != 1 or query.shape[2] != pack.layout.stop - pack.layout.start or key.shape[2] != query.shape[2]:
+        raise UnsupportedModelError(f"{type(module).__name__} does not attend token by token")
+    out = pack(
+        query[0],
+        key[0],
+        value[0],
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        span=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return out[None], None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def attending_through(config: Any, pack: PackAttention) -> Iterator[None]:
+    """Let a model's layers attend through `pack`; restore its own attention afterwards."""
+    before = _implementations(config)
+    token = _current.set(pack)
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        for part, name in before:
+            part._attn_implementation = name
+        _current.reset(token)
+
+
+def _implementations(config: Any) -> list[tuple[Any, Any]]:
+    """List a configuration and its nested ones, outermost first, each with its attention implementation."""
+    found = [(config, config._attn_implementation)]
+    for name in getattr(config, "sub_configs", {}):
+        inner = getattr(config, name, None)
+        if inner is not None:
+            found += _implementations(inner)
+    return found
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A stretch whose computation is done or queued."""
+
+    #: Number of tokens.
+    tokens: int
+    #: Length of the root path to hold afterwards.
+    path: int
+    #: First new position of that path; earlier ones are already held.
+    keep_from: int
+    #: For every layer, keys and values of the new positions.
+    added: list[tuple[torch.Tensor, torch.Tensor]]
+    #: Sliding windows that the layers requested.
+    spans: tuple[int | None, ...]
+    #: Its read-outs; None if there are none.
+    read: PendingPositions | None
+
+
+class Launcher:
+    """Sends stretches through a model."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: Head,
+        *,
+        kernel: FlexKernel | None,
+        attention: Callable[..., PackAttention] = PackAttention,
+        compiled: bool = False,
+    ) -> None:
+        self.trunk = Trunk(model)
+        self._config = model.config
+        self._head = head
+        self._kernel = kernel
+        self._attention = attention
+        self._compiled = None
+        if compiled:
+            self._compiled = CompiledLayers(self.trunk.module, int(model.config.get_text_config().num_hidden_layers))
+            compiler: Any = torch.compiler
+            AttentionInterface.register(NAME, compiler.disable(_attention))
+
+    def launch(
+        self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
+    ) -> Launched | None:
+        """Send the stretch from `start` to `stop` through the model; None if memory ran out."""
+        return unless_memory_runs_out(partial(self._launch, work, start, stop, path, requests, store))
+
+    @torch.inference_mode()
+    def _launch(
+        self, work: Work, start: int, stop: int, path: Index, requests: Sequence[Request], store: PathStore
+    ) -> Launched:
+        stream = work.stream
+        layout = lay_out(stream, start, stop, path)
+        attention = self._attention(layout, store, kernel=self._kernel)
+        tokens = to_device(stream.tokens[start:stop].astype(np.int64), self.trunk.device)
+        positions = to_device(stream.positions[start:stop], self.trunk.device)
+        compiled = nullcontext() if self._compiled is None else self._compiled.in_use()
+        with attending_through(self._config, attention), compiled:
+            hidden = self.trunk(tokens[None], position_ids=positions[None], use_cache=False)[0][0]
+        read = None
+        low, high = np.searchsorted(work.places, [start, stop]).tolist()
+        if low < high and requests:
+            places = to_device(work.places[low:high] - start, hidden.device)
+            read = PendingPositions(self._head, hidden[places], work.positions[low:high], requests)
+        length = layout.keep_from + len(layout.keep)
+        return Launched(stop - start, length, layout.keep_from, attention.added, tuple(attention.spans), read)
+
 
 #: Smallest pack: a prompt is given up if not even this many tokens fit.
 FLOOR = 64
 
 
 class PrefixSharingEngine:
-    """Engine that shares prefixes between prompts.
+    """Engine that shares prefixes between prompts, for a model whose layers use a registered attention function.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        A causal LM in evaluation mode whose layers use a registered attention function (see `choose`).
-    head : Head
-        Its read-out head.
-    batch_tokens : int
-        Most tokens per forward pass.
-    padded : PaddedEngine
-        Engine for prompts beyond the switch of a length-dependent rotary embedding.
-    kernel : FlexKernel, optional
-        Kernel for a layer's whole attention, see `flex.find_kernel`; computed in pieces when absent.
-    look_ahead : int, optional
-        Packs launched before waiting for the first one's results. When absent, the number of the model's GPUs; none on
-        a CPU, where launching computes immediately.
-    compiled : bool
-        Whether the layers are compiled, see `compiled`.
-
-    Attributes
-    ----------
-    name : str
-        ``trie``, or ``trie-compiled``.
-    kernel, compiled
-        As given.
-    computed_tokens : int
-        Tokens computed so far.
-    spans : tuple of (int or None)
-        Sliding windows that the layers requested in the latest forward pass, one per call of the attention
-        function.
+    `padded` serves prompts beyond the switch of a length-dependent rotary embedding, `kernel` a layer's whole attention
+    (in pieces when absent, see `flex.find_kernel`). `compiled`: the layers are compiled.
     """
 
     def __init__(
@@ -87,52 +246,43 @@ class PrefixSharingEngine:
         self._path: Index = np.zeros(0, dtype=np.int64)
         self.path_store = PathStore()
         self._prefixes = PrefixStore()
+        #: Packs launched before waiting for the first one's results; none on a CPU, where launching computes at once.
         self.look_ahead = len(gpus_of(model)) if look_ahead is None else look_ahead
         self.limit = batch_tokens
         self.batch_tokens = batch_tokens
         self.computed_tokens = 0
+        #: Sliding windows that the layers requested in the latest pass, one per call of the attention function.
         self.spans: tuple[int | None, ...] = ()
 
     def plan(self, requests: Sequence[Request]) -> list[Pack]:
         """Lay out the requests' prompt trie and cut it into units of packs of at most `batch_tokens`."""
         groups = [self._launcher.trunk.group(len(request.ids) + request.trie.depth) for request in requests]
         members = [number for number, group in enumerate(groups) if group == 0]
-        packs: list[Pack] = list(plan_packs(members, requests, self.batch_tokens))
-        units = packs[-1].unit + 1 if packs else 0
-        apart = [number for number, group in enumerate(groups) if group != 0]
-        packs += [
-            Pack(tuple(apart[local] for local in pack.requests), pack.tokens, units + pack.unit)
-            for pack in self._padded.plan([requests[number] for number in apart])
-        ]
-        return packs
+        packs = plan_packs(members, requests, self.batch_tokens)
+        return [*packs, *self._padded.plan_apart(requests, groups, packs[-1].unit + 1 if packs else 0)]
 
     def execute(self, requests: Sequence[Request], packs: Sequence[Pack]) -> Iterator[tuple[Pack, list[Readout]]]:
         """Compute packs in order; a prompt that does not fit into memory even piecemeal gets an error."""
         table = ReadoutTable(requests)
         failed: dict[int, str] = {}
-        launched: deque[tuple[Pack, list[PendingPositions]]] = deque()
         resume = 0
 
-        def read_out() -> tuple[Pack, list[Readout]]:
-            pack, reads = launched.popleft()
-            for read in reads:
-                for result in read.wait():
-                    table.add(*result)
-            return pack, [
+        def launch(pack: Pack) -> list[PendingPositions] | None:
+            nonlocal resume
+            if not isinstance(pack, StreamPack):
+                return None
+            reads: list[PendingPositions] = []
+            resume = self._compute(pack, resume, requests, reads, failed)
+            return reads
+
+        def read_out(pack: Pack, reads: list[PendingPositions]) -> list[Readout]:
+            table.collect(reads)
+            return [
                 Readout(None, error=failed[index]) if index in failed else table.take(index) for index in pack.requests
             ]
 
-        for pack in packs:
-            if isinstance(pack, StreamPack):
-                reads: list[PendingPositions] = []
-                resume = self._compute(pack, resume, requests, reads, failed)
-                launched.append((pack, reads))
-            while len(launched) > (self.look_ahead if isinstance(pack, StreamPack) else 0):
-                yield read_out()
-            if not isinstance(pack, StreamPack):
-                yield from self._padded.execute(requests, [pack])
-        while launched:
-            yield read_out()
+        padded = partial(self._padded.execute, requests)
+        return computed_ahead(packs, launch, read_out, self.look_ahead, padded)
 
     def _compute(
         self,
@@ -224,11 +374,12 @@ class PrefixSharingEngine:
     @torch.inference_mode()
     def _accept(self, launched: Launched) -> bool:
         """Commit a stretch; return False, with nothing changed, if memory does not suffice for its path."""
-        try:
+
+        def commit() -> bool:
             self.path_store.commit(launched.keep_from, launched.path, launched.added)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
+            return True
+
+        if not unless_memory_runs_out(commit):
             return False
         self.spans = launched.spans
         self.computed_tokens += launched.tokens

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.engine.prefix_sharing.layout import Layout
+from geval_local.engine.prefix_sharing.prompt_trie import Layout
 from geval_local.errors import first_line
 from geval_local.files import home_folder
 from geval_local.models.head import to_device

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geval_local.models.memory import is_out_of_memory
+from geval_local.models.memory import unless_memory_runs_out
 
 #: Most prefix positions kept: a metric's prefix has some hundreds, and a run alternates between its metrics.
 MOST_POSITIONS = 4_096
@@ -80,14 +80,14 @@ class PrefixStore:
         if kept is None:
             return None
         self._kept[key] = kept
-        return _copy(kept)
+        return unless_memory_runs_out(kept.copy)
 
     def keep(self, prefix: NDArray[np.int32], limit: int, path: PathStore) -> None:
         """Keep a copy of a path that holds exactly a prefix, if memory suffices.
 
         The least recently used ones are dropped.
         """
-        copy = _copy(path)
+        copy = unless_memory_runs_out(path.copy)
         if copy is None:
             return
         self._kept[self._key(prefix, limit)] = copy
@@ -97,12 +97,3 @@ class PrefixStore:
     @staticmethod
     def _key(prefix: NDArray[np.int32], limit: int) -> tuple[bytes, int]:
         return prefix.tobytes(), min(limit, len(prefix))
-
-
-def _copy(path: PathStore) -> PathStore | None:
-    try:
-        return path.copy()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    return None
