@@ -1,0 +1,349 @@
+"""DeepEval on local judges: `GEvalLocal`, a metric with exact scores, and `LocalSystemOne` for its own metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from deepeval.errors import DeepEvalError, MissingTestCaseParamsError
+from deepeval.metrics import BaseMetric
+from deepeval.metrics.g_eval.utils import (
+    G_EVAL_PARAMS,
+    Rubric,
+    get_score_range,
+    validate_and_sort_rubrics,
+    validate_criteria_and_evaluation_steps,
+)
+from deepeval.metrics.utils import check_llm_test_case_params, construct_verbose_logs
+from deepeval.models import DeepEvalBaseSystemOneModel
+from deepeval.models.system_one.limits import SystemOneContextLimitError
+from deepeval.models.system_one.schema import (
+    ChoiceAnswer,
+    ChoiceQuestion,
+    NoulAnswer,
+    NoulQuestion,
+    ScoreAnswer,
+    SystemOneAnswers,
+    SystemOneQuestion,
+)
+from deepeval.models.utils import EvaluationCost
+from deepeval.test_case import LLMTestCase, SingleTurnParams
+
+from geval_local.errors import FieldError, GevalError, MetricError, UnscorableError
+from geval_local.hosts.bound import BoundMetric, JudgeLike, MetricLike, shared_batcher, shared_judge
+from geval_local.io.samples import Sample
+from geval_local.metric import Metric
+from geval_local.questions.answer import Decision
+from geval_local.scale import Scale
+from geval_local.score import Estimator, Score
+from geval_local.serve.dialects import SystemOneRequest, write_system_one
+from geval_local.serve.requests import Refused, read_model
+
+#: What stands for the criteria where only steps are given.
+BY_STEPS = "How well the text fares by the evaluation steps below."
+
+
+def metric_from_terms(
+    name: str,
+    *,
+    criteria: str | None = None,
+    evaluation_steps: Sequence[str] | None = None,
+    evaluation_params: Sequence[SingleTurnParams] | None = None,
+    rubric: Sequence[Rubric] | None = None,
+) -> Metric:
+    """Make a metric from the arguments of DeepEval's `GEval`."""
+    if not evaluation_params:
+        raise MetricError(
+            f"{name}: evaluation_params are missing",
+            hint="Name the fields of the test case that are rated, such as [SingleTurnParams.ACTUAL_OUTPUT].",
+        )
+    steps = None if evaluation_steps is None else tuple(evaluation_steps)
+    try:
+        validate_criteria_and_evaluation_steps(criteria, None if steps is None else list(steps))
+        bands = validate_and_sort_rubrics(None if rubric is None else list(rubric))
+        low, high = get_score_range(bands)
+        return Metric(
+            name=re.sub(r"[^\w.-]+", "_", name.strip()) or "metric",
+            title=name,
+            criteria=criteria or BY_STEPS,
+            steps=steps,
+            fields={param.value: _heading(param) for param in evaluation_params},
+            scale=Scale.parse(f"{low}-{high}"),
+            rubric=None if bands is None else {_band(*band.score_range): band.expected_outcome for band in bands},
+        )
+    except ValueError as error:  # pydantic's are of this kind too
+        raise MetricError(f"{name}: {error}") from error
+
+
+def _heading(param: SingleTurnParams) -> Any:
+    if param not in G_EVAL_PARAMS:
+        raise ValueError(f"{param} is no text of a test case that GEval reads")
+    return G_EVAL_PARAMS[param]
+
+
+def _band(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+#: DeepEval's, where neither the caller nor the metric has a threshold: `assert_test` needs one.
+THRESHOLD = 0.5
+#: Columns that a test case has.
+COLUMNS = [param.value for param in SingleTurnParams]
+
+
+class GEvalLocal(BaseMetric):  # type: ignore[misc]
+    """A metric of DeepEval whose score is the exact expectation over a local judge's label probabilities.
+
+    Fields of the metric are found in the test case by their names and aliases (``output`` is ``actual_output``,
+    ``source`` and ``question`` are ``input``, ``reference`` is ``expected_output``), or as `fields` says.
+    """
+
+    def __init__(
+        self,
+        metric: MetricLike | None = None,
+        judge: JudgeLike = None,
+        *,
+        threshold: float | None = None,
+        strict_mode: bool = False,
+        include_reason: bool = True,
+        async_mode: bool = True,
+        verbose_mode: bool = False,
+        flaky: bool = False,
+        fields: Mapping[str, str] | None = None,
+        estimator: Estimator | None = None,
+        name: str | None = None,
+        criteria: str | None = None,
+        evaluation_steps: Sequence[str] | None = None,
+        evaluation_params: Sequence[SingleTurnParams] | None = None,
+        rubric: Sequence[Rubric] | None = None,
+    ) -> None:
+        terms = {
+            "criteria": criteria,
+            "evaluation_steps": evaluation_steps,
+            "evaluation_params": evaluation_params,
+            "rubric": rubric,
+        }
+        given = [term for term, value in terms.items() if value is not None]
+        if metric is None:
+            if name is None or not given:
+                raise MetricError(
+                    "neither a metric nor DeepEval's terms are given",
+                    hint="Write GEvalLocal('summarization/coherence'), or name=, criteria= and evaluation_params=.",
+                )
+            metric = metric_from_terms(name, **terms)  # type: ignore[arg-type]
+        elif given:
+            raise MetricError(
+                f"a metric is given, and {given[0]} beside it",
+                hint="A metric has all of that in itself; leave one out.",
+            )
+        bound = BoundMetric.bind(metric, judge, fields=fields, estimator=estimator)
+        # DeepEval copies a metric for every test case, by the attributes that bear the names of parameters: what is
+        # here is loaded and complete, so that a copy costs nothing.
+        self.metric = bound.metric
+        self.judge = bound.judge
+        self.fields = bound.fields
+        self.estimator = estimator
+        self.name = name or bound.metric.name
+        self.threshold = _threshold(bound, threshold, strict_mode)
+        self.strict_mode = strict_mode
+        self.include_reason = include_reason
+        self.async_mode = async_mode
+        self.verbose_mode = verbose_mode
+        self.flaky = flaky
+        self.evaluation_model = bound.judge.name
+        self.geval: Score | None = None
+        self._bound = bound
+
+    @property
+    def criteria(self) -> str:
+        """The metric's criteria."""
+        return self.metric.criteria
+
+    @property
+    def evaluation_steps(self) -> list[str]:
+        """The metric's evaluation steps."""
+        return list(self.metric.steps or ())
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "judge": None}  # it is in what is bound, which is copied and pickled without its weights
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.judge = self._bound.judge
+
+    def measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
+        """Score a test case."""
+        return _take(self, self._bound.score(_row(self, test_case)))
+
+    async def a_measure(self, test_case: LLMTestCase, *args: Any, **kwargs: Any) -> float:
+        """Score a test case without holding up the event loop; as `measure`."""
+        future = self._bound.submit(_row(self, test_case))
+        return _take(self, (await asyncio.wrap_future(future))[0])
+
+
+# DeepEval wraps every method of a metric to trace it, so what serves the two above is outside.
+
+
+def _threshold(bound: BoundMetric, given: float | None, strict: bool) -> float:
+    if strict:
+        return 1.0
+    if given is not None:
+        if not 0 <= given <= 1:
+            raise MetricError(
+                f"the threshold {given:g} is not on DeepEval's scale, 0 to 1",
+                hint=f"A threshold on {bound.metric.scale.text} belongs to the metric itself.",
+            )
+        return float(given)
+    own = bound.threshold
+    return THRESHOLD if own is None else bound.metric.scale.normalize(own)
+
+
+def _row(metric: GEvalLocal, test_case: LLMTestCase) -> dict[str, Any]:
+    """Give a test case's fields as columns, once those are there that the metric needs."""
+    metric.error, metric.score, metric.success, metric.reason, metric.geval = None, None, None, None, None
+    check_llm_test_case_params(test_case, [], None, None, metric, None, False)
+    if test_case.multimodal:
+        metric.error = f"{metric.name} reads text only, and the test case holds pictures or sound"
+        raise DeepEvalError(metric.error)
+    values = {name: getattr(test_case, name, None) for name in COLUMNS}
+    columns = {name: _plain(value) for name, value in values.items() if value not in (None, [], {})}
+    try:
+        Sample(columns, mapping=metric.fields).texts(metric.metric.fields)
+    except FieldError as error:
+        raise _missing(metric, error) from None
+    except UnscorableError as error:
+        if not all(columns.values()):  # DeepEval holds an empty actual_output to be missing
+            raise _missing(metric, error) from None
+        # Otherwise the judge gives the reason.
+    return columns
+
+
+def _missing(metric: GEvalLocal, error: UnscorableError) -> MissingTestCaseParamsError:
+    metric.error = f"{metric.name}: {error.message.removeprefix('the sample: ')}. {error.hint or ''}".strip()
+    return MissingTestCaseParamsError(metric.error)
+
+
+def _plain(value: Any) -> Any:
+    """Write what DeepEval holds as objects (tool calls, retrieved contexts) as the texts that its own GEval shows."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, str | dict | int | float | bool):
+        return value
+    dumped = value.model_dump() if hasattr(value, "model_dump") else None
+    return dumped if isinstance(dumped, str) else repr(value)
+
+
+def _take(metric: GEvalLocal, score: Score) -> float:
+    """Fill in what a measure reports."""
+    metric.geval = score
+    metric.evaluation_cost, metric.input_tokens, metric.output_tokens = 0.0, score.prompt_tokens, 0
+    if not score.is_scored:
+        metric.error = f"{metric.name} has no score: {score.error}"
+        raise DeepEvalError(metric.error)
+    scale = metric.metric.scale
+    best = scale.labels[scale.values.index(scale.high)]
+    metric.score = float(score.mode == best) if metric.strict_mode else score.normalized
+    metric.score_breakdown = dict(score.probabilities or {})
+    words = metric._bound.words(score)
+    metric.reason = words if metric.include_reason else None
+    metric.is_successful()
+    metric.verbose_logs = construct_verbose_logs(
+        metric, steps=[f"Criteria:\n{metric.criteria}", f"Score: {metric.score}", f"Reason: {words}"]
+    )
+    return float(metric.score)
+
+
+# --- System One -------------------------------------------------------------------------------------------------------
+
+
+class LocalSystemOne(DeepEvalBaseSystemOneModel):  # type: ignore[misc]
+    """A local judge that answers DeepEval's typed questions with exact probabilities, without HTTP.
+
+    JevEval asks it, and so does every metric with ``eval_mode="system_one"``. Questions and answers are those of the
+    server's route ``/v1/systemone``, and so are the figures.
+    """
+
+    def __init__(self, judge: JudgeLike = None, *, rotations: int = 1) -> None:
+        self.judge = shared_judge(judge)
+        self.rotations = rotations
+        super().__init__(self.judge.name)
+
+    def load_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Give the judge, which is loaded already."""
+        return self.judge
+
+    def get_model_name(self, *args: Any, **kwargs: Any) -> str:
+        """Give the judge's name."""
+        return self.judge.name
+
+    def decide(
+        self, state: Any, questions: dict[str, SystemOneQuestion]
+    ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
+        """Answer questions about one state."""
+        request = self._request(state, questions)
+        return self._answers(request, self._submit(request).result())
+
+    async def a_decide(
+        self, state: Any, questions: dict[str, SystemOneQuestion]
+    ) -> tuple[SystemOneAnswers, EvaluationCost | None]:
+        """Answer questions without holding up the event loop; as `decide`."""
+        request = self._request(state, questions)
+        return self._answers(request, await asyncio.wrap_future(self._submit(request)))
+
+    def _request(self, state: Any, questions: dict[str, SystemOneQuestion]) -> SystemOneRequest:
+        asked = {name: _asked(question) for name, question in questions.items()}
+        body = {"model": self.judge.name, "state": state, "questions": asked}
+        try:
+            return read_model(SystemOneRequest, body, "/v1/systemone")
+        except Refused as refused:
+            raise DeepEvalError(refused.message) from None
+
+    def _submit(self, request: SystemOneRequest) -> Future[Decision]:
+        try:
+            state, questions = request.asked()
+            return shared_batcher(self.judge).decide(state, questions, rotations=self.rotations)
+        except GevalError as error:
+            raise DeepEvalError(str(error)) from error
+
+    def _answers(self, request: SystemOneRequest, decision: Decision) -> tuple[SystemOneAnswers, EvaluationCost | None]:
+        try:
+            written = write_system_one(decision, self.judge.name, request)
+        except Refused as refused:
+            if refused.code == "max_tokens_exceeded":
+                raise SystemOneContextLimitError(
+                    refused.message, estimated_tokens=decision.tokens, limit_tokens=self.judge.context
+                ) from None
+            raise DeepEvalError(refused.message) from None
+        answers = SystemOneAnswers()
+        for name, answer in written["answers"].items():
+            if answer["type"] == "noul":
+                answers.nouls[name] = NoulAnswer(probability=answer["noul"])
+            elif answer["type"] == "choice":
+                answers.choices[name] = ChoiceAnswer(
+                    choice=answer["choice"], probabilities=answer["probabilities"], confidence=answer["confidence"]
+                )
+            else:
+                by_level = {int(level): p for level, p in answer["probabilities"].items()}
+                answers.scores[name] = ScoreAnswer(
+                    score=answer["score"], probabilities=by_level, confidence=answer["confidence"]
+                )
+        usage = written["usage"]
+        return answers, EvaluationCost(0.0, usage["input_tokens"], usage["output_tokens"])
+
+
+def _asked(question: SystemOneQuestion) -> dict[str, Any]:
+    """Write a question as the dialect has it: DeepEval's objects name the parts differently."""
+    if isinstance(question, NoulQuestion):
+        sides = {"true": question.true, "false": question.false}
+        described = {side: text for side, text in sides.items() if text is not None}
+        return {"type": "noul", "instructions": question.instructions, **({"criteria": described} if described else {})}
+    if isinstance(question, ChoiceQuestion):
+        return {"type": "choice", "instructions": question.instructions, "criteria": dict(question.options)}
+    return {"type": "score", "instructions": question.instructions, "criteria": list(question.levels)}
