@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from geval_local.io.text_formats import plain
+from geval_local.io.columns import plain
 from geval_local.statistics.agreement import Agreement
 from geval_local.statistics.coefficients import COEFFICIENTS
 from geval_local.statistics.correlation import Correlation

@@ -1,8 +1,8 @@
 """The command line: one module per verb group, results on stdout, everything else on stderr.
 
-- `app`, `ending`: the verbs put together, and how a command ends, also when nobody takes its output
-- `commands`: one module per verb; `output`: what they print
-- `option_groups`, `options`: options made of `geval_local.options`; what verbs share beside, and what the shell offers
+- `app`, `ending`: the verbs put together with their examples, and how a command ends, also when nobody takes its output
+- `commands`: one module per verb, or per group of verbs; `output`: what they print
+- `options`: made of `geval_local.options`, shared by verbs, and what the shell offers
 - `scoring`: the work around ``score``, ``resume`` and ``decide``, stopped by signals; `progress`; `standard_input`
 
 Importing this package imports neither torch nor transformers; the verbs do when they run.

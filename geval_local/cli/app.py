@@ -3,36 +3,98 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from geval_local import __version__
-from geval_local.cli.commands import judges, metrics
+from geval_local.cli.commands import judges, metrics, runs
 from geval_local.cli.commands.bias import bias
-from geval_local.cli.commands.cache import cache
 from geval_local.cli.commands.calibrate import calibrate
 from geval_local.cli.commands.compare import compare
 from geval_local.cli.commands.decide import decide
 from geval_local.cli.commands.estimate import estimate
-from geval_local.cli.commands.export import export, merge
-from geval_local.cli.commands.init import init
 from geval_local.cli.commands.jury import jury
 from geval_local.cli.commands.meta_eval import meta_eval
 from geval_local.cli.commands.pairs import pairs
 from geval_local.cli.commands.preferences import preferences
 from geval_local.cli.commands.reasons import reasons
 from geval_local.cli.commands.report import report
-from geval_local.cli.commands.resume import resume
-from geval_local.cli.commands.run import run
+from geval_local.cli.commands.run import init, run
 from geval_local.cli.commands.score import score
 from geval_local.cli.commands.serve import serve
-from geval_local.cli.commands.steps import steps
 from geval_local.cli.ending import EXIT_CODES, Verbs
-from geval_local.cli.examples import Verb
-from geval_local.cli.output.console import show_log
+from geval_local.cli.output.console import set_options, show_log
 
 ABOUT = "Score texts with G-Eval on local language models: exact label probabilities, offline."
+
+#: Verb -> what does it, and the examples that end its help.
+VERBS: dict[str, tuple[Any, ...]] = {
+    "score": (
+        score,
+        "geval-local score chats.csv -m assistant/helpfulness --field output='bot reply' -o scored.csv",
+        "geval-local score chats.csv -m rag/faithfulness -j model.gguf --fail-under 3.5",
+    ),
+    "decide": (decide, "geval-local decide tickets.jsonl -q questions.yaml --state message -o decisions.csv"),
+    "resume": (runs.resume, "geval-local resume runs/first"),
+    "init": (init, "geval-local init chats.csv"),
+    "run": (run, "geval-local run evaluation.yaml --set data.chats.limit=10"),
+    "merge": (runs.merge, "geval-local merge runs/big -o scores.jsonl"),
+    "steps": (metrics.steps, "geval-local steps my_metric.yaml -j qwen2.5-7b"),
+    "reasons": (
+        reasons,
+        "geval-local reasons scored.csv -m assistant/helpfulness --lowest 10 -o reasons.jsonl",
+    ),
+    "report": (
+        report,
+        "geval-local report scored.csv -o report.html",
+        "geval-local report runs/a runs/b -o site/",
+    ),
+    "export": (runs.export, "geval-local export runs/first --mlflow"),
+    "meta-eval": (meta_eval, "geval-local meta-eval scored.jsonl --human rating"),
+    "compare": (compare, "geval-local compare runs/a runs/b -m assistant/helpfulness"),
+    "estimate": (estimate, "geval-local estimate scored.jsonl --human rating --share 4"),
+    "pairs": (pairs, "geval-local pairs outputs.jsonl -m summarization/coherence --group-by doc -o pairs.jsonl"),
+    "preferences": (preferences, "geval-local preferences pairs.jsonl"),
+    "bias": (bias, "geval-local bias scored.jsonl --side system_id"),
+    "calibrate": (calibrate, "geval-local calibrate scored.jsonl --human rating -o calibration.json"),
+    "jury": (jury, "geval-local jury runs/a runs/b -o jury.jsonl"),
+    "serve": (serve, "geval-local serve -j nano --port 8000"),
+    "cache": (runs.cache, "geval-local cache"),
+    "metrics list": (metrics.list_metrics, "geval-local metrics list"),
+    "metrics show": (metrics.show, "geval-local metrics show rag/faithfulness"),
+    "metrics validate": (metrics.validate, "geval-local metrics validate politeness.yaml"),
+    "metrics new": (metrics.new, "geval-local metrics new support/politeness -o politeness.yaml"),
+    "judges list": (judges.list_judges, "geval-local judges list"),
+    "judges check": (judges.check, "geval-local judges check nano"),
+    "judges fetch": (judges.fetch, "geval-local judges fetch qwen2.5-0.5b"),
+}
+
+
+class Verb(TyperCommand):
+    """A verb: the lines of its help are not broken by hand, and flags have no type."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
+        for parameter in self.params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb, whose options are named in messages."""
+        set_options(self.params)
+        return super().invoke(ctx)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Give the option --help, without a type as other flags."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
 
 app = typer.Typer(
     cls=Verbs,
@@ -40,33 +102,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command()(score)
-app.command()(decide)
-app.command()(resume)
-app.command()(init)
-app.command()(run)
-app.command()(merge)
-app.command()(steps)
-app.command()(reasons)
-app.command()(report)
-app.command()(export)
-app.command("meta-eval")(meta_eval)
-app.command()(compare)
-app.command()(estimate)
-app.command()(pairs)
-app.command()(preferences)
-app.command()(bias)
-app.command()(calibrate)
-app.command()(jury)
-app.command()(serve)
-app.add_typer(metrics.app, name="metrics")
-app.add_typer(judges.app, name="judges")
-app.command()(cache)
-
-
-for group in (app, judges.app, metrics.app):
-    for command in group.registered_commands:
-        command.cls = Verb
+groups = {
+    "": app,
+    "metrics": typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics."),
+    "judges": typer.Typer(no_args_is_help=True),
+}
+for name, group in groups.items():
+    if name:
+        app.add_typer(group, name=name)
+for path, (verb, *examples) in VERBS.items():
+    of, _, name = path.rpartition(" ")
+    groups[of].command(name, cls=Verb, epilog="\n\n".join(["Examples:", *(f"  {line}" for line in examples)]))(verb)
 
 
 def _show_version(asked: bool) -> None:
@@ -90,7 +136,7 @@ def _start(
         _go_offline()
 
 
-@judges.app.callback()
+@groups["judges"].callback()
 def _start_judges(context: typer.Context) -> None:
     """List, check and fetch judges. Fetching is the only thing that uses the network."""
     if context.invoked_subcommand != "fetch":

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.errors import ConfigurationError, GevalError
 from geval_local.evaluation.document import EvaluationFile, Problems, read_evaluation
 from geval_local.evaluation.gates import EVERY_METRIC, Gate, checked, failures, parse_limit
@@ -19,7 +20,7 @@ from geval_local.io.ownership import check_replaceable
 from geval_local.metric import Metric
 from geval_local.models.registry import entry_of, labels_of
 from geval_local.options import JudgeOptions
-from geval_local.report.described import described_results
+from geval_local.report.overview import described
 from geval_local.report.page import PAGE, check_target
 from geval_local.report.run_page import write_report
 from geval_local.runs.completion import RunResult
@@ -294,14 +295,14 @@ def _write_page(run: DataRun, result: RunResult, gates: Sequence[str]) -> Path:
     results = result.target.results
     if results is None:
         raise ConfigurationError("a run without results has no report")
-    described = described_results(sorted(result.files, key=lambda file: file.suffix == ".csv")[0])
+    told = described(ScoredRun(sorted(result.files, key=lambda file: file.suffix == ".csv")[0]))
     return write_report(
-        described.path,
+        told.path,
         run.page,
-        metrics=described.notes,
+        metrics=told.notes,
         group_by=result.manifest.settings.group_by,
-        signature=described.signatures,
-        manifest={**({"gates": "; ".join(gates)} if gates else {}), **(described.facts or {})},
+        signature=told.signatures,
+        manifest={**({"gates": "; ".join(gates)} if gates else {}), **(told.facts or {})},
         title=run.name,
-        fields=described.mapping,
+        fields=told.mapping,
     )

@@ -4,7 +4,7 @@
 
     bound          one judge per process, one batcher per judge, and a metric bound to both
     evaluator      a function for every other tool
-    deepeval/      a metric and a System One model for DeepEval
+    deepeval       a metric and a System One model for DeepEval
     inspect        a scorer for Inspect
     mlflow         a scorer for MLflow, and finished runs written to it
     pytest_plugin  scores as assertions

@@ -1,10 +1,14 @@
-"""Where the figures of results stand: the object in a row, the columns of a CSV file, cells made harmless."""
+"""Where the figures of results stand, in a row and in the columns of a CSV file, and how values are written."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from typing import Any, NamedTuple
 
 from geval_local.errors import ConfigurationError
 from geval_local.fields import nearest
@@ -167,3 +171,66 @@ def holds_all_input(columns: Sequence[str] | None) -> bool:
 def figures_in(rows: Iterable[Mapping[str, Mapping[str, object]]]) -> set[str]:
     """Collect the figures that occur in any row."""
     return {name for row in rows for figures in row.values() for name, value in figures.items() if value is not None}
+
+
+class ResultRow(NamedTuple):
+    """The parts of one row of results."""
+
+    #: The input columns.
+    columns: dict[str, Any]
+    #: Metric -> figures that the input already held, for metrics that are not scored now.
+    earlier: dict[str, Any]
+    #: Metric or question -> figures as by `Score.to_dict`, or an answer's.
+    figures: dict[str, dict[str, Any]]
+    #: Whether the input row could not be read.
+    is_bad: bool
+    #: The row's number in its file; 0 where it has none.
+    number: int = 0
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def as_text(value: Any) -> str:
+    """Write a value as one text: a string as it is (see `plain`), everything else as JSON."""
+    value = plain(value)
+    return value if isinstance(value, str) else to_json(value)
+
+
+def to_json(value: Any) -> str:
+    """Write a value as strict JSON (no NaN) in UTF-8-encodable text; floats with all their digits."""
+    return _ENCODER.encode(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to one that strict JSON can represent.
+
+    NaN and infinities become None, dates ISO 8601, bytes and lone surrogates visible escapes, NumPy's scalars Python's,
+    and any other object its ``str``.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {plain(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return plain(str(value))
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Append underscores until the name is unique."""
+    while name in taken:
+        name += "_"
+    return name

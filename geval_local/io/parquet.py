@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geval_local.io.columns import FIGURES, SCORES, Layout
-from geval_local.io.text_formats import ResultRow, as_text, plain
+from geval_local.io.columns import FIGURES, SCORES, Layout, ResultRow, as_text, plain
 
 #: A row group is closed at this many rows or this many characters of text, whichever comes first.
 GROUP_ROWS = 4096

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
-from geval_local.io.columns import FIGURES
+from geval_local.io.columns import FIGURES, as_text
 from geval_local.io.ownership import file_sha256
 from geval_local.io.parts import PartRows
 from geval_local.io.result_manifest import Manifest, read_manifest, rows_path
 from geval_local.io.rows import Row, read_rows
 from geval_local.io.samples import Sample
-from geval_local.io.text_formats import as_text
 from geval_local.score import OrderFigures, Score
 
 #: A result file, or its rows: the input's columns and ``geval: {metric: figures}``.

@@ -16,11 +16,20 @@ from geval_local.analysis.results import HumanFields, rating_fields
 from geval_local.analysis.tables import Table, agreement_table, comparison_table
 from geval_local.errors import ConfigurationError, DataError
 from geval_local.grouping import documents_of
+from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.io.text_formats import as_text
-from geval_local.report.described import SignatureInput, described, differences, signatures_by_metric
 from geval_local.report.human_ratings import scored_items
-from geval_local.report.overview import MetricNotes, facts, notes_of, overview_table, summaries
+from geval_local.report.overview import (
+    MetricNotes,
+    SignatureInput,
+    described,
+    differences,
+    facts,
+    notes_of,
+    overview_table,
+    signatures_by_metric,
+    summaries,
+)
 from geval_local.report.page import check_target, render, write_page
 from geval_local.report.payload import TextColumns, metric_payload, named_columns
 from geval_local.report.run_page import write_report

@@ -1,21 +1,27 @@
-"""The static part of the page, readable without the script: figures per metric, reasons, prompts, settings."""
+"""The static part of the page, readable without the script: figures per metric, prompts, settings, as manifests say."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
+from geval_local.analysis.results import ScoredRun
 from geval_local.analysis.tables import Table, number
-from geval_local.errors import ConfigurationError
+from geval_local.errors import ConfigurationError, UnscorableError
 from geval_local.fields import lookup
 from geval_local.grouping import Documents
+from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results
 from geval_local.io.samples import Sample
-from geval_local.io.text_formats import as_text
-from geval_local.signature import signature_parts
+from geval_local.prompt import render_form
+from geval_local.signature import Signature, signature_differences, signature_parts
 from geval_local.summary import Summary, Tally, mass_warning
+
+#: One signature for all metrics, or one per metric; as text, in the form of `Signature`.
+SignatureInput = Signature | str | Mapping[str, Signature | str]
 
 
 class MetricNotes(TypedDict, total=False):
@@ -139,3 +145,68 @@ def group_names(records: Iterable[Record], group_by: str | None) -> list[str | N
         return None
     found = [lookup(record.columns, group_by) for record in records]
     return [None if value is None else as_text(value) for value in found]
+
+
+# --- what manifests tell ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SignatureDifference:
+    """One key that differs between the signatures of two runs."""
+
+    key: str
+    metrics: tuple[str, ...]
+    first: str
+    second: str
+
+
+def signatures_by_metric(given: SignatureInput | None, metrics: Sequence[str]) -> dict[str, str]:
+    """Assign the given signatures to metrics; metrics without one are left out."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {metric: str(given[metric]) for metric in metrics if metric in given}
+    return {metric: str(given) for metric in metrics}
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[SignatureDifference]:
+    """List differences if both runs have a signature; metrics with the same difference are grouped."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for metric in first:
+        if metric in second:
+            differ = signature_differences(first[metric], second[metric], missing="not given")
+            for key, values in differ.items():
+                found.setdefault((key, *values), []).append(metric)
+    return [SignatureDifference(key, tuple(metrics), first, second) for (key, first, second), metrics in found.items()]
+
+
+@dataclass(frozen=True)
+class DescribedResults:
+    """What the manifest of a run says of its metrics."""
+
+    path: Path
+    notes: dict[str, MetricNotes]
+    signatures: dict[str, str] | None
+    facts: Mapping[str, Any] | None
+    mapping: dict[str, str]
+
+
+def described(run: ScoredRun) -> DescribedResults:
+    """Give the steps, scale, signature and form (as the first row fills it) of every metric, and the run's facts."""
+    names, manifest = run.metrics, run.manifest
+    if manifest is None:
+        return DescribedResults(run.path, {}, None, None, run.mapping)
+    known = {name: manifest.metrics[name] for name in names if name in manifest.metrics}
+    notes: dict[str, MetricNotes] = {}
+    for name, origin in known.items():
+        metric = origin.definition
+        notes[name] = {"scale": metric.scale, "steps": list(metric.steps or ())}
+        for row in run.rows:
+            try:
+                notes[name]["prompt"] = render_form(metric, Sample(row, mapping=run.mapping).texts(metric.fields)).text
+            except UnscorableError:
+                continue
+            break
+    signatures = {name: origin.signature for name, origin in known.items()}
+    facts = {"judge": manifest.judge, "input": manifest.input, "input sha256": manifest.input_sha256}
+    return DescribedResults(run.path, notes, signatures or None, facts, run.mapping)

@@ -36,7 +36,7 @@ def json_block(value: Any) -> Markup:
     r"""Serialize a value as JSON, safe inside ``<script>``: ``<``, ``>``, ``&``, U+2028 and U+2029 as ``\uXXXX``.
 
     In JSON these characters occur only in strings, so the parsed value is the same. `value` contains plain JSON
-    values, see `geval_local.io.text_formats.plain`.
+    values, see `geval_local.io.columns.plain`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Safe: it contains nothing special to an HTML parser.

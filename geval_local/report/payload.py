@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from geval_local.fields import ALIASES, SYSTEM_FIELDS
-from geval_local.io.text_formats import as_text
+from geval_local.io.columns import as_text
 from geval_local.scale import Scale
 from geval_local.score import Score
 

@@ -1,7 +1,13 @@
-"""Reports in one call: a run as one page, or many runs as one folder."""
+"""Reports in one call: a run as one page, or many as one folder with an overview and a manifest of what was written.
+
+A folder opens from any disk: links are relative, every page holds its own data. Only files that the manifest names,
+and that were not changed since, are replaced or removed.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +15,30 @@ from typing import Any
 
 from geval_local.analysis.meta_evaluation import against_exact
 from geval_local.analysis.results import ABLATIONS, HumanFields, ResultsGiven, ScoredRun, level_for, rating_fields
-from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded
-from geval_local.errors import ConfigurationError, DataError
+from geval_local.analysis.tables import FOLDED_TESTS, Table, comparison_table, folded, interval, number
+from geval_local.errors import ConfigurationError, DataError, OutputError
+from geval_local.files import save_text
 from geval_local.grouping import documents_of
-from geval_local.io.ownership import check_replaceable
+from geval_local.io.ownership import check_replaceable, checksummed, file_sha256, owned, read_own_record
 from geval_local.io.result_manifest import manifest_path
-from geval_local.report.described import described
-from geval_local.report.page import PAGE, check_target
+from geval_local.io.results import load_results
+from geval_local.report.human_ratings import agreement, scored_items
+from geval_local.report.overview import described, judges, summaries
+from geval_local.report.page import PAGE, check_target, render, write_page
 from geval_local.report.run_page import MOST_ROWS, write_report
-from geval_local.report.site import RunOfSite, Site
+from geval_local.report.sections import IntervalChart, interval_chart
 from geval_local.report.written_reasons import read_reasons
-from geval_local.score import Estimator
+from geval_local.score import LOW_LABEL_MASS, Estimator
+from geval_local.signature import LIBRARIES, signature_parts
+from geval_local.statistics.correlation import Correlation
+from geval_local.statistics.records import usable
 from geval_local.statistics.significance import Comparison, corrected
+from geval_local.summary import Summary
+
+INDEX = "index.html"
+MANIFEST = "geval-local-site.json"
+FORMAT = "geval-local site"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -177,3 +195,184 @@ def _ablation(
         tests = against_exact(items, scale, "score", estimators, level=level_for(documents))
         found |= {f"{name}: {pair}": test for pair, test in tests.items()}
     return folded(comparison_table(corrected(found)), FOLDED_TESTS) if found else None
+
+
+# --- a folder ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunOfSite:
+    """One run as the overview shows it."""
+
+    name: str
+    page: str
+    judge: str
+    input: str
+    summaries: Mapping[str, Summary]
+    correlations: Mapping[str, Correlation]
+    signatures: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class MetricOverview:
+    """One metric over all runs that hold it."""
+
+    metric: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
+    notes: tuple[str, ...]
+    charts: tuple[IntervalChart, ...]
+
+
+class Site:
+    """A folder of pages that is being written."""
+
+    def __init__(self, folder: Path, names: Sequence[str], *, overwrite: bool) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"cannot write {folder}: it is a file", hint="Name a directory for the pages.")
+        self._former = _read_manifest(folder / MANIFEST)
+        self._pages = _page_names(names)
+        self._written: dict[str, str] = {}
+        check_replaceable(folder / MANIFEST, FORMAT, overwrite=overwrite)
+        for name in (INDEX, *self._pages):
+            check_replaceable(folder / name, digests=[self._former.get(name)], overwrite=overwrite)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot use the directory {folder}: {error.strerror}") from error
+
+    def add(self, place: int, name: str, results: Path, told: Mapping[str, Any]) -> RunOfSite:
+        """Write the page of a run."""
+        page = self._pages[place]
+        path = write_report(results, self.folder / page, **told, title=name, up=INDEX)
+        self._record(page, path)
+        run = load_results(results, told.get("fields"))
+        group_by = told.get("group_by")
+        found = {one.metric: one for one in summaries(run, low_mass=LOW_LABEL_MASS, group_by=group_by)}
+        documents = documents_of((record.columns for record in run.records), group_by)[0]
+        correlations = {}
+        for metric in run.metrics:
+            field = told.get("human", {}).get(metric)
+            if field is not None:
+                items = scored_items(run, run.row_keys(), metric, field, documents)
+                if usable(items)[0]:
+                    correlations[metric] = next(iter(agreement(items).values()))
+        manifest, signatures = told.get("manifest") or {}, told.get("signature") or {}
+        source = f"{manifest['input']} ({str(manifest['input sha256'])[:8]})" if "input" in manifest else ""
+        return RunOfSite(name, page, judges(signatures, manifest), source, found, correlations, signatures)
+
+    def close(self, runs: Sequence[RunOfSite], *, title: str, failed: Mapping[str, str]) -> Path:
+        """Write the overview, and remove pages of runs that are no longer there."""
+        metrics = dict.fromkeys(metric for run in runs for metric in run.summaries)
+        page = render(
+            "site.html.j2",
+            None,
+            title=title,
+            runs=runs,
+            metrics=[metric_overview(metric, runs) for metric in metrics],
+            failed=failed,
+        )
+        index = write_page((self.folder / INDEX).resolve(), page)
+        self._record(INDEX, index)
+        for name, digest in self._former.items():
+            if name not in self._written and owned(self.folder / name, digests=[digest]):
+                (self.folder / name).unlink(missing_ok=True)
+        self._save(self._written)
+        return index
+
+    def _record(self, name: str, path: Path) -> None:
+        self._written[name] = file_sha256(path)
+        # After every page: what an interrupted command has written is known as its own by the next one.
+        self._save({**self._former, **self._written})
+
+    def _save(self, files: Mapping[str, str]) -> None:
+        record = checksummed({"format": FORMAT, "version": VERSION, "files": dict(files)})
+        save_text(self.folder / MANIFEST, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def metric_overview(metric: str, runs: Sequence[RunOfSite]) -> MetricOverview:
+    """Put the runs that hold a metric side by side, with the settings in which they differ."""
+    own = [run for run in runs if metric in run.summaries]
+    rated = any(metric in run.correlations for run in own)
+    parts = [signature_parts(run.signatures.get(metric, "")) for run in own]
+    keys = [key for key in dict.fromkeys(key for one in parts for key in one) if key not in (*LIBRARIES, "tokenizer")]
+    settings = {
+        key: [_short(key, one.get(key, "-")) for one in parts]
+        for key in keys
+        if len({one.get(key, "-") for one in parts}) > 1
+    }
+    if len({run.input for run in own}) > 1:
+        settings["input"] = [run.input or "-" for run in own]
+    rows = []
+    for place, run in enumerate(own):
+        one = run.summaries[metric]
+        agreed = run.correlations.get(metric)
+        cells = (
+            interval(one.interval),
+            *([interval(agreed.spearman) if agreed is not None else "-"] if rated else []),
+            *(values[place] for values in settings.values()),
+            number(one.std),
+            number(one.label_mass),
+            f"{one.scored:,} of {one.rows:,}",
+        )
+        rows.append((run.page, run.name, cells))
+    levels = dict.fromkeys(run.correlations[metric].level for run in own if metric in run.correlations)
+    headers = (
+        "mean score",
+        *([f"{' / '.join(levels)} spearman"] if rated else []),
+        *settings,
+        "std",
+        "label mass",
+        "scored",
+    )
+    notes = [f"95 % intervals over documents; {told}" for told in dict.fromkeys(_grouping(run, metric) for run in own)]
+    if settings:
+        notes.append(f"the runs differ in {', '.join(settings)}: read their differences as the effect of that")
+    charts = [
+        interval_chart("Mean score", {run.name: run.summaries[metric].interval for run in own}, "mean score"),
+        interval_chart(
+            "Agreement with people",
+            {run.name: run.correlations[metric].spearman for run in own if metric in run.correlations},
+            f"{' / '.join(levels)} spearman",
+        ),
+    ]
+    return MetricOverview(
+        metric, headers, tuple(rows), tuple(notes), tuple(chart for chart in charts if chart is not None)
+    )
+
+
+def _grouping(run: RunOfSite, metric: str) -> str:
+    return run.summaries[metric].grouping
+
+
+def _short(key: str, value: str) -> str:
+    """Shorten a setting: a judge to its name, a hash to its beginning."""
+    name, at, digest = value.rpartition("@")
+    if key == "judge" and at:
+        return f"{name.rstrip('/').rpartition('/')[2]}@{digest[:6]}"
+    return f"{name}@{digest[:6]}" if at else value[:24]
+
+
+def _page_names(names: Sequence[str]) -> list[str]:
+    """Name the page of every run, each differently and so that every disk takes it."""
+    taken = {INDEX.casefold()}
+    pages = []
+    for name in names:
+        stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "run"
+        page, count = f"{stem}.html", 1
+        while page.casefold() in taken:
+            count += 1
+            page = f"{stem}-{count}.html"
+        taken.add(page.casefold())
+        pages.append(page)
+    return pages
+
+
+def _read_manifest(path: Path) -> dict[str, str]:
+    """Read which pages an earlier command wrote into the folder; empty where nothing that can be trusted says so."""
+    record = read_own_record(path, FORMAT) or {}
+    files = record.get("files") if record.get("version") == VERSION else None
+    # A name that is not of a page, or leads out of the folder, is none of this tool's.
+    pages = files.items() if isinstance(files, dict) else ()
+    return {name: str(digest) for name, digest in pages if name.endswith(".html") and Path(name).name == name}

@@ -11,9 +11,8 @@ from typing import Any
 from geval_local.analysis.results import HumanFields, rating_fields
 from geval_local.analysis.tables import Table, correlation_table, folded
 from geval_local.grouping import documents_of
+from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results, ResultsInput, load_results
-from geval_local.io.text_formats import as_text
-from geval_local.report.described import SignatureInput, signatures_by_metric
 from geval_local.report.human_ratings import (
     GroupCorrelation,
     agreement,
@@ -22,11 +21,13 @@ from geval_local.report.human_ratings import (
 )
 from geval_local.report.overview import (
     MetricNotes,
+    SignatureInput,
     facts,
     group_names,
     judges,
     notes_of,
     overview_table,
+    signatures_by_metric,
     summaries,
 )
 from geval_local.report.page import check_target, render, write_page

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from geval_local.errors import DataError
+from geval_local.io.columns import as_text
 from geval_local.io.results import Record, Results
 from geval_local.io.rows import read_rows
-from geval_local.io.text_formats import as_text
 from geval_local.signature import judge_name, signature_parts
 
 _HINT = "Expected what `geval-local reasons RUN -o FILE` wrote for this run."

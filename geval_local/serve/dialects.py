@@ -25,8 +25,8 @@ from pydantic import (
 )
 from typing_extensions import NotRequired, TypedDict
 
+from geval_local.io.columns import plain
 from geval_local.io.samples import Sample
-from geval_local.io.text_formats import plain
 from geval_local.metric import Metric
 from geval_local.metric_file import preset_names
 from geval_local.questions.answer import Answer, ChoiceAnswer, Decision, PredicateAnswer

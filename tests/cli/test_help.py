@@ -10,8 +10,9 @@ import pytest
 import typer
 from cli_run import run
 
-from geval_local.cli.app import app
-from geval_local.cli.examples import EXAMPLES
+from geval_local.cli.app import VERBS, app
+
+EXAMPLES = {path: lines for path, (_, *lines) in VERBS.items()}
 
 
 def _paths(command, path=()):
@@ -30,7 +31,7 @@ def options_of(path):
 
 
 def test_every_verb_has_an_example():
-    assert sorted(EXAMPLES) == PATHS
+    assert sorted(path for path, lines in EXAMPLES.items() if lines) == PATHS
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -11,7 +11,7 @@ from cli_run import METRIC, good_rows, judge_directory, read_rows, run, write_ro
 from rated_runs import prepare
 
 import geval_local.judge.judge
-from geval_local.cli.option_groups import split_judge
+from geval_local.cli.options import split_judge
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.models.registry import labels_of
 from geval_local.options import JudgeOptions

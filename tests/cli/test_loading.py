@@ -10,7 +10,7 @@ from cli_run import METRIC, judge_directory, run
 from rated_runs import prepare
 
 import geval_local.judge.judge
-from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError, JudgeError
 from geval_local.options import JudgeOptions, RunOptions
 from geval_local.score import Estimator

@@ -29,8 +29,7 @@ from deepeval.test_case import LLMTestCase, SingleTurnParams, ToolCall
 
 from geval_local import Metric
 from geval_local.errors import MetricError
-from geval_local.hosts.deepeval import GEvalLocal, LocalSystemOne
-from geval_local.hosts.deepeval.metric import metric_from_terms
+from geval_local.hosts.deepeval import GEvalLocal, LocalSystemOne, metric_from_terms
 from geval_local.testing import MockEngine, MockJudge
 
 CLARITY = Metric(

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_local.errors import ConfigurationError, OutputError
-from geval_local.io import text_formats as output_formats
+from geval_local.io import writer as output_formats
 from geval_local.io.columns import FIGURES, check_chosen, read_columns
 from geval_local.io.samples import Sample, read_samples
 from geval_local.io.writer import ResultWriter

@@ -117,7 +117,7 @@ def test_a_full_disk_under_the_exported_file(file, expected, started, monkeypatc
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("geval_local.io.text_formats.JsonlSink.write", full)
+        patch.setattr("geval_local.io.writer.JsonlSink.write", full)
         with pytest.raises(OutputError, match="No space left on device"):
             execute(started, None)
     assert sorted(path.name for path in started.iterdir() if "jsonl" in path.name) == []

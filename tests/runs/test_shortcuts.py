@@ -22,8 +22,9 @@ from tiny import byte_tokenizer
 from geval_local.engine.interface import Position
 from geval_local.engine.prefix_sharing.packs import lay_requests_out
 from geval_local.errors import Interrupted, UnscorableError
+from geval_local.io.columns import ResultRow, to_json
 from geval_local.io.samples import Sample, read_samples
-from geval_local.io.text_formats import JsonlSink, ResultRow, to_json
+from geval_local.io.writer import JsonlSink
 from geval_local.judge.windows import WINDOW, window_sizes
 from geval_local.metric import Metric
 from geval_local.prompt import form_filler, render_form

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import takes_options
 from geval_local.options import JudgeOptions, RunOptions
 
 _OPTIONS = ("overwrite", "formats", "window", "columns", "csv_safe", "retry_errors", "use_cache", "limit")

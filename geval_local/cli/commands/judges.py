@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.commands.judges_check import check
-from geval_local.cli.output.console import note, print_json, show_text
+from geval_local.cli.options import complete_judge, complete_metric, takes_options
+from geval_local.cli.output.audits import short
+from geval_local.cli.output.console import note, print_json, print_table, show_text
+from geval_local.errors import GevalError
+from geval_local.options import JudgeOptions
 
-app = typer.Typer(no_args_is_help=True)
+if TYPE_CHECKING:
+    from geval_local.models.memory import Needs
+    from geval_local.models.registry import JudgeEntry, Registry
+
+DEFAULT_METRIC = "summarization/coherence"
+#: Upper ends of the groups of `list`, GB (1e9 bytes): common GPU sizes.
+MEMORY_GROUPS = (4, 8, 16, 24, 48, 80)
 
 
-@app.command("list")
 def list_judges(models: options.ModelsFile = None, as_json: options.Json = False) -> None:
     """List the judges by the memory that their weights need, and whether their files are on this machine."""
-    from geval_local.cli.output.judges import files_gb, show_registry
     from geval_local.models.registry import load_registry, local_directory
 
     registry = load_registry(models)
@@ -38,10 +49,171 @@ def list_judges(models: options.ModelsFile = None, as_json: options.Json = False
     note("next: geval-local judges check NAME, or geval-local judges fetch NAME")
 
 
-app.command()(check)
+def show_registry(registry: Registry, present: Mapping[str, bool], files: Mapping[str, float | None]) -> None:
+    """Print the judges by the memory that their weights need, which are `present`, and how large their `files` are."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("judge", "parameters", "memory", "context", "kind", "licence", "here"):
+        figure = heading in ("parameters", "memory", "context")
+        # Only a licence may be folded: a name or a figure that is cut cannot be copied.
+        table.add_column(heading, justify="right" if figure else "left", no_wrap=heading != "licence")
+    for heading, entries in _by_memory(registry.judges.values()):
+        table.add_section()
+        table.add_row(f"[bold]{heading}[/bold]")
+        for entry in entries:
+            table.add_row(
+                "  " + entry.name + (" (default)" if entry.name == registry.default else ""),
+                _known(entry, "parameters", short),
+                "-" if (gb := files[entry.name] or entry.memory_gb) is None else _size(gb),
+                _known(entry, "context", str),
+                _kind(entry) or "-",
+                _known(entry, "license", str),
+                "yes" if present[entry.name] else "no",
+            )
+    print_table(table)
 
 
-@app.command()
+def _by_memory(entries: Iterable[JudgeEntry]) -> Iterator[tuple[str, list[JudgeEntry]]]:
+    """Yield the non-empty groups, smallest first: heading, and judges by memory."""
+    known = sorted((entry for entry in entries if entry.memory_gb is not None), key=_memory)
+    for lower, upper in pairwise((0.0, *MEMORY_GROUPS, math.inf)):
+        group = [entry for entry in known if lower < _memory(entry) <= upper]
+        if group:
+            yield f"weights up to {upper:g} GB" if upper < math.inf else f"weights above {lower:g} GB", group
+    unknown = [entry for entry in entries if entry.memory_gb is None]
+    if unknown:
+        yield "weights of unknown size", unknown
+
+
+def files_gb(entry: JudgeEntry) -> float | None:
+    """Return the size of a judge's weights on this machine, which is the memory that they take on a CPU."""
+    from geval_local.models.fingerprint import weight_files
+    from geval_local.models.registry import local_directory
+
+    directory = local_directory(entry)
+    try:
+        return None if directory is None else sum(file.stat().st_size for file in weight_files(directory)) / 1e9
+    except (GevalError, OSError):  # loading it says what is wrong
+        return None
+
+
+def _memory(entry: JudgeEntry) -> float:
+    return math.inf if entry.memory_gb is None else entry.memory_gb
+
+
+def _size(gb: float) -> str:
+    return f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1e3:.0f} MB"
+
+
+def _known(entry: JudgeEntry, key: str, write: Callable[[Any], str]) -> str:
+    value = getattr(entry, key)
+    return "-" if value is None else write(value) + ("?" if key in entry.unconfirmed else "")
+
+
+def _kind(entry: JudgeEntry) -> str:
+    """Describe a judge's purpose, and its layers if they are unusual."""
+    parts = ["for judging"] if entry.made_for == "judging" else []
+    parts += ["hybrid"] if entry.hybrid else []
+    if entry.active_parameters is not None:
+        parts.append(f"MoE, {short(entry.active_parameters)} used")
+    return ", ".join(parts + ([entry.quantization] if entry.quantization else []))
+
+
+@takes_options(judge_without=("name",))
+def check(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Absent: the default judge.", autocompletion=complete_judge),
+    ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="A preset or a metric's YAML file.",
+            autocompletion=complete_metric,
+        ),
+    ] = DEFAULT_METRIC,
+    self_check: Annotated[
+        bool | None,
+        typer.Option("--self-check/--no-self-check", help="Check the device too. Absent: unless it is a CPU."),
+    ] = None,
+    as_json: options.Json = False,
+    *,
+    judge_options: JudgeOptions,
+) -> None:
+    """Audit a judge on one metric, and check whether it computes on this device what it should.
+
+    Labels as tokens, the prompt's end, an example's score, batch invariance, size, and whether the judge can write a
+    reason (which is no failure); then, on a GPU or with --self-check, the device: attention, packs against one prompt
+    at a time, memory that runs out, speed, which takes minutes. Exit code 1 if a check fails.
+    """
+    from geval_local.cli.output.audits import audit_record, self_check_record, show_audit, show_self_check, show_writing
+    from geval_local.cli.progress import load_shown, show_progress
+    from geval_local.cli.scoring import EXIT_GATE
+    from geval_local.engine.batched import PaddedEngine
+    from geval_local.engine.self_check import check_engine
+    from geval_local.judge.audit import audit_judge
+    from geval_local.judge.reason_writer import check_writing
+    from geval_local.judge.steps import with_pinned_steps
+    from geval_local.metric import Metric
+    from geval_local.models.head import Head, input_device
+    from geval_local.models.registry import entry_of
+    from geval_local.tokens.requests import RequestMaker
+
+    chosen = Metric.load(metric)
+    choice = judge_options.model_copy(update={"name": name})
+    if (needs := _needs(entry_of(choice), choice.dtype)) is not None:
+        note(f"takes about {needs.text}", "dim")
+    judge = load_shown(choice)
+    chosen = with_pinned_steps(chosen, judge.fingerprint)
+    if chosen.needs_steps:
+        note(f"{chosen.name} has no evaluation steps by this judge yet; it is checked without them", "yellow")
+    model = judge.loaded.model
+    alone = PaddedEngine(model, Head(model), batch_tokens=1)
+    audit = audit_judge(judge.loaded, judge.engine, alone, RequestMaker(judge.encoder, chosen, judge.context))
+    engine_text = judge.engine_report.text
+    if not as_json:
+        show_audit(audit, judge.name, chosen, judge.encoder.style, engine_text)
+    writing = check_writing(judge, chosen, audit.example.mode)
+    if not as_json:
+        show_writing(writing)
+    checked = None
+    if self_check if self_check is not None else input_device(model).type != "cpu":
+        note("checking the device ...", "dim")
+        with show_progress("checking the device", unit=""):
+            checked = check_engine(model, judge.engine, judge.engine_report)
+    if as_json:
+        record = {"judge": judge.name, "metric": chosen.name, "style": judge.encoder.style, **audit_record(audit)}
+        own = None if checked is None else self_check_record(checked)
+        print_json(record | {"reasons": asdict(writing), "engine_report": engine_text, "self_check": own})
+    elif checked is not None:
+        show_self_check(checked)
+    if checked is not None and checked.failed:
+        note(
+            f"failed: {', '.join(dict.fromkeys(checked.failed))}. Do not trust scores from this device. "
+            "--engine padded shares nothing between prompts and may serve meanwhile. Please report it with the output "
+            "of --json.",
+            "red",
+        )
+        raise typer.Exit(EXIT_GATE)
+
+
+def _needs(entry: JudgeEntry, dtype: str | None = None) -> Needs | None:
+    """Tell the main memory that a judge on this machine will take; None if its files do not say."""
+    from geval_local.models.memory import memory_needed
+    from geval_local.models.registry import local_directory
+
+    directory = local_directory(entry)
+    try:
+        return None if directory is None else memory_needed(directory, dtype or entry.dtype, entry.adapter)
+    except GevalError:  # loading it says what is wrong
+        return None
+
+
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `judges list`, or a hub id.")],
     output: Annotated[

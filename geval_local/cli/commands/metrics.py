@@ -1,21 +1,23 @@
-"""``geval-local metrics``: list, show and validate metrics, and start a new one."""
+"""``geval-local metrics`` and ``steps``: list, show, validate and start metrics; let a judge write evaluation steps."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.options import complete_metric
+from geval_local.cli.options import complete_metric, takes_options
 from geval_local.cli.output.console import note, print_json, print_table, show_text
+from geval_local.cli.progress import load_shown, show_progress
 from geval_local.errors import ConfigurationError, MetricError, OutputError
+from geval_local.options import JudgeOptions
 
-app = typer.Typer(no_args_is_help=True, help="List, show, validate and start metrics.")
+if TYPE_CHECKING:
+    from geval_local.metric import Metric
 
 
-@app.command("list")
 def list_metrics(as_json: options.Json = False) -> None:
     """List the preset metrics."""
     from rich import box
@@ -43,7 +45,6 @@ def list_metrics(as_json: options.Json = False) -> None:
     note("next: geval-local metrics show NAME, or geval-local score FILE --metric NAME")
 
 
-@app.command()
 def show(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="A preset or a YAML file.", autocompletion=complete_metric)
@@ -55,7 +56,6 @@ def show(
     typer.echo(Metric.load(name).to_yaml(), nl=False)
 
 
-@app.command()
 def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files.")]) -> None:
     """Check metric files; every problem is named with its line."""
     from geval_local.metric import Metric
@@ -76,7 +76,6 @@ def validate(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help
         raise MetricError("\n".join(problems), hint=hint)
 
 
-@app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as support/clarity.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.")],
@@ -103,3 +102,111 @@ def new(
     except OSError as error:
         raise OutputError(f"cannot write {output}: {error.strerror}") from error
     note(f"wrote {output}; edit it, then: geval-local metrics validate {output}")
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@takes_options(judge_without=("batch_tokens", "engine"))
+def steps(
+    metric: Annotated[
+        str,
+        typer.Argument(metavar="METRIC", help="A preset or a metric's YAML file.", autocompletion=complete_metric),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the whole metric with its steps to a new YAML file."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Rewrite the steps even if there are some, and show the difference.")
+    ] = False,
+    as_json: options.Json = False,
+    *,
+    judge: JudgeOptions,
+) -> None:
+    """Write the evaluation steps of a metric (auto chain-of-thought) and print them.
+
+    They go into the YAML file itself, with their provenance. Presets bring steps; -o writes a metric of your own with
+    those of the judge. Existing steps are kept unless --force is given.
+    """
+    from geval_local.metric import Metric
+
+    given = Metric.load(metric)
+    if given.template is not None:
+        raise ConfigurationError(f"{given.name} is a prompt used verbatim; its steps are part of its text")
+    if output is not None:
+        _check_output(output)
+    file = Path(metric) if Path(metric).suffix in (".yaml", ".yml") else None
+    if given.steps is not None and not force and (file is not None or output is None):
+        more = "--force rewrites them" if file is not None else "-o FILE.yaml writes a metric with those of the judge"
+        complete, place = given, f"{metric} has steps already; {more}"
+    else:
+        if file is None and output is None:
+            raise ConfigurationError(
+                f"{given.name} is a preset and brings its steps", hint="Write a metric of your own: -o FILE.yaml"
+            )
+        complete, place = _write_into(file if output is None else None, given, judge)
+    if output is not None:
+        from geval_local.files import save_text
+
+        save_text(output, complete.to_yaml())
+        place = f"the metric with its steps is in {output}"
+    _show_steps(complete, as_json=as_json)
+    note(place)
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix not in (".yaml", ".yml"):
+        raise OutputError(f"cannot write {output}: a metric file ends in .yaml or .yml")
+    if output.exists():
+        raise OutputError(f"{output} exists already", hint="Choose another name.")
+    if not output.parent.is_dir():
+        raise OutputError(f"cannot write {output}: there is no directory {output.parent}")
+
+
+def _write_into(file: Path | None, given: Metric, judge_options: JudgeOptions) -> tuple[Metric, str]:
+    """Write the steps of a metric file, into the file itself if one is given."""
+    from geval_local.files import save_text
+    from geval_local.judge.steps import write_steps
+    from geval_local.metric import with_steps_in_text
+
+    judge = load_shown(judge_options)
+    with show_progress() as progress:
+        complete = write_steps(judge, given, on_steps=progress.show_steps)
+    _show_difference(given, complete)
+    if file is not None:
+        text = file.read_bytes().decode("utf-8")
+        save_text(file, with_steps_in_text(text, complete, str(file)))
+    return complete, f"written into {file}"
+
+
+def _show_difference(old: Metric, new: Metric) -> None:
+    """Print the changes between two lists of steps as a unified diff on stderr."""
+    import difflib
+
+    if not old.steps:
+        return
+    lines = list(difflib.unified_diff(_numbered(old), _numbered(new), "old steps", "new steps", lineterm=""))
+    note("\n".join(lines) if lines else "the new steps are the same as the old ones")
+
+
+def _numbered(metric: Metric) -> list[str]:
+    return [f"{number}. {step}" for number, step in enumerate(metric.steps or (), start=1)]
+
+
+def _show_steps(metric: Metric, *, as_json: bool) -> None:
+    """Print a metric's steps, numbered, or with their provenance as JSON."""
+    if not as_json:
+        lines = _numbered(metric) or ["(the metric is to be used without steps)"]
+        show_text("\n".join(lines))
+        return
+    provenance = metric.steps_provenance
+    print_json(
+        {
+            "metric": metric.name,
+            "steps": list(metric.steps or ()),
+            "provenance": None if provenance is None else provenance.model_dump(),
+        }
+    )

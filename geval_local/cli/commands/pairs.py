@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 

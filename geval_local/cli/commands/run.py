@@ -1,17 +1,67 @@
-"""``geval-local run``: all that the file of an evaluation asks for."""
+"""``geval-local init`` and ``run``: one file for all of an evaluation."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from geval_local import __version__
 from geval_local.cli import options
+from geval_local.cli.options import complete_metric
+from geval_local.cli.output.console import note, print_json, print_table
+from geval_local.errors import OutputError
 
 if TYPE_CHECKING:
-    from geval_local.evaluation.execution import DataRun
+    from geval_local.evaluation.execution import DataRun, EvaluationResult
     from geval_local.runs.events import RunEvents
+
+
+def init(
+    data: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="A data file: its columns tell the fields, and which metrics fit."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            "-m",
+            metavar="NAME",
+            help="A preset or a metric's YAML file; may be repeated. Absent: those that fit the columns.",
+            autocompletion=complete_metric,
+        ),
+    ] = None,
+    judge: options.JudgeNames = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The YAML file to write.")] = Path(
+        "evaluation.yaml"
+    ),
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of such files, for editors; write nothing.")
+    ] = False,
+) -> None:
+    """Write a commented file of an evaluation, and its JSON schema for editors; an existing file is never replaced."""
+    from geval_local.evaluation.start import SCHEMA_NAME, schema_text, start_evaluation, write_new
+
+    if schema:
+        typer.echo(schema_text(), nl=False)
+        return
+    if output.suffix not in (".yaml", ".yml"):
+        raise OutputError(f"cannot write {output}: the file of an evaluation ends in .yaml or .yml")
+    if output.is_symlink() or output.exists():
+        raise OutputError(f"{output} is there already", hint="Choose another name with -o; nothing was changed.")
+    start = start_evaluation(output, data, metrics=metric or (), judges=judge or ())
+    described = output.with_name(SCHEMA_NAME)
+    try:
+        write_new(described, schema_text(), same_will_do=True)
+    except OutputError as error:
+        note(f"{error.message}; the schema for editors was not written", "yellow")
+    write_new(output, start.text)
+    for line in start.notes:
+        note(line)
+    note(f"wrote {output}; edit it, then: geval-local run {shlex.quote(str(output))}")
 
 
 def run(
@@ -39,8 +89,6 @@ def run(
 
     The same command goes on after an interruption; what is finished is kept.
     """
-    from geval_local.cli.output.console import note
-    from geval_local.cli.output.evaluation import show_evaluation
     from geval_local.cli.progress import show_progress
     from geval_local.cli.scoring import EXIT_GATE, Stopper, shown_run
     from geval_local.errors import Interrupted
@@ -67,6 +115,50 @@ def run(
             note("what is finished is kept")
             # The whole command goes on, and not its last run alone.
             raise Interrupted from stop
-    show_evaluation(result, as_json=as_json)
+    _show_evaluation(result, as_json=as_json)
     if not result.passed:
         raise typer.Exit(EXIT_GATE)
+
+
+def _show_evaluation(result: EvaluationResult, *, as_json: bool) -> None:
+    """Print the figures of an evaluation to stdout, and its warnings and gates to stderr."""
+    from geval_local.cli.output.run_summary import (
+        LOWEST_SHOWN,
+        run_record,
+        show_gates,
+        show_lowest,
+        show_signatures,
+        show_unscored,
+        show_warnings,
+        summary_table,
+    )
+
+    for name, run in result.runs.items():
+        show_warnings(run, f"{name}: " if len(result.runs) > 1 else "")
+    if as_json:
+        print_json(
+            {
+                "version": __version__,
+                "evaluation": result.file.record.model_dump(),
+                "data": {name: run_record(run) for name, run in result.runs.items()},
+                "reports": {name: str(page) for name, page in result.reports.items()},
+                "failed_gates": result.failures,
+            }
+        )
+    else:
+        names = [name for name, run in result.runs.items() for _ in run.summaries]
+        print_table(summary_table([one for run in result.runs.values() for one in run.summaries], names))
+        for run in result.runs.values() if result.failures else ():
+            for summary, rows in zip(run.summaries, run.lowest, strict=True):
+                if any(summary.metric in failure for failure in result.failures):
+                    show_lowest(summary.metric, rows, LOWEST_SHOWN)
+        for name, run in result.runs.items():
+            show_unscored([(f"unscored in {one.metric} of {name}", one.reasons) for one in run.summaries])
+        for run in result.runs.values():
+            show_signatures([one.metric for one in run.summaries], run.signatures, run)
+        for run in result.runs.values():
+            files = ", ".join(shlex.quote(str(file)) for file in run.files)
+            note(f"wrote {files}", "dim")
+        for page in result.reports.values():
+            note(f"wrote {shlex.quote(str(page))}; open it in any browser")
+    show_gates(result.failures, result.gates)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from geval_local.cli import options
-from geval_local.cli.option_groups import takes_options
+from geval_local.cli.options import takes_options
 from geval_local.errors import ConfigurationError
 from geval_local.options import JudgeOptions, RunOptions
 
@@ -58,7 +58,7 @@ def score(
     for name, limit_value in (("--threshold", run.threshold), ("--fail-under", fail_under)):
         check_on_scales(name, limit_value, chosen)
     if dry_run:
-        from geval_local.cli.output.forms import show_forms
+        from geval_local.cli.output.audits import show_forms
 
         with input_file(_one(file), keep=False) as path:
             show_forms(path, chosen, judges[0], run.fields, as_json=as_json)
