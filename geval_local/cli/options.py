@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -191,6 +192,17 @@ Estimators = Annotated[
         "repeated.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The agreement with people that is compared."""
+
+    level: Level = None
+    coefficient: Coefficient = "spearman"
+    target: New = None
+
+
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that this tool did not write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else there.")]
 
